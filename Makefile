@@ -1,0 +1,80 @@
+# Penstock's commands. `make help` lists them.
+
+PYTHON  ?= python3
+UV      ?= uv
+WORKERS ?= 2
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
+
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal \
+           --python-version 3.11
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint nightly bench lock clean
+
+help: ## List these commands.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: $(VENV)/.stamp-dev ## Create .venv with everything that tests and checks need.
+
+demo: $(VENV)/.stamp-run ## Run the demonstration once, in demo/ (needs the runtime packages only).
+	$(BIN)/penstock demo --once --dir demo
+
+test: lint ## Run every check, then the tests.
+	$(PYTEST)
+
+lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+nightly: $(VENV)/.stamp-dev ## Run the long tests.
+	$(PYTEST) -m nightly --timeout 3600
+
+bench: $(VENV)/.stamp-dev ## Measure.
+	$(BIN)/python -m benchmarks.run
+
+lock: ## Resolve the dependencies anew (needs uv; LOCK_ARGS=--upgrade for newer versions).
+	$(COMPILE) $(LOCK_ARGS) --extra dev -o requirements-dev.lock pyproject.toml >/dev/null
+	$(COMPILE) $(LOCK_ARGS) -c requirements-dev.lock --no-annotate -o requirements.lock pyproject.toml >/dev/null
+	printf 'editables\nhatchling\n' | \
+	    $(COMPILE) $(LOCK_ARGS) -c requirements-dev.lock --no-annotate -o requirements-build.lock - >/dev/null
+
+clean: ## Remove .venv, caches and the demonstration.
+	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The runtime alone. The build packages are there only to install Penstock itself in place.
+$(VENV)/.stamp-run: requirements.lock requirements-build.lock pyproject.toml | $(BIN)/python
+	@echo "Installing the runtime packages into $(VENV)"
+	@$(PIP) install --require-hashes --no-deps -r requirements-build.lock -r requirements.lock
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.stamp-dev: requirements-dev.lock requirements.lock requirements-build.lock pyproject.toml | $(BIN)/python
+	@echo "Installing the development packages into $(VENV)"
+	@$(PIP) install --require-hashes --no-deps -r requirements-dev.lock
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $(VENV)/.stamp-run $@
+
+# Debian ships `venv` without `ensurepip` unless python3-venv is installed: then borrow the pip of the
+# interpreter, and if there is none say what to install.
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "Penstock needs Python 3.11 or newer: $(PYTHON) was not found." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Penstock needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -c 'import platform; print(platform.python_version())')." \
+	         "Try: make $(or $(MAKECMDGOALS),env) PYTHON=python3.12" >&2; exit 1; }
+	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+	    $(PYTHON) -m venv --clear $(VENV); \
+	elif $(PYTHON) -m venv --clear --without-pip $(VENV) 2>/dev/null \
+	        && $(PYTHON) -m pip --python $@ --quiet install pip 2>/dev/null; then \
+	    echo "ensurepip is missing: pip was installed into $(VENV) by $(PYTHON) -m pip"; \
+	else \
+	    rm -rf $(VENV); \
+	    echo "$(PYTHON) cannot create virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; \
+	    exit 1; \
+	fi

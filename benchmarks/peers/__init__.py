@@ -1,0 +1,1 @@
+"""Benchmark programs of the libraries Penstock compares itself with."""

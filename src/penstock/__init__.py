@@ -1,0 +1,1 @@
+"""A durable control plane for exchanging data with other people's APIs."""

@@ -1,0 +1,161 @@
+"""Commands that run: the worker and the demonstration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from penstock.cli import show
+from penstock.clock import Rng, SystemClock
+from penstock.connectors.http import Http
+from penstock.examples import invoices
+from penstock.examples.invoice_server import InvoiceServer
+from penstock.ledger import inspect
+from penstock.ledger.ledger import Ledger
+from penstock.machine import Actor
+from penstock.runtime.app import load_app
+from penstock.runtime.worker import Worker, WorkerSettings
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure_logs(default: str = "info") -> None:
+    """Structured logs on standard error: JSON lines, or readable ones on a terminal."""
+    level = _LEVELS.get(os.environ.get("PENSTOCK_LOG", default).lower(), logging.INFO)
+    tty = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def tune_interpreter() -> None:
+    """Let the ledger's thread have the interpreter soon after it asks: it waits for a lock, then for the disk."""
+    sys.setswitchinterval(0.0005)
+
+
+@contextlib.contextmanager
+def stopping_on_signals(worker: Worker) -> Iterator[None]:
+    """SIGTERM and SIGINT ask the worker to stop in order."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def run_worker(url: str, app_path: str, concurrency: int) -> None:
+    """Run one worker process until it is told to stop."""
+    configure_logs()
+    tune_interpreter()
+    app = load_app(app_path)
+
+    async def main() -> None:
+        with Ledger.open(url, app.machines) as ledger:
+            slots = concurrency * 2 + 2_000
+            worker = Worker(ledger, app.flows(), WorkerSettings(concurrency=concurrency, slots=slots))
+            with stopping_on_signals(worker):
+                await worker.run()
+
+    asyncio.run(main())
+
+
+class _QuietServer(uvicorn.Server):
+    """A server inside somebody else's program: signals are not its business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(application: ASGIApp) -> AsyncIterator[str]:
+    """Serve an ASGI application on a free loopback port; gives its address."""
+    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    server = _QuietServer(config)
+    task = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110 - the server sets a plain flag
+        await asyncio.sleep(0.01)
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
+    """Sixty invoices of three tenants, a server that misbehaves, one worker."""
+    configure_logs("error")
+    directory.mkdir(parents=True, exist_ok=True)
+    address = url or f"sqlite:///{directory / 'penstock.db'}"
+    asyncio.run(_demo(address, once=once))
+
+
+async def _demo(url: str, *, once: bool) -> None:
+    clock, rng = SystemClock(), Rng()
+    server = InvoiceServer(rng.child())
+    with Ledger.open(url, [invoices.machine], clock=clock, rng=rng, create=True) as ledger:
+        batch = f"{clock.now():%Y%m%d-%H%M%S}"
+        born = ledger.birth(
+            [
+                invoices.Invoice(
+                    tenant=tenant,
+                    number=f"{batch}-{number:02}",
+                    amount_minor=-1 if number == 13 else 1_000 + number,  # noqa: PLR2004 - one that the API refuses
+                    due_at=clock.now(),
+                    gate_id=f"accounting/{tenant}",
+                )
+                for tenant in ("acme", "globex", "initech")
+                for number in range(20)
+            ],
+            actor=Actor.API,
+            who="demo",
+        )
+        show.console.print(f"{born} invoices queued in {ledger.database.url}; the API breaks nearly every third call")
+        async with serving(server) as address:
+            worker = Worker(ledger, [invoices.Invoices(Http(address, clock))])
+            running = asyncio.create_task(worker.run())
+            with stopping_on_signals(worker):
+                await _watch(ledger, worker, running, once=once)
+                await running
+        counts = worker.counts
+        show.console.print(
+            f"{server.calls} calls made, {counts.failed} steps failed on the way,"
+            f" {len(server.stored)} invoices arrived, {server.duplicates} of them twice"
+        )
+        show.status(inspect.status(ledger.database))
+        show.console.print(f"\nnext: penstock history invoice:acme/{batch}-13 --ledger {ledger.database.url}")
+
+
+async def _watch(ledger: Ledger, worker: Worker, running: asyncio.Task[None], *, once: bool) -> None:
+    def unfinished() -> int:
+        sql = "SELECT count(*) FROM invoice WHERE status IN ('QUEUED', 'SENDING')"
+        return int(ledger.read(lambda c: c.rows(sql))[0][0])
+
+    while not running.done():
+        left = unfinished()
+        if once and not left:
+            worker.stop()
+            return
+        await asyncio.sleep(0.2)

@@ -1,0 +1,109 @@
+"""Every error that Penstock raises, in one tree.
+
+PenstockError
+├── UsageError            what was asked cannot be done; says what to do (exit code 2)
+│   ├── MachineError      a machine's declaration is wrong
+│   ├── UnknownMachine    no machine of that name
+│   ├── UnknownUnit       no unit of that reference
+│   ├── BadReference      a unit reference that cannot be read
+│   └── IllegalMove       no such edge, or not for that actor
+├── LedgerError           the database refuses or cannot answer
+│   ├── LedgerUnavailable     away for now: wait and try again
+│   │   └── CommitUnknown     the answer to COMMIT was lost: ask before trying again
+│   ├── LedgerRefused     a constraint or a trigger said no: this batch will never commit
+│   ├── LedgerBroken      corrupt, or not a database: stop
+│   └── LedgerMismatch    not a ledger of this program's version
+├── StepError             what a connector says of a failed call, classified once
+│   ├── Transient         may work later: retry with backoff
+│   ├── Throttled         the provider asks to slow down: the gate closes, nobody is charged
+│   ├── Rejected          this item will never work: dead letter
+│   ├── Fatal             credentials or configuration: the account stops
+│   └── InDoubt           sent, and the answer is unknown: look before sending again
+└── BrokenFlow            a handler broke its contract: a bug, counted as a crashed step
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of everything Penstock raises on purpose."""
+
+
+class UsageError(PenstockError):
+    """What was asked cannot be done; the message says what to do instead."""
+
+
+class MachineError(UsageError):
+    """A machine's declaration is wrong."""
+
+
+class UnknownMachine(UsageError):
+    """No machine of that name is known here."""
+
+
+class UnknownUnit(UsageError):
+    """No unit of that reference is in the ledger."""
+
+
+class BadReference(UsageError):
+    """A unit reference that cannot be read; the form is machine:key, parts joined by '/'."""
+
+
+class IllegalMove(UsageError):
+    """The machine has no such edge, or the actor may not pull it."""
+
+
+class LedgerError(PenstockError):
+    """The database refuses or cannot answer."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The database is away for now; nothing was committed."""
+
+
+class CommitUnknown(LedgerUnavailable):
+    """The connection broke while COMMIT was under way: it may or may not have landed."""
+
+
+class LedgerRefused(LedgerError):
+    """A constraint or a trigger refused the statement; trying again cannot help."""
+
+
+class LedgerBroken(LedgerError):
+    """The database file is corrupt or is not a database; Penstock stops and changes nothing."""
+
+
+class LedgerMismatch(LedgerError):
+    """The ledger was made by another program or version; nothing was changed."""
+
+
+class StepError(PenstockError):
+    """A failed call, classified once, at the connector."""
+
+
+class Transient(StepError):
+    """May work later."""
+
+
+class Throttled(StepError):
+    """The provider asks to slow down; `retry_after` in seconds when it said how long."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Rejected(StepError):
+    """The item will never work."""
+
+
+class Fatal(StepError):
+    """Credentials or configuration are wrong; the whole account stops."""
+
+
+class InDoubt(StepError):
+    """The call was sent and its answer is unknown."""
+
+
+class BrokenFlow(PenstockError):
+    """A handler broke its contract; the step counts as crashed."""

@@ -1,0 +1,1 @@
+"""Examples: whole lifecycles small enough to read in one sitting."""

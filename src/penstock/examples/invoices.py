@@ -1,0 +1,104 @@
+"""A whole lifecycle in one file: send invoices to an accounting API, each exactly once, whatever breaks.
+
+Claiming an invoice moves it to SENDING before the call leaves. If the worker dies or the answer is lost, the next
+step looks first: an invoice that arrived is recorded, not sent again. What the API refuses becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from penstock.clock import SystemClock
+from penstock.connectors.http import Http
+from penstock.machine import Actor, Edge, Machine, OnError
+from penstock.outcome import Act, Decision, Look, Outcome, Wait
+from penstock.retry import RetryPolicy
+from penstock.runtime.app import App
+from penstock.runtime.flow import Door, Flow, Io
+from penstock.unit import Unit, replace
+
+
+class S(StrEnum):
+    QUEUED = "QUEUED"
+    SENDING = "SENDING"  # claimed: the call may have left
+    SENT = "SENT"
+    FAILED = "FAILED"  # dead letter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invoice(Unit):
+    key = ("tenant", "number")
+    status: S = S.QUEUED
+    tenant: str
+    number: str
+    amount_minor: int
+    remote_id: str | None = None
+
+
+machine = Machine(
+    "invoice",
+    Invoice,
+    births={S.QUEUED},
+    edges=[
+        Edge(S.QUEUED, S.SENDING, "claim", {Actor.WORKER}, on_claim=True),
+        Edge(S.SENDING, S.SENT, "accepted", {Actor.WORKER}),
+        Edge(S.SENDING, S.QUEUED, "retry", {Actor.WORKER}),
+        Edge(S.SENDING, S.FAILED, "give_up", {Actor.WORKER}),
+        Edge(S.FAILED, S.QUEUED, "retry_by_hand", {Actor.OPERATOR}),
+    ],
+    terminal={S.SENT},
+    on_error=OnError(retry=S.QUEUED, dead=S.FAILED, policy=RetryPolicy(max_retries=3)),
+    checks={"sent_has_id": "status <> 'SENT' OR remote_id IS NOT NULL"},
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    remote_id: str | None
+
+
+def decide(invoice: Invoice, now: datetime, settings: None, seen: Seen | None) -> Decision:  # noqa: ARG001 - one shape
+    if invoice.status is not S.SENDING:
+        return Wait(None, "nothing to do")
+    if invoice.attempts + invoice.crashes > 0 and seen is None:
+        return Look("an earlier call may have arrived")
+    if seen is not None and seen.remote_id:
+        return Act("record", f"already there as {seen.remote_id}")
+    return Act("send", "not there yet")
+
+
+class Invoices(Flow[Invoice, None, Seen]):
+    machine = machine
+    decide = staticmethod(decide)
+
+    def __init__(self, http: Http) -> None:
+        super().__init__(None)
+        self._http = http
+
+    def door(self, unit: Invoice) -> Door:
+        return Door(f"accounting/{unit.tenant}")
+
+    async def look(self, unit: Invoice, io: Io) -> Seen:  # noqa: ARG002 - the API is all it looks at
+        found = await self._http.send("GET", f"/invoices/{unit.tenant}/{unit.number}", missing_ok=True)
+        return Seen(found.json()["id"] if found is not None else None)
+
+    async def act(self, what: str, unit: Invoice, seen: Seen | None, io: Io) -> Outcome[Invoice]:  # noqa: ARG002
+        if what == "record" and seen is not None:
+            return Outcome(unit, replace(unit, status=S.SENT, remote_id=seen.remote_id), "accepted earlier")
+        body = {"tenant": unit.tenant, "number": unit.number, "amount_minor": unit.amount_minor}
+        answer = await self._http.send("POST", "/invoices", json=body)
+        assert answer is not None  # noqa: S101 - only a look may find nothing
+        return Outcome(unit, replace(unit, status=S.SENT, remote_id=answer.json()["id"]), "accepted")
+
+    async def stop(self) -> None:
+        await self._http.close()
+
+
+def flows() -> list[Invoices]:
+    return [Invoices(Http(os.environ.get("INVOICE_API", "http://127.0.0.1:8099"), SystemClock()))]
+
+
+app = App(machines=[machine], flows=flows)

@@ -1,0 +1,1 @@
+"""The ledger: one database that holds every unit, enforces its machine and keeps its history."""

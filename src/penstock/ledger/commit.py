@@ -1,0 +1,245 @@
+"""Group commit: many outcomes in one transaction, each of them whole or not at all.
+
+The order inside is what keeps committers from deadlocking and parents from sleeping: (1) units by compare-and-set, (2)
+moves, births, writes and events of the winners only, (3) parents last, their increments summed, locked in one order,
+(4) a statement of its own that compares counters with the set of children and wakes the parent, (5) `commit_seq`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from penstock.errors import LedgerRefused
+from penstock.ledger import statements
+from penstock.ledger.columns import plain, unit_decoder
+from penstock.ledger.database import Cursor, Database
+from penstock.ledger.entries import Change, Entry, Newborn, Tally
+from penstock.ledger.tables import event_log, machine_table
+from penstock.machine import Machine
+from penstock.unit import NO_GATE, GuardedUnit
+
+
+class AlsoMissed(LedgerRefused):
+    """Another unit that the outcome moves had changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The outcome is durable; `unit` is the unit as it now is, when the claim was kept."""
+
+    unit: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The claim was lost: someone else changed the unit, and nothing of the outcome was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The database refused this outcome on its own; nothing of it was written."""
+
+    error: LedgerRefused
+
+
+Result = Won | Lost | Refused
+
+
+class Committer:
+    """Writes batches of entries. It holds no state but statements made once."""
+
+    def __init__(self, database: Database, machines: dict[str, Machine]) -> None:
+        self._database = database
+        self._machines = machines
+        self._known_gates = {NO_GATE}
+        self._statement = functools.cache(self._make_statement)
+        self._decoders = {m.unit: unit_decoder(m.unit, database.dialect) for m in machines.values()}
+
+    def attempt(self, entries: Sequence[Entry], work: Callable[[Cursor], list[Result]]) -> list[Result] | None:
+        """One transaction over all entries. None: the database refused and the batch must be split."""
+        try:
+            results = self._database.write(work)
+        except LedgerRefused as error:
+            return [Refused(error)] if len(entries) == 1 else None
+        self._known_gates.update(g for e in entries for g in e.gates)
+        return results
+
+    def commit(self, entries: Sequence[Entry]) -> list[Result]:
+        """Commit for somebody who is not a worker; a refusal splits the batch until the refused stands alone."""
+        results = self.attempt(entries, lambda cursor: self.apply(cursor, entries))
+        if results is not None:
+            return results
+        middle = len(entries) // 2
+        return self.commit(entries[:middle]) + self.commit(entries[middle:])
+
+    def births(self, newborns: Sequence[Newborn], gates: set[str]) -> list[str]:
+        """Bulk births in one transaction; the ids of those that were not there before."""
+
+        def work(cursor: Cursor) -> list[str]:
+            self._ensure_gates(cursor, gates)
+            return self._insert(cursor, newborns)
+
+        return self._database.write(work)
+
+    def apply(
+        self, cursor: Cursor, entries: Sequence[Entry], finish: Callable[[Cursor], None] | None = None
+    ) -> list[Result]:
+        """Everything of a batch, inside one transaction; `finish` runs last."""
+        self._ensure_gates(cursor, {g for e in entries for g in e.gates})
+        units = self._update(cursor, [e.change for e in entries])
+        keys = [(e.change.machine.name, e.change.row[0]) for e in entries]
+        winners = [e for e, key in zip(entries, keys, strict=True) if key in units]
+        self._moves(cursor, [m for e in winners for m in e.moves])
+        self._insert(cursor, [b for e in winners for b in e.births])
+        self._write(cursor, winners)
+        self._events(cursor, winners)
+        self._parents(cursor, [t for e in winners for t in e.tallies])
+        if finish is not None:
+            finish(cursor)
+        won = Won()  # most outcomes have nothing to bring back, and share one answer
+        return [Lost() if key not in units else won if units[key] is None else Won(units[key]) for key in keys]
+
+    def _update(self, cursor: Cursor, changes: Iterable[Change]) -> dict[tuple[str, str], GuardedUnit | None]:
+        groups: dict[tuple[str, tuple[str, ...], bool], list[Change]] = {}
+        for change in changes:
+            groups.setdefault((change.machine.name, change.changed, change.keep_claim), []).append(change)
+        won: dict[tuple[str, str], GuardedUnit | None] = {}
+        for (name, changed, keep), group in groups.items():
+            machine = self._machines[name]
+            sql, columns = self._statement("update", name, changed, keep)
+            text = statements.batch_text(self._database, columns, [c.row for c in group])
+            rows = cursor.rows(sql, batch=text, **self._database.bind_now())
+            if keep:
+                decode = self._decoders[machine.unit]
+                won |= {(name, unit.unit_id): unit for unit in map(decode, rows)}
+            else:
+                won.update(dict.fromkeys([(name, row[0]) for row in rows]))
+        return won
+
+    def _moves(self, cursor: Cursor, moves: list[Change]) -> None:
+        if not moves:
+            return
+        for table in sorted({m.machine.table for m in moves}):
+            ids = [[m.unit_id] for m in moves if m.machine.table == table]
+            self._lock(cursor, table, ids)
+        won = self._update(cursor, moves)
+        missed = [m for m in moves if (m.machine.name, m.unit_id) not in won]
+        if missed or len(won) != len(moves):
+            names = ", ".join(f"{m.machine.name}:{m.unit_id}" for m in (missed or moves)[:3])
+            msg = f"{names} changed since it was read"
+            raise AlsoMissed(msg)
+
+    def _insert(self, cursor: Cursor, newborns: Sequence[Newborn]) -> list[str]:
+        groups: dict[tuple[str, bool], list[Newborn]] = {}
+        for newborn in newborns:
+            groups.setdefault((newborn.machine.name, newborn.if_absent), []).append(newborn)
+        born: list[str] = []
+        for (name, if_absent), group in groups.items():
+            sql, columns = self._statement("insert", name, (), if_absent)
+            text = statements.batch_text(self._database, columns, [n.row for n in group])
+            born += [row[0] for row in cursor.rows(sql, batch=text, **self._database.bind_now())]
+        return born
+
+    def _write(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
+        groups: dict[tuple[str, tuple[str, ...], str], tuple[sa.Table, dict[Any, list[Any]]]] = {}
+        for write in (w for e in winners for w in e.writes):
+            keys = [c.name for c in write.table.primary_key]
+            for row in write.rows:
+                names = tuple(row)
+                _, rows = groups.setdefault((write.table.name, names, write.on_conflict), (write.table, {}))
+                # One statement cannot touch a key twice: the last row of a key wins, as it would one by one.
+                key = tuple(row.get(k) for k in keys) if write.on_conflict != "error" else (len(rows),)
+                if write.on_conflict == "update" or key not in rows:
+                    rows[key] = [plain(row[n]) for n in names]
+        for (_, names, mode), (table, rows) in groups.items():
+            sql = statements.upsert_rows(self._database, table, names, mode)
+            cursor.run(sql, batch=statements.batch_text(self._database, names, rows.values()))
+
+    def _events(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
+        found = [(e, event) for e in winners for event in e.events]
+        if not found:
+            return
+        rows = [
+            [
+                event.tenant,
+                event.key,
+                event.kind,
+                event.severity,
+                plain(dict(event.payload)),
+                e.change.machine.name,
+                e.change.unit_id,
+            ]
+            for e, event in found
+        ]
+        insert_events(self._database, cursor, rows)
+
+    def _parents(self, cursor: Cursor, tallies: Sequence[Tally]) -> None:
+        sums: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+        for tally in tallies:
+            parent = sums.setdefault((tally.parent.name, tally.child.name), {}).setdefault(tally.unit_id, {})
+            for counter, step in tally.counters.items():
+                parent[counter] = parent.get(counter, 0) + step
+        tables = sorted({(self._machines[p].table, p) for p, _ in sums})
+        for table, name in tables:
+            ids = sorted({i for (p, _), group in sums.items() if p == name for i in group})
+            locked = self._lock(cursor, table, [[i] for i in ids])
+            if len(locked) != len(ids):
+                missing = sorted(set(ids) - set(locked))
+                msg = f"{name}:{missing[0]} does not exist, and a child counts on it"
+                raise LedgerRefused(msg)
+        for (parent_name, child_name), group in sorted(sums.items()):
+            self._tally_group(cursor, self._machines[parent_name], self._machines[child_name], group)
+
+    def _tally_group(self, cursor: Cursor, parent: Machine, child: Machine, group: dict[str, dict[str, int]]) -> None:
+        counters = sorted({c for steps in group.values() for c in steps})
+        rows = [[i, *(steps.get(c, 0) for c in counters)] for i, steps in group.items()]
+        text = statements.batch_text(self._database, ["unit_id", *counters], rows)
+        cursor.run(statements.tally(self._database, parent.table, counters), batch=text)
+        ids = statements.batch_text(self._database, ["unit_id"], [[i] for i in group])
+        cursor.run(statements.wake_complete(self._database, parent, child), batch=ids, **self._database.bind_now())
+
+    def _lock(self, cursor: Cursor, table: str, ids: list[list[str]]) -> list[str]:
+        text = statements.batch_text(self._database, ["unit_id"], ids)
+        return [row[0] for row in cursor.rows(statements.lock_units(self._database, table), batch=text)]
+
+    def _ensure_gates(self, cursor: Cursor, gates: set[str]) -> None:
+        fresh = sorted(gates - self._known_gates)
+        if fresh:
+            source = statements.batch(self._database, {"gate_id": sa.Text()})
+            text = statements.batch_text(self._database, ["gate_id"], [[g] for g in fresh])
+            cursor.run(
+                f"INSERT INTO gate (gate_id) SELECT n_gate_id FROM {source} WHERE true ON CONFLICT DO NOTHING",
+                batch=text,
+            )
+
+    def _make_statement(self, kind: str, name: str, changed: tuple[str, ...], flag: bool) -> tuple[str, list[str]]:
+        machine = self._machines[name]
+        table = machine_table(machine, self._database.dialect)
+        if kind == "insert":
+            sql = statements.insert_units(self._database, machine, table, if_absent=flag)
+            skip = machine.generated() | {"changed_at"}
+            return sql, [machine.column(c) for c in machine.columns if c not in skip]
+        sql = statements.update_units(self._database, machine, table, changed, keep_claim=flag)
+        columns = ["unit_id", "version", "was", "status", "changed_by", "change_reason"]
+        return sql, [*columns, *(["wakes", "due_at"] if machine.driven else []), *changed]
+
+
+_EVENT_COLUMNS = ("tenant_id", "event_key", "event_type", "severity", "payload", "machine", "unit_id")
+
+
+def insert_events(database: Database, cursor: Cursor, rows: Sequence[Sequence[Any]]) -> None:
+    """Append events; one whose (key, tenant) is there already changes nothing."""
+    source = statements.batch(database, {n: event_log.c[n].type for n in _EVENT_COLUMNS})
+    names = ", ".join(_EVENT_COLUMNS)
+    picks = ", ".join(f"n_{n}" for n in _EVENT_COLUMNS)
+    cursor.run(
+        f"INSERT INTO event_log ({names}, created_at) SELECT {picks}, {database.now_sql} FROM {source}"
+        " WHERE true ON CONFLICT DO NOTHING",
+        batch=statements.batch_text(database, _EVENT_COLUMNS, rows),
+        **database.bind_now(),
+    )

@@ -1,0 +1,80 @@
+"""The port to a database: short transactions of set-based statements, run by plain functions.
+
+`Database.write(work)` runs `work` in one write transaction and commits it; `read` runs it on a connection that cannot
+write. Statements name their parameters `:name` in both dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+T = TypeVar("T")
+Dialect = Literal["sqlite", "postgresql"]
+Row = Sequence[Any]
+
+
+class Cursor(Protocol):
+    """One open transaction."""
+
+    def rows(self, sql: str, **parameters: Any) -> list[Row]:
+        """Run a statement and fetch all it returns."""
+
+    def run(self, sql: str, **parameters: Any) -> int:
+        """Run a statement and return how many rows it touched."""
+
+
+class Database(Protocol):
+    """A ledger's database."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """Which of the two it is."""
+
+    @property
+    def url(self) -> str:
+        """Its address, without a password."""
+
+    def write(self, work: Callable[[Cursor], T]) -> T:
+        """Run `work` in one write transaction. It may be run again when the database asks for that.
+
+        Raises LedgerUnavailable when nothing was committed, CommitUnknown when the answer to COMMIT was lost, and
+        LedgerRefused when a constraint or a trigger refused.
+        """
+
+    def read(self, work: Callable[[Cursor], T]) -> T:
+        """Run `work` on a consistent snapshot, read-only and for at most 15 seconds."""
+
+    def bind_now(self) -> Mapping[str, Any]:
+        """The parameters that carry the ledger's time into a statement that uses `now_sql`."""
+
+    @property
+    def now_sql(self) -> str:
+        """An expression for the ledger's present instant; constant within the statement."""
+
+    @property
+    def lease_now_sql(self) -> str:
+        """An expression for the present on the clock that leases are measured by."""
+
+    def lease_value_sql(self, milliseconds: int) -> str:
+        """An expression for a lease that ends after so long."""
+
+    def close(self) -> None:
+        """Close every connection."""
+
+
+def open_database(url: str, clock: Any) -> Database:
+    """Open `sqlite:///path` or `postgresql://…`. Raises UsageError for an address that is neither."""
+    from penstock.errors import UsageError
+
+    if url.startswith("sqlite:///"):
+        from penstock.ledger.sqlite import SqliteDatabase
+
+        return SqliteDatabase(url.removeprefix("sqlite:///"), clock)
+    if url.startswith(("postgresql://", "postgres://")):
+        from penstock.ledger.postgres import PostgresDatabase
+
+        return PostgresDatabase(url, clock)
+    shown = url.rsplit("@", maxsplit=1)[-1]
+    msg = f"{shown!r} is not a ledger address; write sqlite:///path/to/penstock.db or postgresql://user@host/name"
+    raise UsageError(msg)

@@ -1,0 +1,211 @@
+"""The ledger's front door: open it, give birth, move, wake, read, and start a worker's session."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+
+import sqlalchemy as sa
+
+from penstock.clock import Clock, Rng, SystemClock
+from penstock.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
+from penstock.ledger import statements
+from penstock.ledger.columns import unit_decoder
+from penstock.ledger.commit import Committer, Lost, Refused, Won
+from penstock.ledger.database import Cursor, Database, open_database
+from penstock.ledger.entries import Preparer
+from penstock.ledger.install import check_definitions, install
+from penstock.ledger.session import LEASE_MS, Identity, Session
+from penstock.machine import Actor, Machine
+from penstock.outcome import Birth
+from penstock.unit import GuardedUnit, Ref, Unit, parse_key, replace
+
+T = TypeVar("T")
+_BIRTHS_AT_ONCE = 5_000
+_MOVE_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a bulk move came to; `skipped` maps a unit to the reason it stayed."""
+
+    moved: list[Ref]
+    skipped: dict[Ref, str]
+
+
+class Ledger:
+    """One database and the machines this program knows in it."""
+
+    def __init__(self, database: Database, machines: Iterable[Machine], clock: Clock, rng: Rng) -> None:
+        self.database = database
+        self.machines = {m.name: m for m in machines}
+        self.clock = clock
+        self.rng = rng
+        self.preparer = Preparer(self.machines, rng)
+        self._committer = Committer(database, self.machines)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        machines: Iterable[Machine] = (),
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        create: bool = False,
+        data_tables: Iterable[sa.Table] = (),
+    ) -> Ledger:
+        """Open a ledger. `create` makes what is missing; without it another definition than ours is refused."""
+        clock = clock or SystemClock()
+        found = list(machines)
+        database = open_database(url, clock)
+        try:
+            if create:
+                install(database, found, data_tables)
+            else:
+                check_definitions(database, {m.name: m for m in found})
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, found, clock, rng or Rng())
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def machine(self, name: str) -> Machine:
+        """The machine of that name. Raises UnknownMachine with the names that exist."""
+        try:
+            return self.machines[name]
+        except KeyError:
+            known = ", ".join(sorted(self.machines)) or "none"
+            msg = f"no machine is called {name!r}; known here: {known}"
+            raise UnknownMachine(msg) from None
+
+    def session(self, *, served: Collection[str] | None = None, lease_ms: int = LEASE_MS) -> Session:
+        """A worker incarnation with a fresh id; call its `register` before anything else."""
+        identity = Identity(self.rng.token(), socket.gethostname(), os.getpid())
+        return Session(self.database, self.machines, self.clock, identity, served=served, lease_ms=lease_ms)
+
+    def birth(
+        self, units: Iterable[GuardedUnit], *, actor: Actor, who: str, reason: str = "born", if_absent: bool = False
+    ) -> int:
+        """Give birth to units, a few thousand per transaction; returns how many were new."""
+        born = 0
+        waiting = iter(units)
+        while chunk := list(itertools.islice(waiting, _BIRTHS_AT_ONCE)):
+            newborns = [self.preparer.newborn(Birth(u, reason, if_absent, actor), who) for u in chunk]
+            gates = {u.gate_id for u in chunk if isinstance(u, Unit)}
+            born += len(self._committer.births(newborns, gates))
+        return born
+
+    def get(self, ref: Ref) -> GuardedUnit:
+        """The unit of that reference. Raises UnknownUnit."""
+        units = self.get_many(self.machine(ref.machine), [ref.unit_id])
+        if not units:
+            msg = f"no unit {ref} in the ledger"
+            raise UnknownUnit(msg)
+        unit: GuardedUnit = units[0]
+        return unit
+
+    def get_many(self, machine: Machine, unit_ids: Sequence[str]) -> list[Any]:
+        """Those of the units that exist, ordered by id."""
+        for unit_id in unit_ids[:1]:
+            parse_key(machine.unit, unit_id)
+        columns = ", ".join(machine.column(c) for c in machine.columns)
+        source = statements.batch(self.database, {"unit_id": statements.TEXT})
+        text = statements.batch_text(self.database, ["unit_id"], [[i] for i in unit_ids])
+        sql = (
+            f"SELECT {columns} FROM {machine.table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id"
+        )
+        rows = self.database.read(lambda c: c.rows(sql, batch=text))
+        decode = unit_decoder(machine.unit, self.database.dialect)
+        return [decode(row) for row in rows]
+
+    def move(self, ref: Ref, to: str, *, actor: Actor, who: str, reason: str, **changes: Any) -> GuardedUnit:
+        """Pull one edge from outside a claim; whoever held the unit loses it. Raises IllegalMove, UnknownUnit."""
+        for _ in range(_MOVE_TRIES):
+            before = self.get(ref)
+            after = self._after(before, to, changes)
+            entry = self.preparer.move(before, after, reason, actor, who)
+            result = self._committer.commit([entry])[0]
+            if isinstance(result, Won):
+                return self.get(ref)
+            if isinstance(result, Refused):
+                raise result.error
+        msg = f"{ref} changes faster than it can be moved; try again"
+        raise LedgerRefused(msg)
+
+    def move_many(
+        self, machine: str, unit_ids: Sequence[str], to: str, *, actor: Actor, who: str, reason: str, **changes: Any
+    ) -> Moved:
+        """Pull the same edge for many units; those that cannot go are skipped, each with its reason."""
+        found = self.machine(machine)
+        moved: list[Ref] = []
+        skipped: dict[Ref, str] = {}
+        units = {u.unit_id: u for u in self.get_many(found, unit_ids)}
+        entries = []
+        for unit_id in dict.fromkeys(unit_ids):
+            ref = Ref(machine, unit_id)
+            if unit_id not in units:
+                skipped[ref] = "no such unit"
+                continue
+            before = units[unit_id]
+            try:
+                entries.append(self.preparer.move(before, self._after(before, to, changes), reason, actor, who))
+            except IllegalMove as error:
+                skipped[ref] = str(error)
+        for start in range(0, len(entries), _BIRTHS_AT_ONCE):
+            part = entries[start : start + _BIRTHS_AT_ONCE]
+            for entry, result in zip(part, self._committer.commit(part), strict=True):
+                ref = Ref(machine, entry.change.unit_id)
+                if isinstance(result, Won):
+                    moved.append(ref)
+                else:
+                    skipped[ref] = "changed meanwhile" if isinstance(result, Lost) else str(result.error)
+        return Moved(moved, skipped)
+
+    def wake(self, refs: Iterable[Ref]) -> int:
+        """Ask for attention now: brings `due_at` forward, touching neither version nor claim.
+
+        Returns how many were woken; a unit that has ended is not.
+        """
+        by_machine: dict[str, list[list[str]]] = {}
+        for ref in refs:
+            by_machine.setdefault(ref.machine, []).append([ref.unit_id])
+        for name in by_machine:
+            if not self.machine(name).driven:
+                msg = f"{name} is not driven by workers; there is nothing to wake"
+                raise IllegalMove(msg)
+
+        def work(cursor: Cursor) -> int:
+            woken = 0
+            for name, ids in by_machine.items():
+                text = statements.batch_text(self.database, ["unit_id"], ids)
+                sql = statements.wake_units(self.database, self.machines[name])
+                woken += len(cursor.rows(sql, batch=text, **self.database.bind_now()))
+            return woken
+
+        return self.database.write(work)
+
+    def read(self, work: Callable[[Cursor], T]) -> T:
+        """Run a function over one read-only snapshot."""
+        return self.database.read(work)
+
+    def _after(self, before: GuardedUnit, to: str, changes: dict[str, Any]) -> GuardedUnit:
+        states: type[StrEnum] = type(before.status)
+        if to not in [str(s) for s in states]:
+            msg = f"{to!r} is not a state; states are {', '.join(map(str, states))}"
+            raise IllegalMove(msg)
+        return replace(before, status=states(to), **changes)

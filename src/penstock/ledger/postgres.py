@@ -1,0 +1,197 @@
+"""PostgreSQL as the ledger: any number of machines, READ COMMITTED, one short transaction at a time."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import psycopg
+import sqlalchemy as sa
+from psycopg import errors as pg
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from penstock.clock import Clock, SystemClock, instant_text
+from penstock.errors import CommitUnknown, LedgerError, LedgerRefused, LedgerUnavailable, UsageError
+from penstock.ledger.database import Dialect, Row
+
+T = TypeVar("T")
+
+_TRIES = 5
+IDLE_LIMIT_MS = 10_000
+# The lock that tells whether a lost COMMIT landed is waited for longer than a dead transaction can live.
+UNKNOWN_LOCK_MS = IDLE_LIMIT_MS + 5_000
+# The kernel's statements reach every row through an index from a small batch. The planner, knowing nothing of
+# the batch's size, would rather scan the whole table once: these settings tell it otherwise.
+_WRITER = {
+    "statement_timeout": 30_000,
+    "lock_timeout": 10_000,
+    "idle_in_transaction_session_timeout": IDLE_LIMIT_MS,
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "TimeZone": "UTC",
+}
+_READER = {
+    "statement_timeout": 15_000,
+    "lock_timeout": 5_000,
+    "idle_in_transaction_session_timeout": 15_000,
+    "default_transaction_read_only": "on",
+    "jit": "off",
+    "TimeZone": "UTC",
+}
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+
+
+@functools.lru_cache(maxsize=512)
+def native(sql: str) -> str:
+    """`:name` parameters in psycopg's form."""
+    return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
+
+
+class PostgresCursor:
+    """One transaction on psycopg's own cursor, results in binary."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._cursor = connection.cursor(binary=True)
+
+    def rows(self, sql: str, **parameters: Any) -> list[Row]:
+        self._execute(sql, parameters)
+        return self._cursor.fetchall() if self._cursor.description else []
+
+    def run(self, sql: str, **parameters: Any) -> int:
+        self._execute(sql, parameters)
+        return self._cursor.rowcount
+
+    def _execute(self, sql: str, parameters: Mapping[str, Any]) -> None:
+        # Without parameters psycopg sends the text as it is, so a '%' must not be doubled.
+        self._cursor.execute(native(sql) if parameters else sql, parameters or None)
+
+
+class PostgresDatabase:
+    """A ledger in a PostgreSQL database."""
+
+    dialect: Dialect = "postgresql"
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        try:
+            address = sa.make_url(url).set(drivername="postgresql+psycopg")
+        except sa.exc.ArgumentError:
+            msg = f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a PostgreSQL address; write postgresql://user@host/name"
+            raise UsageError(msg) from None
+        self.url = str(address.set(drivername="postgresql").render_as_string(hide_password=True))
+        self._clock = clock
+        self._virtual = not isinstance(clock, SystemClock)
+        self._write_engine = _engine(address, _WRITER)
+        self._read_engine = _engine(address, _READER)
+
+    @property
+    def now_sql(self) -> str:
+        if self._virtual:
+            return "CAST(:now AS timestamptz)"
+        # As a sub-select it is computed once and can bound an index scan; bare, it would be a filter.
+        return "(SELECT date_trunc('milliseconds', clock_timestamp()))"
+
+    @property
+    def lease_now_sql(self) -> str:
+        return self.now_sql
+
+    def lease_value_sql(self, milliseconds: int) -> str:
+        return f"{self.now_sql} + interval '{milliseconds} milliseconds'"
+
+    def bind_now(self) -> Mapping[str, Any]:
+        return {"now": instant_text(self._clock.now())} if self._virtual else {}
+
+    def write(self, work: Callable[[PostgresCursor], T]) -> T:
+        for attempt in range(_TRIES):
+            try:
+                return self._transaction(self._write_engine, work)
+            except (pg.SerializationFailure, pg.DeadlockDetected) as error:
+                if attempt == _TRIES - 1:
+                    raise LedgerUnavailable(f"{self.url}: {error}") from error
+        raise AssertionError
+
+    def read(self, work: Callable[[PostgresCursor], T]) -> T:
+        return self._transaction(self._read_engine, work)
+
+    def close(self) -> None:
+        self._write_engine.dispose()
+        self._read_engine.dispose()
+
+    def _transaction(self, engine: sa.Engine, work: Callable[[PostgresCursor], T]) -> T:
+        try:
+            pooled = engine.raw_connection()
+        except (DBAPIError, psycopg.Error, PoolTimeout) as error:
+            raise LedgerUnavailable(f"{self.url}: {_first_line(error)}") from error
+        connection: Any = pooled.driver_connection
+        committing = False
+        try:
+            result = work(PostgresCursor(connection))
+            committing = True
+            connection.commit()
+        except BaseException as error:
+            self._give_back(pooled, connection)
+            if isinstance(error, (pg.SerializationFailure, pg.DeadlockDetected)):
+                raise
+            if isinstance(error, psycopg.Error):
+                raise self._explain(error, committing=committing) from error
+            raise
+        pooled.close()
+        return result
+
+    def _give_back(self, pooled: Any, connection: Any) -> None:
+        try:
+            connection.rollback()
+        except psycopg.Error:
+            pooled.invalidate()
+        else:
+            pooled.close()
+
+    def _explain(self, error: psycopg.Error, *, committing: bool) -> LedgerError:
+        text = _first_line(error)
+        if isinstance(error, (psycopg.IntegrityError, psycopg.DataError)):
+            return LedgerRefused(text)
+        if isinstance(error, pg.InsufficientPrivilege):
+            return LedgerRefused(text)
+        away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        if away and committing:
+            return CommitUnknown(f"{self.url}: the connection broke during COMMIT: {text}")
+        if away:
+            return LedgerUnavailable(f"{self.url}: {text}")
+        return LedgerError(f"{self.url}: {text}")
+
+
+def _engine(address: sa.URL, settings: Mapping[str, Any]) -> sa.Engine:
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    engine = sa.create_engine(
+        address,
+        pool_pre_ping=True,
+        pool_size=4,
+        max_overflow=4,
+        pool_timeout=10,
+        connect_args={
+            "options": options,
+            "application_name": "penstock",
+            "connect_timeout": 10,
+            "keepalives_idle": 15,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 20_000,
+        },
+    )
+
+    # The kernel speaks to psycopg directly: SQLAlchemy keeps the connections, nothing more.
+    @event.listens_for(engine, "connect")
+    def _fresh(connection: Any, _record: Any) -> None:
+        connection.prepare_threshold = 2
+
+    return engine
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(getattr(error, "orig", error)).strip()
+    return text.splitlines()[0] if text else type(error).__name__

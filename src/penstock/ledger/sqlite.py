@@ -1,0 +1,181 @@
+"""SQLite as the ledger: one file, one writer at a time, several processes.
+
+A writer takes `flock` on a file beside the database before BEGIN IMMEDIATE: waiting in the kernel's queue is fair
+and costs nothing, where SQLite's own busy loop starves some processes. The driver brings its own SQLite, because the
+interpreter's may carry the WAL-reset corruption bug; a vulnerable version and a network filesystem are refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pysqlite3 import dbapi2 as driver
+
+from penstock.clock import Clock, instant_text
+from penstock.errors import LedgerBroken, LedgerError, LedgerRefused, LedgerUnavailable, UsageError
+from penstock.ledger.database import Dialect, Row
+
+T = TypeVar("T")
+
+_NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "fuse.sshfs", "fuse.rclone", "fuse.s3fs")
+_PRAGMAS = {
+    "busy_timeout": 30_000,
+    "journal_mode": "wal",
+    "synchronous": "full",
+    "foreign_keys": 1,
+    "trusted_schema": 0,
+    "mmap_size": 0,
+    "journal_size_limit": 67_108_864,
+    "wal_autocheckpoint": 4_000,
+    "cache_size": -65_536,
+}
+_BROKEN = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
+_AWAY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY"}
+
+
+def safe_version(version: str) -> bool:
+    """Whether a SQLite version is free of the WAL-reset bug (fixed in 3.51.3, backported to 3.44.6 and 3.50.7)."""
+    found = tuple(int(part) for part in version.split("."))
+    return found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45)
+
+
+def network_filesystem(path: Path, mounts: str) -> str | None:
+    """The type of the network filesystem that holds `path`, or None; `mounts` has the form of /proc/mounts."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:  # noqa: PLR2004 - device, mount point, type
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = path == Path(point) or Path(point) in path.parents
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind if kind.startswith(_NETWORK) else None
+
+
+class SqliteCursor:
+    """One transaction on the driver's own cursor."""
+
+    def __init__(self, connection: Any) -> None:
+        self._cursor = connection.cursor()
+
+    def rows(self, sql: str, **parameters: Any) -> list[Row]:
+        return self._cursor.execute(sql, parameters).fetchall()  # type: ignore[no-any-return]
+
+    def run(self, sql: str, **parameters: Any) -> int:
+        return self._cursor.execute(sql, parameters).rowcount  # type: ignore[no-any-return]
+
+
+class SqliteDatabase:
+    """A ledger in one file."""
+
+    dialect: Dialect = "sqlite"
+    now_sql = ":now"
+    lease_now_sql = ":uptime"
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        if not safe_version(driver.sqlite_version):
+            msg = f"SQLite {driver.sqlite_version} can corrupt a shared ledger; 3.51.3 or newer is needed"
+            raise UsageError(msg)
+        if not path or path == ":memory:":
+            msg = "a ledger is a file; write sqlite:///path/to/penstock.db"
+            raise UsageError(msg)
+        self.path = Path(path).absolute()
+        self.url = f"sqlite:///{self.path}"
+        self._clock = clock
+        self._refuse_bad_place()
+        self._writer_lock = threading.Lock()
+        self._reader_lock = threading.Lock()
+        self._writer: Any = None
+        self._reader: Any = None
+        self._flock: int | None = None
+
+    def lease_value_sql(self, milliseconds: int) -> str:
+        return f":uptime + {milliseconds}"
+
+    def bind_now(self) -> Mapping[str, Any]:
+        return {
+            "now": instant_text(self._clock.now()),
+            "uptime": self._clock.uptime(),
+            "boot_id": self._clock.boot_id(),
+        }
+
+    def write(self, work: Callable[[SqliteCursor], T]) -> T:
+        with self._writer_lock:
+            if self._writer is None:
+                self._writer = self._connect()
+                self._flock = os.open(f"{self.path}-writer", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            assert self._flock is not None  # noqa: S101 - set together with the writer
+            fcntl.flock(self._flock, fcntl.LOCK_EX)
+            try:
+                return self._transaction(self._writer, "BEGIN IMMEDIATE", work)
+            finally:
+                fcntl.flock(self._flock, fcntl.LOCK_UN)
+
+    def read(self, work: Callable[[SqliteCursor], T]) -> T:
+        with self._reader_lock:
+            if self._reader is None:
+                self._reader = self._connect()
+                self._reader.execute("PRAGMA query_only = ON")
+            return self._transaction(self._reader, "BEGIN", work)
+
+    def close(self) -> None:
+        with self._writer_lock, self._reader_lock:
+            for connection in (self._writer, self._reader):
+                if connection is not None:
+                    connection.close()
+            if self._flock is not None:
+                os.close(self._flock)
+            self._writer = self._reader = self._flock = None
+
+    def _transaction(self, connection: Any, begin: str, work: Callable[[SqliteCursor], T]) -> T:
+        try:
+            connection.execute(begin)
+            try:
+                result = work(SqliteCursor(connection))
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except driver.Error as error:
+            raise self._explain(error) from error
+        return result
+
+    def _connect(self) -> Any:
+        if not self.path.parent.is_dir():
+            msg = f"the folder {self.path.parent} does not exist; create it or choose another ledger"
+            raise UsageError(msg)
+        try:
+            connection = driver.connect(str(self.path), isolation_level=None, check_same_thread=False)
+            for name, value in _PRAGMAS.items():
+                found = connection.execute(f"PRAGMA {name} = {value}").fetchone()
+                if name == "journal_mode" and (found is None or found[0] != "wal"):
+                    msg = f"{self.path}: this filesystem does not allow WAL (journal mode is {found and found[0]})"
+                    raise LedgerUnavailable(msg)
+        except driver.Error as error:
+            raise self._explain(error) from error
+        return connection
+
+    def _refuse_bad_place(self) -> None:
+        mounts = Path("/proc/mounts")
+        kind = network_filesystem(self.path, mounts.read_text()) if mounts.exists() else None
+        if kind is not None:
+            msg = f"{self.path} is on a network filesystem ({kind}), where SQLite loses data; use PostgreSQL"
+            raise UsageError(msg)
+
+    def _explain(self, error: Exception) -> LedgerError:
+        name = getattr(error, "sqlite_errorname", "") or ""
+        family = next((known for known in _BROKEN | _AWAY if name.startswith(known)), "")
+        if family in _BROKEN or "malformed" in str(error) or "not a database" in str(error):
+            return LedgerBroken(f"{self.path}: {error}; restore it from a backup, Penstock changes nothing in it")
+        if isinstance(error, driver.IntegrityError):
+            return LedgerRefused(str(error))
+        if family:
+            return LedgerUnavailable(f"{self.path}: {error}")
+        return LedgerError(f"{self.path}: {error}")

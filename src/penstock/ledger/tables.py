@@ -1,0 +1,265 @@
+"""The kernel's tables, and the table of any machine, as SQLAlchemy Core.
+
+Triggers are not here: they are generated from the machines (`triggers_sqlite`, `triggers_postgres`) and recreated
+after every migration.
+"""
+
+from __future__ import annotations
+
+import functools
+from datetime import date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from penstock.ledger.columns import Document, Instant, column_specs, python_type, sql_type
+from penstock.machine import Machine
+from penstock.unit import NO_GATE, field_types
+
+SCHEMA_VERSION = 1
+kernel = sa.MetaData()
+
+_HOT: dict[str, Any] = {"postgresql_with": {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.02}}
+
+meta = sa.Table(
+    "penstock_meta",
+    kernel,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+machine_definition = sa.Table(
+    "machine_definition",
+    kernel,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.Column("driven", sa.Boolean(create_constraint=False), nullable=False),
+    sa.Column("due_column", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("definition", Document, nullable=False),
+    sa.Column("installed_at", Instant, nullable=False),
+)
+
+gate = sa.Table(
+    "gate",
+    kernel,
+    sa.Column("gate_id", sa.Text, primary_key=True),
+    sa.Column("closed_until", Instant),
+    sa.Column("closed_reason", sa.Text),
+    sa.Column("throttles", sa.Integer, nullable=False, server_default="0"),
+    sa.CheckConstraint(f"gate_id <> '{NO_GATE}' OR closed_until IS NULL", name="gate_none_is_open"),
+)
+
+
+class Lease(sa.types.TypeDecorator[Any]):
+    """A worker's lease: an instant of the server on PostgreSQL, milliseconds since boot on SQLite."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(sa.DateTime(timezone=True) if dialect.name == "postgresql" else sa.BigInteger())
+
+
+worker = sa.Table(
+    "worker",
+    kernel,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("started_at", Instant, nullable=False),
+    sa.Column("lease_until", Lease, nullable=False),
+    sa.Column("boot_id", sa.Text),
+    sa.Column("commit_seq", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("machines", Document, nullable=False),
+    sa.Column("config_version", sa.Text),
+    sa.Column("reaped_at", Instant),
+    # The program stopped in order: the row is kept, because its id is in the history.
+    sa.Column("stopped_at", Instant),
+    **_HOT,
+)
+sa.Index(
+    "worker_live",
+    worker.c.id,
+    postgresql_where=worker.c.reaped_at.is_(None),
+    sqlite_where=worker.c.reaped_at.is_(None),
+)
+
+
+def _log_key(*names: str) -> tuple[sa.PrimaryKeyConstraint, ...]:
+    return (sa.PrimaryKeyConstraint(*names),)
+
+
+def transition_log(dialect: str) -> sa.Table:
+    """The history. On PostgreSQL one index serves both key and look-up; SQLite's key is the row id."""
+    table = sa.Table(
+        "transition_log",
+        sa.MetaData(),
+        sa.Column("seq", sa.BigInteger, sa.Identity(always=True), nullable=False)
+        if dialect == "postgresql"
+        else sa.Column("seq", sa.Integer, primary_key=True),
+        sa.Column("machine", sa.Text, nullable=False),
+        sa.Column("unit_id", sa.Text, nullable=False),
+        sa.Column("from_status", sa.Text),
+        sa.Column("to_status", sa.Text),
+        sa.Column("actor", sa.Text, nullable=False),
+        sa.Column("reason", sa.Text),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("at", Instant, nullable=False),
+        sa.Column("data", Document),
+        *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else ()),
+        sqlite_autoincrement=True,
+    )
+    if dialect == "postgresql":
+        sa.Index("transition_log_at", table.c.at, postgresql_using="brin")
+    else:
+        sa.Index("transition_log_unit", table.c.machine, table.c.unit_id, table.c.seq)
+        sa.Index("transition_log_at", table.c.at)
+    return table
+
+
+prune_permit = sa.Table(
+    "prune_permit",
+    kernel,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("machine", sa.Text, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    # True only inside the pruning transaction, which closes it before it commits.
+    sa.Column("open", sa.Boolean(create_constraint=False), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+event_log = sa.Table(
+    "event_log",
+    kernel,
+    sa.Column("tenant_id", sa.Text, primary_key=True, server_default="default"),
+    sa.Column("event_key", sa.Text, primary_key=True),
+    sa.Column("event_type", sa.Text, nullable=False),
+    sa.Column("severity", sa.Text),
+    sa.Column("payload", Document, nullable=False),
+    sa.Column("machine", sa.Text),
+    sa.Column("unit_id", sa.Text),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.CheckConstraint("severity IN ('info', 'warning', 'critical')", name="event_log_severity"),
+    sqlite_with_rowid=False,
+)
+sa.Index("event_log_created", event_log.c.created_at)
+
+
+def kernel_tables(dialect: str) -> list[sa.Table]:
+    """Every table of the kernel for this dialect, in the order of creation."""
+    return [*kernel.sorted_tables, transition_log(dialect)]
+
+
+@functools.cache
+def machine_table(machine: Machine, dialect: str) -> sa.Table:
+    """The table of a machine: its unit's fields as columns, its CHECKs, and the kernel's indexes."""
+    unit_types = field_types(machine.unit)
+    specs = column_specs(machine.unit)
+    columns = [_column(machine, name, unit_types[name], specs.get(name), dialect) for name in unit_types]
+    keys: list[Any]
+    if dialect == "postgresql":
+        keys = [
+            sa.PrimaryKeyConstraint(*machine.unit.key),
+            sa.UniqueConstraint("unit_id", name=f"{machine.table}_unit_id_key"),
+        ]
+    else:
+        # No second unique key on SQLite: REPLACE would delete another unit through it without firing a trigger.
+        keys = [sa.PrimaryKeyConstraint("unit_id")]
+    table = sa.Table(
+        machine.table,
+        sa.MetaData(),
+        *columns,
+        *keys,
+        *_checks(machine, dialect),
+        sqlite_with_rowid=False,
+        **_HOT,
+    )
+    _indexes(machine, table, dialect)
+    return table
+
+
+def _column(machine: Machine, name: str, annotation: Any, spec: Any, dialect: str) -> sa.Column[Any]:
+    kind, optional = python_type(annotation)
+    extras: list[Any] = []
+    default: Any = spec.server_default if spec else None
+    if spec is not None and spec.generated:
+        extras.append(sa.Computed(spec.generated, persisted=True))
+        optional = True
+    if name == "gate_id":
+        extras.append(sa.ForeignKey(gate.c.gate_id))
+    if name == "version" and default is None:
+        default = sa.text(
+            "(random() * 281474976710656)::bigint" if dialect == "postgresql" else "(abs(random() % 281474976710656))"
+        )
+    default = {"changed_by": "sql", "gate_id": NO_GATE, "wakes": "0", "attempts": "0", "crashes": "0"}.get(
+        name, default
+    )
+    return sa.Column(machine.column(name), sql_type(kind, spec), *extras, nullable=optional, server_default=default)
+
+
+def _checks(machine: Machine, dialect: str) -> list[sa.CheckConstraint]:
+    states = ", ".join(f"'{s}'" for s in machine.states)
+    checks = {
+        "status_known": f"status IN ({states})",
+        "unit_id_is_key": _unit_id_check(machine, dialect),
+        **(_time_checks(machine) if dialect == "sqlite" else {}),
+        **machine.checks,
+    }
+    return [sa.CheckConstraint(sa.text(_literal(text)), name=f"{machine.table}_{n}") for n, text in checks.items()]
+
+
+def _time_checks(machine: Machine) -> dict[str, str]:
+    """SQLite has no type for instants and dates; a value in another form would sort wrongly and could not be read."""
+    forms = {datetime: ("instant", "strftime('%Y-%m-%dT%H:%M:%fZ', {0})"), date: ("date", "date({0})")}
+    checks = {}
+    for name, annotation in field_types(machine.unit).items():
+        if (form := forms.get(python_type(annotation)[0])) is not None:
+            column = machine.column(name)
+            checks[f"{column}_is_{form[0]}"] = f"{column} IS {form[1].format(column)}"
+    return checks
+
+
+def _literal(text: str) -> str:
+    """Keep ':' and '%' of a check as they are; SQLAlchemy would read ':name' as a parameter."""
+    return text.replace(":", "\\:")
+
+
+def _unit_id_check(machine: Machine, dialect: str) -> str:
+    unit_types = field_types(machine.unit)
+    parts = []
+    for name in machine.unit.key:
+        type_name = python_type(unit_types[name])[0].__name__
+        if dialect == "postgresql":
+            text = {
+                "date": f"to_char({name}, 'YYYY-MM-DD')",
+                "datetime": f"""to_char({name} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')""",
+            }.get(type_name, f"CAST({name} AS TEXT)")
+        else:
+            text = f"CAST({name} AS TEXT)"
+        parts.append(f"replace(replace({text}, '%', '%25'), '/', '%2F')")
+    return "unit_id <> '' AND unit_id = " + " || '/' || ".join(parts)
+
+
+def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
+    if machine.parent and dialect != "postgresql":
+        sa.Index(f"{machine.table}_parent", *(table.c[n] for n in machine.parent.by), table.c.status)
+    elif machine.parent:
+        sa.Index(f"{machine.table}_parent", *(table.c[n] for n in machine.parent.by))
+    if not machine.driven:
+        return
+    free = f"{machine.due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"
+    sa.Index(
+        f"{machine.table}_due",
+        table.c.gate_id,
+        table.c[machine.due],
+        table.c.unit_id,
+        postgresql_where=sa.text(free),
+        sqlite_where=sa.text(free),
+    )
+    parked = sa.text("parked_at IS NOT NULL")
+    sa.Index(f"{machine.table}_parked", table.c.parked_at, postgresql_where=parked, sqlite_where=parked)
+    held = sa.text("claimed_by IS NOT NULL")
+    sa.Index(f"{machine.table}_claimed", table.c.claimed_by, postgresql_where=held, sqlite_where=held)

@@ -1,0 +1,105 @@
+"""What a step is made of: decisions, and the outcome that the kernel commits whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+from penstock.machine import Actor
+from penstock.unit import GuardedUnit, Unit
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+U = TypeVar("U", bound=Unit)
+
+MAX_ROWS = 5_000
+MAX_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Do this now."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A fact from outside is needed first; decide is called again with it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until then; `None` means until somebody wakes the unit."""
+
+    until: datetime | None
+    reason: str
+
+
+Decision: TypeAlias = Act | Look | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Rows of one data table. `on_conflict` speaks of the table's primary key; the last row of a key wins."""
+
+    table: Table
+    rows: Sequence[Mapping[str, Any]]
+    on_conflict: Literal["update", "ignore", "error"] = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A unit to be born with the outcome. `if_absent`: an existing one is left as it is."""
+
+    unit: GuardedUnit
+    reason: str = "born"
+    if_absent: bool = False
+    actor: Actor = Actor.WORKER
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Another unit's change, by compare-and-set on what was read; if it misses, the whole outcome fails."""
+
+    before: GuardedUnit
+    after: GuardedUnit
+    reason: str
+    actor: Actor = Actor.WORKER
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A row of the event log, kept once per (key, tenant); with a severity it is an alert."""
+
+    key: str
+    kind: str
+    payload: Mapping[str, Any]
+    severity: Literal["info", "warning", "critical"] | None = None
+    tenant: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[U]):
+    """What a step came to. `after` is `replace(before, …)`; everything commits in one transaction or nothing does.
+
+    `writes` are rows of data tables (at most 5,000 rows or 4 MB), `also` births and moves of other units, `tally`
+    increments on the parent's columns beyond those its machine counts by itself, `keep_claim` commits and lets
+    `decide` run again on what came back.
+    """
+
+    before: U
+    after: U
+    reason: str
+    writes: Sequence[Write] = ()
+    also: Sequence[Birth | Move] = ()
+    tally: Mapping[str, int] | None = None
+    events: Sequence[Event] = ()
+    keep_claim: bool = False
+    actor: Actor = Actor.WORKER

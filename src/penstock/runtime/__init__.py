@@ -1,0 +1,1 @@
+"""The runtime: flows, the worker that steps their units, and the ports it waits through."""

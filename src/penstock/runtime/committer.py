@@ -1,0 +1,108 @@
+"""The group committer: no timer. It commits when idle, and takes whatever gathered while the last commit ran."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from penstock.clock import Rng
+from penstock.errors import LedgerBroken, LedgerError, LedgerUnavailable
+from penstock.ledger.commit import Result, Won
+from penstock.ledger.entries import Entry
+from penstock.ledger.session import Session
+from penstock.runtime.executor import Executor
+
+MAX_BATCH = 2_000
+MAX_BATCH_ROWS = 20_000
+log = structlog.get_logger()
+
+Done = Callable[[Result], None]
+
+
+class GroupCommitter:
+    """Queues entries and commits them in batches, keeping them while the database is away."""
+
+    def __init__(self, session: Session, executor: Executor, rng: Rng) -> None:
+        self.session = session
+        self._executor = executor
+        self._rng = rng
+        self._queue: deque[tuple[Entry, Done]] = deque()
+        self._ready = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+        self.away: LedgerError | None = None
+
+    def submit(self, entry: Entry, done: Done) -> None:
+        """Queue one entry; `done` is called with its result, on the event loop."""
+        self._queue.append((entry, done))
+        self._idle.clear()
+        self._ready.set()
+
+    async def commit(self, entry: Entry) -> Any:
+        """Queue one entry and wait; the unit as it now is when it won and kept its claim, else the result."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def done(result: Result) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self.submit(entry, done)
+        result = await future
+        return result.unit if isinstance(result, Won) else result
+
+    async def drain(self) -> None:
+        """Wait until everything queued is committed."""
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Let `run` end once its queue is empty."""
+        self._stopping = True
+        self._ready.set()
+
+    async def run(self) -> None:
+        """Commit until stopped."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            while self._queue:
+                # One turn of the loop lets every step that is ready finish first; together they share a commit.
+                await asyncio.sleep(0)
+                await self._commit_some()
+            self._idle.set()
+            if self._stopping:
+                return
+
+    async def _commit_some(self) -> None:
+        batch: list[tuple[Entry, Done]] = []
+        rows = 0
+        while self._queue and len(batch) < MAX_BATCH and rows < MAX_BATCH_ROWS:
+            entry, done = self._queue.popleft()
+            rows += 1 + len(entry.births) + sum(len(w.rows) for w in entry.writes)
+            batch.append((entry, done))
+        results = await self._until_answered([entry for entry, _ in batch])
+        for (_, done), result in zip(batch, results, strict=True):
+            done(result)
+
+    async def _until_answered(self, entries: list[Entry]) -> list[Result]:
+        pause = 0.1
+        while True:
+            try:
+                results = await self._executor.run(self.session.commit, entries)
+            except LedgerUnavailable as error:
+                if self.away is None:
+                    log.warning("ledger.away", error=str(error), waiting=len(entries))
+                self.away = error
+                await asyncio.sleep(pause * self._rng.uniform(0.8, 1.2))
+                pause = min(pause * 2, 5.0)
+            except LedgerBroken:
+                raise
+            else:
+                if self.away is not None:
+                    log.info("ledger.back")
+                self.away = None
+                return results

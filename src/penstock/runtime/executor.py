@@ -1,0 +1,48 @@
+"""Where blocking work runs: on threads in production, inline in simulation.
+
+Nothing else starts a thread. Inline matters because a virtual clock must not move while a commit is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """Runs a blocking function and lets the event loop go on."""
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        """The function's result; its exception is raised here."""
+
+    def close(self) -> None:
+        """Wait for what is running and stop."""
+
+
+class ThreadExecutor:
+    """A few threads: one claims, one commits, one renews."""
+
+    def __init__(self, threads: int = 4) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-ledger")
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, functools.partial(work, *args))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class InlineExecutor:
+    """No threads at all."""
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        return work(*args)
+
+    def close(self) -> None:
+        """Nothing to stop."""

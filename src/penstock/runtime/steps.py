@@ -1,0 +1,65 @@
+"""What becomes of a step that failed: the error, classified by the connector, becomes an outcome."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.clock import Rng
+from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient
+from penstock.ledger.session import CRASH_LIMIT
+from penstock.machine import Machine
+from penstock.outcome import Event, Outcome
+from penstock.retry import RetryPolicy
+from penstock.unit import Unit, replace
+
+_CRASH_POLICY = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(seconds=64))
+
+
+def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:
+    """The outcome of a failed step: retry, dead letter, park or wait, as the machine's `on_error` says."""
+    rules = machine.on_error
+    if rules is None or not isinstance(error, StepError):
+        return crashed(machine, unit, error, now, rng)
+    text = f"{type(error).__name__}: {error}"
+    stay = unit.status if rules.retry is None else type(unit.status)(rules.retry)
+    if isinstance(error, (Throttled, Fatal)):
+        # Nobody is charged: the gate is closed, the unit keeps its attempts and its schedule.
+        return Outcome(unit, replace(unit, status=stay), text)
+    if isinstance(error, (Transient, InDoubt)) and not rules.policy.exhausted(unit.attempts):
+        due = now + rules.policy.delay(unit.attempts, rng)
+        after = replace(unit, status=stay, attempts=unit.attempts + 1, due_at=due)
+        return Outcome(unit, after, text)
+    if rules.dead is not None:
+        after = replace(unit, status=type(unit.status)(rules.dead), due_at=None)
+        why = text if isinstance(error, Rejected) else f"{text} (after {unit.attempts} retries)"
+        return Outcome(unit, after, why, events=[_alert(machine, unit, "unit.dead", "warning", why)])
+    return _park(machine, unit, text, now)
+
+
+def crashed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:
+    """A bug in a handler, or an outcome the database refuses: tried again a little later, parked at the third."""
+    text = f"{type(error).__name__}: {error}"
+    crashes = unit.crashes + 1
+    if crashes >= CRASH_LIMIT:
+        return _park(machine, unit, f"{text} ({crashes} times in a row)", now, crashes)
+    due = now + _CRASH_POLICY.delay(unit.crashes, rng)
+    return Outcome(unit, replace(unit, crashes=crashes, due_at=due), text)
+
+
+def _park(machine: Machine, unit: Unit, text: str, now: datetime, crashes: int | None = None) -> Outcome[Any]:
+    count = unit.crashes if crashes is None else crashes
+    after = replace(unit, parked_at=now, parked_reason=text, crashes=count)
+    return Outcome(unit, after, text, events=[_alert(machine, unit, "unit.parked", "critical", text)])
+
+
+def _alert(machine: Machine, unit: Unit, kind: str, severity: Any, text: str) -> Event:
+    key = f"{kind}:{machine.name}:{unit.unit_id}:{unit.version}"
+    return Event(key, kind, {"unit": f"{machine.name}:{unit.unit_id}", "reason": text}, severity)
+
+
+def where(error: BaseException) -> str:
+    """The innermost frame of an error, for the log."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

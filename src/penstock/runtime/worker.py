@@ -1,0 +1,263 @@
+"""The worker: keeps a lease, claims due units, and lets the stepper and the committer do the rest.
+
+One event loop; blocking work goes through the executor. A worker claims no more than it has slots for, so uncommitted
+work is bounded while the database is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import structlog
+
+from penstock.clock import Rng
+from penstock.errors import LedgerUnavailable
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.session import LEASE_MS, Idle, Session
+from penstock.runtime.committer import GroupCommitter
+from penstock.runtime.executor import Executor, ThreadExecutor
+from penstock.runtime.flow import Io
+from penstock.runtime.stepper import AnyFlow, Counts, Stepper
+
+T = TypeVar("T")
+log = structlog.get_logger()
+_SKEW = timedelta(milliseconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How much a worker does at once, and how patient it is. The defaults suit production."""
+
+    concurrency: int = 1_000
+    slots: int = 4_000
+    claim_at_once: int = 1_000
+    lease_ms: int = LEASE_MS
+    renew_seconds: float = LEASE_MS / 3000
+    watch_seconds: float = 1.0
+    #: The longest sleep; None where nobody else writes to the ledger (simulation).
+    idle_seconds: float | None = 1.0
+    stop_seconds: float = 8.0
+    unknown_seconds: float = 30.0
+
+
+class Worker:
+    """One incarnation after another: when its lease is lost, it drops what it held and starts under a fresh id."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        flows: Sequence[AnyFlow],
+        settings: WorkerSettings | None = None,
+        *,
+        executor: Executor | None = None,
+        rng: Rng | None = None,
+    ) -> None:
+        self.ledger = ledger
+        self.flows = {flow.machine.name: flow for flow in flows}
+        self.settings = settings or WorkerSettings()
+        self.counts = Counts()
+        self._executor = executor or ThreadExecutor()
+        self._clock = ledger.clock
+        self._rng = rng or ledger.rng
+        self._skew = timedelta()
+        self._stop = asyncio.Event()
+        self._poke = asyncio.Event()
+        self._backlog = False
+        self._sleeping_until = math.inf
+        self._io = Io(ledger, self._executor, self.now, self._rng)
+
+    def now(self) -> datetime:
+        """The ledger's time, as last seen."""
+        return self._clock.now() + self._skew
+
+    def stop(self) -> None:
+        """Finish or give back what is held, then let `run` return."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Work until `stop`. Raises what cannot be worked around, such as a corrupt ledger."""
+        for flow in self.flows.values():
+            await flow.start()
+        try:
+            while not self._stop.is_set():
+                await self._incarnation()
+        finally:
+            for flow in self.flows.values():
+                await flow.stop()
+            self._executor.close()
+
+    async def _incarnation(self) -> None:
+        session = self.ledger.session(served=list(self.flows), lease_ms=self.settings.lease_ms)
+        committer = GroupCommitter(session, self._executor, self._rng)
+        stepper = Stepper(
+            session=session,
+            committer=committer,
+            preparer=self.ledger.preparer,
+            executor=self._executor,
+            flows=self.flows,
+            io=self._io,
+            clock=self._clock,
+            counts=self.counts,
+            concurrency=self.settings.concurrency,
+            freed=self._freed,
+        )
+        await self._patiently(session.register)
+        if self._stop.is_set():
+            return
+        log.info("worker.started", worker=session.identity.id, machines=sorted(self.flows))
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        committing = asyncio.create_task(committer.run(), name="committer")
+        claiming = asyncio.create_task(self._claims(session, stepper), name="claims")
+        leasing = asyncio.create_task(self._lease(session, stepper), name="lease")
+        helpers = [stopping, committing, claiming, leasing]
+        try:
+            done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
+            for helper in done - {stopping}:
+                helper.result()  # a corrupt ledger, or our own bug: raised here
+            if leasing not in done:
+                claiming.cancel()
+                await self._wind_down(session, stepper, committer, committing)
+        finally:
+            everything = [*helpers, *stepper.tasks]
+            for task in everything:
+                task.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
+        log.info("worker.stopped", worker=session.identity.id, **dataclasses.asdict(self.counts))
+
+    async def _wind_down(
+        self, session: Session, stepper: Stepper, committer: GroupCommitter, committing: asyncio.Task[None]
+    ) -> None:
+        """Finish what can be finished in time, give the rest back, and say goodbye."""
+        deadline = self._clock.elapsed() + self.settings.stop_seconds
+
+        def left() -> float:
+            return max(0.1, deadline - self._clock.elapsed())
+
+        with contextlib.suppress(LedgerUnavailable, TimeoutError):
+            unstarted = [(unit, False) for unit in stepper.unstarted()]
+            await asyncio.wait_for(self._executor.run(session.release, unstarted), left())
+        if stepper.tasks:
+            await asyncio.wait(stepper.tasks, timeout=left())
+        committer.stop()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(committing), left())
+        with contextlib.suppress(LedgerUnavailable, TimeoutError):
+            rest = [(held.unit, held.begun) for held in stepper.held.values()]
+            await asyncio.wait_for(self._executor.run(session.release, rest), left())
+            await asyncio.wait_for(self._executor.run(session.retire), left())
+
+    async def _patiently(self, work: Callable[[], T]) -> T | None:
+        """Run ledger work, waiting while the database is away; None when told to stop meanwhile."""
+        pause = 0.1
+        while True:
+            try:
+                return await self._executor.run(work)
+            except LedgerUnavailable as error:
+                log.warning("ledger.away", error=str(error))
+            await asyncio.sleep(pause * self._rng.uniform(0.8, 1.2))
+            pause = min(pause * 2, 5.0)
+            if self._stop.is_set():
+                return None
+
+    async def _lease(self, session: Session, stepper: Stepper) -> None:
+        """Renew the lease and watch the deadlines; returns when the lease was taken away."""
+        kept = self._clock.elapsed()
+        while True:
+            await asyncio.sleep(self.settings.watch_seconds)
+            stepper.cancel_overdue()
+            asked = self._clock.elapsed()
+            if asked - kept < self.settings.renew_seconds:
+                continue
+            try:
+                alive = await self._executor.run(session.renew)
+            except LedgerUnavailable:
+                # Others may take over when the lease ends; what is finished is still offered for commit, and
+                # the fence decides, but no step goes on that could have an effect.
+                if self._clock.elapsed() - kept > self.settings.lease_ms / 1000:
+                    stepper.halt()
+                continue
+            if not alive:
+                log.warning("worker.lease_lost", worker=session.identity.id, held=len(stepper.held))
+                self.counts.lost += len(stepper.held)
+                return
+            kept = asked
+            interrupted = [(unit, True) for unit in stepper.resume()]
+            if interrupted:
+                await self._patiently(functools.partial(session.release, interrupted))
+
+    async def _claims(self, session: Session, stepper: Stepper) -> None:
+        """Claim while there is room and something is due; otherwise sleep until the ledger says."""
+        settings = self.settings
+        unknown_at = reaped_at = self._clock.elapsed()
+        while True:
+            self._poke.clear()
+            room = settings.slots - len(stepper.held)
+            if stepper.held and room < min(settings.claim_at_once, settings.slots) / 2:
+                self._backlog = True
+                await self._poke.wait()
+                continue
+            if self._clock.elapsed() - reaped_at >= settings.watch_seconds:
+                reaped_at = self._clock.elapsed()
+                await self._reap(session)
+            asked = min(room, settings.claim_at_once)
+            if await self._claim(session, stepper, asked):
+                continue
+            self._backlog = False
+            if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
+                unknown_at = self._clock.elapsed()
+                await self._quietly(session.park_unknown)
+            idle = await self._quietly(session.idle)
+            await self._sleep(idle)
+            if idle is not None and idle.lease is not None and idle.lease <= 0:
+                reaped_at = -math.inf
+
+    async def _sleep(self, idle: Idle | None) -> None:
+        if idle is not None:
+            skew = idle.now - self._clock.now()
+            self._skew = skew if abs(skew) > _SKEW else timedelta()
+        seconds = 1.0 if idle is None else idle.seconds()
+        if self.settings.idle_seconds is not None:
+            seconds = min(self.settings.idle_seconds, math.inf if seconds is None else seconds)
+        if seconds is not None:
+            # What is due but taken by others first would have us ask again at once: never faster than this.
+            seconds = max(seconds, 0.005)
+        self._sleeping_until = math.inf if seconds is None else self._clock.elapsed() + seconds
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._poke.wait(), seconds)
+
+    def _freed(self, soon: float | None) -> None:
+        """A unit was settled: claim again if more was waiting, or wake earlier for what it made due."""
+        if self._backlog or (soon is not None and self._clock.elapsed() + soon < self._sleeping_until):
+            self._poke.set()
+
+    async def _claim(self, session: Session, stepper: Stepper, room: int) -> int:
+        share = math.ceil(room / max(1, len(self.flows)))
+        try:
+            units = await self._executor.run(session.claim, dict.fromkeys(self.flows, share))
+        except LedgerUnavailable as error:
+            log.warning("ledger.away", error=str(error))
+            # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
+            units = await self._patiently(lambda: session.recover(set(stepper.held))) or []
+        self.counts.claimed += len(units)
+        stepper.take(units)
+        return len(units)
+
+    async def _reap(self, session: Session) -> None:
+        freed = await self._quietly(session.reap)
+        if freed:
+            self.counts.reaped += freed
+            log.warning("worker.reaped", units=freed)
+
+    async def _quietly(self, work: Callable[[], T]) -> T | None:
+        try:
+            return await self._executor.run(work)
+        except LedgerUnavailable:
+            return None

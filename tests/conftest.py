@@ -1,0 +1,98 @@
+"""Fixtures shared by all tests: fresh databases on both engines."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from penstock.clock import SystemClock
+from tests.support.postgres import Cluster
+from tests.support.world import World
+
+HOME = pytest.StashKey[Path]()
+LEADER = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    shared = getattr(config, "workerinput", None)  # set in the workers of pytest-xdist
+    if shared is None:
+        config.stash[HOME] = Path(tempfile.gettempdir()) / f"penstock-postgres-{uuid.uuid4().hex[:12]}"
+        config.stash[LEADER] = os.getpid()
+    else:
+        config.stash[HOME] = Path(shared["postgres_home"])
+        config.stash[LEADER] = shared["postgres_leader"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    node.workerinput["postgres_home"] = str(node.config.stash[HOME])
+    node.workerinput["postgres_leader"] = node.config.stash[LEADER]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.stash.get(LEADER, None) == os.getpid() and config.stash[HOME].exists():
+        Cluster(config.stash[HOME]).stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> str:
+    """URL of the maintenance database of a running server, as a role that may create databases."""
+    given = os.environ.get("PENSTOCK_TEST_POSTGRES")
+    if given:
+        return given
+    cluster = Cluster(request.config.stash[HOME])
+    cluster.ensure_started(request.config.stash[LEADER])
+    return cluster.url
+
+
+@pytest.fixture(scope="session")
+def postgres_tcp(postgres_server: str) -> tuple[str, int]:
+    """Host and port of the server, for tests that put something in between."""
+    address = urlsplit(postgres_server)
+    return address.hostname or "127.0.0.1", address.port or 5432
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """URL of an empty database that exists for this test alone."""
+    name = f"penstock_{uuid.uuid4().hex}"
+    quoted = sql.Identifier(name)
+    with psycopg.connect(postgres_server, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(quoted))
+    try:
+        yield urlunsplit(urlsplit(postgres_server)._replace(path=f"/{name}"))
+    finally:
+        with psycopg.connect(postgres_server, autocommit=True) as admin:
+            admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(quoted))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of an empty database; a test that takes it runs once on each engine."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'penstock.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def world(ledger_url: str) -> Iterator[World]:
+    """A ledger with the sample machines on a clock of the test's own; runs on both databases."""
+    made = World(ledger_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def real_world(ledger_url: str) -> Iterator[World]:
+    """The same on the machine's clock, for threads."""
+    made = World(ledger_url, SystemClock())
+    yield made
+    made.close()

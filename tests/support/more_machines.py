@@ -1,0 +1,85 @@
+"""What `machines` lacks: a unit with a column of every type, data tables, and a machine that counts on nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from penstock.ledger.columns import Day, Document, Exact, Identifier, Instant
+from penstock.machine import Edge, Machine
+from penstock.unit import Unit
+from tests.support.machines import DUE, OPERATOR, WORKER
+
+
+class ParcelState(StrEnum):
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parcel(Unit):
+    """A column of every type."""
+
+    key = ("name",)
+
+    status: ParcelState = ParcelState.OPEN
+    name: str
+    note: str | None = None
+    price: Decimal | None = None
+    weight: float | None = None
+    count: int | None = None
+    sealed_up: bool | None = None
+    day: date | None = None
+    at: datetime | None = None
+    token: UUID | None = None
+    facts: dict[str, Any] | None = None
+    tags: list[Any] | None = None
+
+
+PARCEL = Machine(
+    "parcel",
+    Parcel,
+    births={ParcelState.OPEN},
+    edges=[
+        Edge(ParcelState.OPEN, ParcelState.CLOSED, "closed", WORKER),
+        Edge(ParcelState.CLOSED, ParcelState.OPEN, "reopened", OPERATOR),
+    ],
+    checks={"count_is_small": "count IS NULL OR count < 1000"},
+)
+
+
+def parcel(name: str = "box", **fields: Any) -> Parcel:
+    made: dict[str, Any] = {"name": name, "due_at": DUE}
+    return Parcel(**made | fields)
+
+
+data = sa.MetaData()
+
+reading = sa.Table(
+    "reading",
+    data,
+    sa.Column("sensor", sa.Text, primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True),
+    sa.Column("note", sa.Text),
+    sa.Column("price", Exact),
+    sa.Column("weight", sa.Double),
+    sa.Column("count", sa.BigInteger),
+    sa.Column("flag", sa.Boolean(create_constraint=False)),
+    sa.Column("day", Day),
+    sa.Column("at", Instant),
+    sa.Column("token", Identifier),
+    sa.Column("facts", Document),
+    sa.CheckConstraint("count IS NULL OR count >= 0", name="reading_count"),
+)
+"""A data table with a column of every type."""
+
+label = sa.Table("label", data, sa.Column("name", sa.Text, primary_key=True))
+"""A data table that is nothing but its key."""
+
+DATA_TABLES = (reading, label)

@@ -1,0 +1,462 @@
+"""Machines: what a declaration must be, who may pull which edge, and what is derived from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import pytest
+
+from penstock.errors import IllegalMove, MachineError
+from penstock.machine import Actor, Edge, Machine, OnError, Parent
+from penstock.unit import GuardedUnit, Unit, column
+from tests.support.machines import BATCH_ITEM, FEED, INVOICE, MACHINES, OPERATOR, PARTITION, WORKER, Invoice
+
+
+class S(StrEnum):
+    A = "A"
+    B = "B"
+    C = "C"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing(Unit):
+    key = ("name",)
+
+    status: S = S.A
+    name: str
+    size: int = 0
+    owner: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still(GuardedUnit):
+    key = ("name",)
+
+    status: S = S.A
+    name: str
+
+
+EDGES = (Edge(S.A, S.B, "go", WORKER), Edge(S.B, S.C, "end", WORKER))
+
+
+def declare(**changes: Any) -> Machine:
+    """A correct machine A -> B -> C, but for the changes."""
+    right: dict[str, Any] = {
+        "name": "thing",
+        "unit": Thing,
+        "births": {S.A},
+        "edges": EDGES,
+        "terminal": {S.C},
+    }
+    return Machine(**right | changes)
+
+
+def complaint(**changes: Any) -> str:
+    """What Penstock says of a declaration that is wrong."""
+    with pytest.raises(MachineError) as caught:
+        declare(**changes)
+    text = str(caught.value)
+    assert text.startswith(f"machine {changes.get('name', 'thing')!r}: ")
+    return text
+
+
+def test_the_correct_declaration_is_accepted():
+    assert declare().states == ("A", "B", "C")
+
+
+def test_an_unreachable_state_is_named():
+    edges = [Edge(S.A, S.B, "go", WORKER), Edge(S.C, S.B, "back", WORKER)]
+    assert "state C cannot be reached" in complaint(edges=edges, terminal={S.B})
+
+
+def test_a_state_reached_only_from_itself_is_unreachable():
+    edges = [*EDGES[:1], Edge(S.C, S.C, "again", WORKER)]
+    assert "state C cannot be reached" in complaint(edges=edges, terminal={S.B, S.C})
+
+
+def test_a_dead_end_must_be_declared_terminal():
+    assert "state C is a dead end; declare it terminal" in complaint(terminal=())
+
+
+def test_a_self_loop_is_no_way_out_of_a_dead_end():
+    edges = [*EDGES, Edge(S.C, S.C, "again", WORKER)]
+    assert "state C is a dead end" in complaint(edges=edges, terminal=())
+
+
+def test_a_terminal_state_may_have_a_self_loop():
+    assert declare(edges=[*EDGES, Edge(S.C, S.C, "again", WORKER)]).terminal == {"C"}
+
+
+def test_a_terminal_state_has_no_way_out():
+    assert "state B is declared terminal and has edges" in complaint(terminal={S.B, S.C})
+
+
+@pytest.mark.parametrize("actors", [{"robot"}, {"sql"}, "worker"])
+def test_an_unknown_actor_is_named_with_the_known_ones(actors):
+    edges = [Edge(S.A, S.B, "go", actors), *EDGES[1:]]
+    text = complaint(edges=edges)
+    assert "edge A -> B (go): actor" in text
+    assert "actors are worker, scheduler, operator, validator, api" in text
+
+
+def test_an_edge_needs_an_actor():
+    assert "edge A -> B (go): actor missing" in complaint(edges=[Edge(S.A, S.B, "go", set()), *EDGES[1:]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"births": {"Z"}}, "birth state 'Z' is unknown"),
+        ({"terminal": {S.C, "Z"}}, "terminal state 'Z' is unknown"),
+        ({"edges": [*EDGES, Edge("Z", S.B, "go", WORKER)]}, "edge Z -> B (go): state 'Z' is unknown"),
+        ({"edges": [*EDGES, Edge(S.A, "Z", "go", WORKER)]}, "edge A -> Z (go): state 'Z' is unknown"),
+        ({"on_error": OnError(retry="Z")}, "on_error names the unknown state 'Z'"),
+        ({"on_error": OnError(dead="Z")}, "on_error names the unknown state 'Z'"),
+    ],
+)
+def test_an_unknown_state_is_named_wherever_it_stands(changes, text):
+    assert text in complaint(**changes)
+
+
+def test_a_machine_needs_a_birth_state():
+    assert "it has no birth state" in complaint(births=())
+
+
+def test_an_edge_cannot_be_declared_twice():
+    assert "edge A -> B (go) is declared twice" in complaint(edges=[*EDGES, EDGES[0]])
+
+
+def test_two_triggers_may_share_a_pair():
+    machine = declare(edges=[*EDGES, Edge(S.A, S.B, "push", OPERATOR)])
+    assert machine.pairs["A", "B"] == {Actor.WORKER, Actor.OPERATOR}
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        pytest.param(
+            [Edge(S.A, S.B, "go", WORKER, on_claim=True), Edge(S.A, S.C, "go", WORKER, on_claim=True), EDGES[1]],
+            id="two from one state",
+        ),
+        pytest.param([*EDGES, Edge(S.A, S.A, "stay", WORKER, on_claim=True)], id="a self-loop"),
+        pytest.param([Edge(S.A, S.B, "go", OPERATOR, on_claim=True), EDGES[1]], id="not for the worker"),
+    ],
+)
+def test_on_claim_edges_are_the_workers_and_one_per_state(edges):
+    assert "on_claim needs a driven machine, the worker, one edge per source" in complaint(edges=edges)
+
+
+def test_on_claim_needs_a_driven_machine():
+    edges = [Edge(S.A, S.B, "go", WORKER, on_claim=True), EDGES[1]]
+    assert "edge A -> B (go): on_claim needs a driven machine" in complaint(unit=Still, edges=edges)
+
+
+@pytest.mark.parametrize("name", ["", "Thing", "1thing", "a-b", "a b", "a'b", "größe", "thing\n", "a" * 64])
+def test_a_machine_name_must_be_plain(name):
+    assert f"name {name!r} must be snake_case" in complaint(name=name)
+
+
+@pytest.mark.parametrize("changes", [{"table": "Things"}, {"due": "due at"}, {"checks": {"Not ok": "true"}}])
+def test_other_names_must_be_plain_too(changes):
+    assert "must be snake_case" in complaint(**changes)
+
+
+@pytest.mark.parametrize("trigger", ["", "it's", "go now", "a:b", "go\n"])
+def test_a_trigger_name_must_be_plain(trigger):
+    assert f"trigger {trigger!r} must be snake_case" in complaint(edges=[Edge(S.A, S.B, trigger, WORKER), EDGES[1]])
+
+
+def test_a_state_name_must_be_plain():
+    class Odd(StrEnum):
+        A = "it's"
+
+    @dataclass(frozen=True, kw_only=True)
+    class OddThing(Unit):
+        key = ("name",)
+        status: Odd = Odd.A
+        name: str
+
+    OddThing.__annotations__["status"] = Odd  # a local class: get_type_hints could not find it by name
+    assert '"it\'s" must be letters, digits and _' in complaint(unit=OddThing, births={"it's"}, edges=[])
+
+
+def test_a_column_name_must_be_plain():
+    @dataclass(frozen=True, kw_only=True)
+    class Loud(Unit):
+        key = ("name",)
+        status: S = S.A
+        name: str
+        maxSize: int = 0  # noqa: N815 - the point of the test
+
+    assert "field 'maxSize' must be snake_case" in complaint(unit=Loud)
+
+
+def test_the_unit_must_be_a_unit_class():
+    assert "must be a frozen dataclass derived from Unit or GuardedUnit" in complaint(unit=dict)
+
+
+def test_the_unit_must_be_frozen():
+    @dataclass(kw_only=True)
+    class Soft:
+        status: S = S.A
+
+    assert "must be a frozen dataclass" in complaint(unit=Soft)
+
+
+def test_the_unit_needs_a_key():
+    @dataclass(frozen=True, kw_only=True)
+    class Nameless(Unit):
+        status: S = S.A
+
+    assert "Nameless names no key" in complaint(unit=Nameless)
+
+
+def test_every_key_field_must_be_a_field():
+    @dataclass(frozen=True, kw_only=True)
+    class Lost(Unit):
+        key = ("name", "nowhere")
+        status: S = S.A
+        name: str
+
+    assert "key field 'nowhere' is not a field of Lost" in complaint(unit=Lost)
+
+
+@pytest.mark.parametrize("kind", [float, bool, "str | None", dict])
+def test_a_key_field_must_have_a_type_with_one_text_form(kind):
+    @dataclass(frozen=True, kw_only=True)
+    class Vague(Unit):
+        key = ("name",)
+        status: S = S.A
+        name: Any
+
+    Vague.__annotations__["name"] = kind
+    text = complaint(unit=Vague)
+    assert "key field 'name'" in text
+    assert "text, an integer, a date, an instant or a UUID" in text
+
+
+def test_the_status_must_be_an_enum_of_the_states():
+    @dataclass(frozen=True, kw_only=True)
+    class Free(Unit):
+        key = ("name",)
+        status: str = "A"
+        name: str
+
+    assert "Free.status must be annotated with the StrEnum" in complaint(unit=Free)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "version", "due_at"])
+def test_a_tracked_column_must_be_the_units_own(name):
+    assert f"tracked column {name!r}" in complaint(tracked=[name])
+
+
+def test_on_error_is_for_driven_machines():
+    assert "on_error is for driven machines" in complaint(unit=Still, on_error=OnError())
+
+
+def fan_in(**changes: Any) -> Parent:
+    right: dict[str, Any] = {"machine": "run", "by": ("owner",), "counts": {"done": {S.C}}, "expected": "total"}
+    return Parent(**right | changes)
+
+
+def test_a_correct_parent_is_accepted():
+    assert declare(parent=fan_in()).parent is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"counts": {"done": {"Z"}}}, "parent counts the unknown state 'Z'"),
+        ({"counts": {"done": {S.C}, "failed": {S.C}}}, "C is counted twice"),
+        ({"counts": {"done": {S.A}}}, "a unit cannot be born as A, which the parent counts"),
+        ({"counts": {}}, "parent counts no state"),
+        ({"by": ("nowhere",)}, "parent is found by 'nowhere', which is not a field"),
+        ({"by": ()}, "parent is found by no field"),
+    ],
+)
+def test_a_parent_must_be_countable(changes, text):
+    assert text in complaint(parent=fan_in(**changes))
+
+
+def test_a_counted_state_cannot_lie_on_a_claim():
+    edges = [Edge(S.A, S.B, "claim", WORKER, on_claim=True), EDGES[1]]
+    text = complaint(edges=edges, parent=fan_in(counts={"done": {S.B}}))
+    assert "B is counted by the parent and cannot lie on an on_claim edge" in text
+
+
+def test_all_problems_are_told_at_once():
+    text = complaint(edges=[*EDGES, EDGES[0]], terminal=())
+    assert "declared twice" in text
+    assert "dead end" in text
+
+
+def test_a_machine_is_frozen():
+    with pytest.raises(AttributeError):
+        INVOICE.name = "other"  # type: ignore[misc]
+
+
+def test_the_allowed_actor_may_pull_an_edge():
+    INVOICE.check_move("FAILED", "QUEUED", Actor.OPERATOR)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
+def test_every_edge_is_for_its_actors_and_nobody_else(machine):
+    for (source, target), actors in machine.pairs.items():
+        for actor in Actor:
+            if actor in actors:
+                machine.check_move(source, target, actor)
+            else:
+                with pytest.raises(
+                    IllegalMove, match=f"{machine.name}: {source} -> {target} is for .*, not for {actor}"
+                ):
+                    machine.check_move(source, target, actor)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.name)
+def test_a_pair_without_an_edge_is_illegal_for_everyone(machine):
+    illegal = [(s, t) for s in machine.states for t in machine.states if s != t and (s, t) not in machine.pairs]
+    for source, target in illegal:
+        for actor in Actor:
+            with pytest.raises(IllegalMove, match=f"{source} -> {target} is not an edge; from {source} a unit goes to"):
+                machine.check_move(source, target, actor)
+
+
+def test_an_illegal_move_says_where_a_unit_may_go():
+    with pytest.raises(IllegalMove, match="from SENDING a unit goes to FAILED, QUEUED, SENT"):
+        INVOICE.check_move("SENDING", "SENDING2", Actor.WORKER)
+
+
+def test_staying_is_legal_for_everyone():
+    for actor in Actor:
+        INVOICE.check_move("SENT", "SENT", actor)
+
+
+def test_a_declared_self_loop_is_for_its_actors():
+    with pytest.raises(IllegalMove, match="success -> success is for operator, validator, not for worker"):
+        PARTITION.check_move("success", "success", Actor.WORKER)
+
+
+def test_the_definition_is_plain_data_of_the_documented_shape():
+    found = json.loads(json.dumps(INVOICE.definition()))
+    assert found["name"] == "invoice"
+    assert found["table"] == "invoice"
+    assert found["states"] == ["QUEUED", "SENDING", "SENT", "FAILED"]
+    assert found["initial"] == ["QUEUED"]
+    assert [(t["source"], t["target"], t["trigger"], t["actors"]) for t in found["transitions"]] == [
+        ("QUEUED", "SENDING", "claim", ["worker"]),
+        ("SENDING", "SENT", "accepted", ["worker"]),
+        ("SENDING", "QUEUED", "retry", ["worker"]),
+        ("SENDING", "FAILED", "give_up", ["worker"]),
+        ("FAILED", "QUEUED", "retry_by_hand", ["operator"]),
+    ]
+
+
+def test_actors_are_listed_in_one_order():
+    edge = next(t for t in FEED.definition()["transitions"] if t["source"] == "completed")
+    assert edge["actors"] == ["operator", "worker"]
+
+
+def test_the_table_is_the_machines_name_unless_told():
+    assert (INVOICE.table, PARTITION.table, FEED.table) == ("invoice", "partitions", "feeds")
+
+
+def test_the_schedule_may_have_another_name():
+    assert FEED.column("due_at") == "next_refresh_at"
+    assert FEED.column("status") == "status"
+    assert INVOICE.column("due_at") == "due_at"
+
+
+def test_a_generated_column_is_known():
+    assert FEED.generated() == {"refreshing"}
+    assert INVOICE.generated() == frozenset()
+
+
+def test_the_mermaid_text_shows_births_edges_and_ends():
+    assert INVOICE.mermaid() == (
+        "stateDiagram-v2\n"
+        "    [*] --> QUEUED\n"
+        "    QUEUED --> SENDING: claim\n"
+        "    SENDING --> SENT: accepted\n"
+        "    SENDING --> QUEUED: retry\n"
+        "    SENDING --> FAILED: give_up\n"
+        "    FAILED --> QUEUED: retry_by_hand\n"
+        "    SENT --> [*]\n"
+    )
+
+
+def test_the_mermaid_text_joins_the_triggers_of_a_pair():
+    assert "    success --> success: superseded / pointed\n" in PARTITION.mermaid()
+
+
+def test_the_digest_is_the_same_for_the_same_declaration():
+    assert declare().digest() == declare(edges=list(EDGES), births=["A"]).digest()
+
+
+def test_the_digest_is_the_same_in_every_process():
+    """Sets are iterated in another order under another hash seed."""
+    script = "from tests.support.machines import MACHINES; print(*(m.digest() for m in MACHINES))"
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert runs == {" ".join(m.digest() for m in MACHINES)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"births": {S.A, S.B}},
+        {"edges": [*EDGES, Edge(S.B, S.A, "back", WORKER)]},
+        {"edges": [EDGES[0], Edge(S.B, S.C, "end", WORKER | OPERATOR)]},
+        {"tracked": ["size"]},
+        {"checks": {"small": "size < 10"}},
+        {"due": "next_at"},
+        {"table": "things"},
+    ],
+)
+def test_the_digest_changes_with_what_triggers_and_table_are_made_of(changes):
+    assert declare(**changes).digest() != declare().digest()
+
+
+def test_the_kinds_are_told_apart():
+    assert INVOICE.driven
+    assert not PARTITION.driven
+
+
+def test_the_columns_begin_with_the_key():
+    assert INVOICE.columns[:4] == ("unit_id", "tenant", "number", "status")
+    assert BATCH_ITEM.columns[:4] == ("unit_id", "run_id", "position", "status")
+
+
+def test_a_guarded_machine_has_no_schedule():
+    assert "due_at" not in PARTITION.columns
+    assert "claimed_by" not in PARTITION.columns
+
+
+def test_a_special_column_keeps_its_default():
+    @dataclass(frozen=True, kw_only=True)
+    class Special(Unit):
+        key = ("name",)
+        status: S = S.A
+        name: str
+        small: int = column(7, sql_type="SmallInteger")
+        plain: list[int] = field(default_factory=list)
+
+    assert Special(name="x").small == 7
+
+
+def test_an_unknown_field_of_a_unit_is_a_type_error():
+    with pytest.raises(TypeError, match="remote"):
+        Invoice(tenant="acme", number="1", remote="x")  # type: ignore[call-arg]
