@@ -73,9 +73,7 @@ def run(path: Path, items: int, *, workers: int, worker_type: str, results: bool
     connection.execute(f"pragma synchronous={FULL}")
     connection.execute("pragma wal_checkpoint(truncate)")
 
-    consumer = huey.create_consumer(
-        workers=workers, worker_type=worker_type, periodic=False, scheduler_interval=60
-    )
+    consumer = huey.create_consumer(workers=workers, worker_type=worker_type, periodic=False, scheduler_interval=60)
     started = time.perf_counter()
     consumer.start()
     while done.value < items and time.perf_counter() - started < common.GIVE_UP_SECONDS:

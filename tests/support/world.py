@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.clock import Clock, Rng, VirtualClock, parse_instant
+from penstock.errors import LedgerMismatch
 from penstock.ledger.commit import Result
-from penstock.ledger.database import Row
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.session import Session
 from penstock.machine import Actor, Machine
@@ -30,7 +30,10 @@ class World:
         self.clock: Clock = clock or self.time
         self._seeds = itertools.count(1)
         self._opened: list[Ledger] = []
-        self.ledger = self._open(ALL_MACHINES, self.clock, create=True)
+        try:  # it may be a copy of one that was made before
+            self.ledger = self._open(ALL_MACHINES, self.clock, create=False)
+        except LedgerMismatch:
+            self.ledger = self._open(ALL_MACHINES, self.clock, create=True)
 
     @property
     def sqlite(self) -> bool:
@@ -72,7 +75,7 @@ class World:
         """What somebody types at the database; returns how many rows it touched."""
         return self.ledger.database.write(lambda c: c.run(statement, **parameters))
 
-    def rows(self, statement: str, **parameters: Any) -> list[Row]:
+    def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda c: [tuple(r) for r in c.rows(statement, **parameters)])
 
     def one(self, statement: str, **parameters: Any) -> Any:
@@ -82,15 +85,12 @@ class World:
 
     def history(self, ref: Ref) -> list[tuple[Any, ...]]:
         """(from, to, actor, reason) of every logged change, oldest first."""
-        return [
-            tuple(row)
-            for row in self.rows(
-                "SELECT from_status, to_status, actor, reason FROM transition_log"
-                " WHERE machine = :machine AND unit_id = :unit_id ORDER BY seq",
-                machine=ref.machine,
-                unit_id=ref.unit_id,
-            )
-        ]
+        return self.rows(
+            "SELECT from_status, to_status, actor, reason FROM transition_log"
+            " WHERE machine = :machine AND unit_id = :unit_id ORDER BY seq",
+            machine=ref.machine,
+            unit_id=ref.unit_id,
+        )
 
     def close_gate(self, gate_id: str, seconds: float) -> None:
         self.worker("feed").close_gate(gate_id, seconds, "test")

@@ -145,6 +145,8 @@ def db_upgrade(ledger: LedgerOption = DEFAULT_LEDGER, app: AppOption = DEFAULT_A
 
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
+    # As with `python -m`: a program that stands in the present folder can be named by --app.
+    sys.path.insert(0, "")
     try:
         cli()
     except (UsageError, LedgerError) as error:

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -18,14 +18,18 @@ from starlette.types import ASGIApp
 from penstock.cli import show
 from penstock.clock import Rng, SystemClock
 from penstock.connectors.http import Http
+from penstock.errors import LedgerUnavailable
 from penstock.examples import invoices
 from penstock.examples.invoice_server import InvoiceServer
 from penstock.ledger import inspect
 from penstock.ledger.ledger import Ledger
 from penstock.machine import Actor
-from penstock.runtime.app import load_app
+from penstock.runtime.app import App, load_app
+from penstock.runtime.executor import ThreadExecutor
 from penstock.runtime.worker import Worker, WorkerSettings
 
+log = structlog.get_logger()
+_OPEN_SECONDS = 1.0
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -52,11 +56,11 @@ def tune_interpreter() -> None:
 
 
 @contextlib.contextmanager
-def stopping_on_signals(worker: Worker) -> Iterator[None]:
-    """SIGTERM and SIGINT ask the worker to stop in order."""
+def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT call `stop`, which asks for an orderly end."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
+        loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
@@ -68,16 +72,46 @@ def run_worker(url: str, app_path: str, concurrency: int) -> None:
     """Run one worker process until it is told to stop."""
     configure_logs()
     tune_interpreter()
-    app = load_app(app_path)
+    settings = WorkerSettings(concurrency=concurrency, slots=concurrency * 2 + 2_000)
+    asyncio.run(serve(url, load_app(app_path), settings))
 
-    async def main() -> None:
-        with Ledger.open(url, app.machines) as ledger:
-            slots = concurrency * 2 + 2_000
-            worker = Worker(ledger, app.flows(), WorkerSettings(concurrency=concurrency, slots=slots))
-            with stopping_on_signals(worker):
-                await worker.run()
 
-    asyncio.run(main())
+async def serve(url: str, app: App, settings: WorkerSettings) -> None:
+    """Work on a ledger until SIGTERM or Ctrl-C. A database that is away is waited for, from the start."""
+    stop = asyncio.Event()
+    worker: Worker | None = None
+
+    def ask() -> None:
+        stop.set()
+        if worker is not None:
+            worker.stop()
+
+    # One handler from the first moment to the last: a signal that came between two would be lost.
+    with stopping_on_signals(ask):
+        ledger = await _open(url, app, stop)
+        if ledger is None:
+            return
+        with ledger:
+            worker = Worker(ledger, app.flows(), settings)
+            if stop.is_set():
+                return
+            await worker.run()
+
+
+async def _open(url: str, app: App, stop: asyncio.Event) -> Ledger | None:
+    """The ledger, once it answers; None when told to stop meanwhile."""
+    executor = ThreadExecutor(1)
+    try:
+        while not stop.is_set():
+            try:
+                return await executor.run(Ledger.open, url, app.machines)
+            except LedgerUnavailable as error:
+                log.warning("ledger.away", error=str(error))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _OPEN_SECONDS)
+        return None
+    finally:
+        executor.close()
 
 
 class _QuietServer(uvicorn.Server):
@@ -136,7 +170,7 @@ async def _demo(url: str, *, once: bool) -> None:
         async with serving(server) as address:
             worker = Worker(ledger, [invoices.Invoices(Http(address, clock))])
             running = asyncio.create_task(worker.run())
-            with stopping_on_signals(worker):
+            with stopping_on_signals(worker.stop):
                 await _watch(ledger, worker, running, once=once)
                 await running
         counts = worker.counts
@@ -145,12 +179,14 @@ async def _demo(url: str, *, once: bool) -> None:
             f" {len(server.stored)} invoices arrived, {server.duplicates} of them twice"
         )
         show.status(inspect.status(ledger.database))
-        show.console.print(f"\nnext: penstock history invoice:acme/{batch}-13 --ledger {ledger.database.url}")
+        show.console.print(
+            f"\nnext: penstock history invoice:acme/{batch}-13 --ledger {ledger.database.url}", soft_wrap=True
+        )
 
 
 async def _watch(ledger: Ledger, worker: Worker, running: asyncio.Task[None], *, once: bool) -> None:
     def unfinished() -> int:
-        sql = "SELECT count(*) FROM invoice WHERE status IN ('QUEUED', 'SENDING')"
+        sql = "SELECT count(*) FROM invoice WHERE status IN ('QUEUED', 'SENDING') AND parked_at IS NULL"
         return int(ledger.read(lambda c: c.rows(sql))[0][0])
 
     while not running.done():

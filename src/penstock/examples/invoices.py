@@ -55,22 +55,17 @@ machine = Machine(
 )
 
 
-@dataclass(frozen=True)
-class Seen:
-    remote_id: str | None
-
-
-def decide(invoice: Invoice, now: datetime, settings: None, seen: Seen | None) -> Decision:  # noqa: ARG001 - one shape
+def decide(invoice: Invoice, now: datetime, settings: None, seen: str | None) -> Decision:  # noqa: ARG001 - one shape
     if invoice.status is not S.SENDING:
         return Wait(None, "nothing to do")
     if invoice.attempts + invoice.crashes > 0 and seen is None:
         return Look("an earlier call may have arrived")
-    if seen is not None and seen.remote_id:
-        return Act("record", f"already there as {seen.remote_id}")
+    if seen:
+        return Act("record", f"already there as {seen}", spends=False)
     return Act("send", "not there yet")
 
 
-class Invoices(Flow[Invoice, None, Seen]):
+class Invoices(Flow[Invoice, None, str]):
     machine = machine
     decide = staticmethod(decide)
 
@@ -81,13 +76,13 @@ class Invoices(Flow[Invoice, None, Seen]):
     def door(self, unit: Invoice) -> Door:
         return Door(f"accounting/{unit.tenant}")
 
-    async def look(self, unit: Invoice, io: Io) -> Seen:  # noqa: ARG002 - the API is all it looks at
+    async def look(self, unit: Invoice, io: Io) -> str:  # noqa: ARG002 - the API is all it looks at
         found = await self._http.send("GET", f"/invoices/{unit.tenant}/{unit.number}", missing_ok=True)
-        return Seen(found.json()["id"] if found is not None else None)
+        return str(found.json()["id"]) if found is not None else ""
 
-    async def act(self, what: str, unit: Invoice, seen: Seen | None, io: Io) -> Outcome[Invoice]:  # noqa: ARG002
-        if what == "record" and seen is not None:
-            return Outcome(unit, replace(unit, status=S.SENT, remote_id=seen.remote_id), "accepted earlier")
+    async def act(self, what: str, unit: Invoice, seen: str | None, io: Io) -> Outcome[Invoice]:  # noqa: ARG002
+        if what == "record":
+            return Outcome(unit, replace(unit, status=S.SENT, remote_id=seen), "accepted earlier")
         body = {"tenant": unit.tenant, "number": unit.number, "amount_minor": unit.amount_minor}
         answer = await self._http.send("POST", "/invoices", json=body)
         assert answer is not None  # noqa: S101 - only a look may find nothing

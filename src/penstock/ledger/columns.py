@@ -119,28 +119,72 @@ def sql_type(kind: type, spec: ColumnSpec | None = None) -> sa.types.TypeEngine[
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can carry it; documents become JSON text inside the text."""
+    """A value as JSON can carry it; documents become JSON text inside the text.
+
+    Raises ValueError or TypeError for what the databases cannot keep as it is.
+    """
     kind = type(value)
-    if value is None or kind is str or kind is int or kind is bool:
+    if value is None or kind is bool or (kind is str and value.isascii()):
         return value
-    if kind is float:
-        if not math.isfinite(value):
-            msg = f"{value} is not a number that a ledger can keep"
-            raise ValueError(msg)
-        return value
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, datetime):
-        return instant_text(value)
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, (dict, list, tuple)):
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=plain)
-    if isinstance(value, (Decimal, UUID)):
-        return str(value)
-    if isinstance(value, Mapping):
-        return plain(dict(value))
+    make = _PLAIN.get(kind) or next((m for known, m in _PLAIN.items() if isinstance(value, known)), None)
+    if make is None:
+        msg = f"{kind.__name__} is not a type that a column can keep"
+        raise TypeError(msg)
+    return make(value)
+
+
+def _text(value: str) -> str:
+    value.encode()  # raises where it holds half a character, which no database can keep
+    return str(value)
+
+
+def _whole(value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        msg = f"{value} does not fit a column of 64 bits"
+        raise ValueError(msg)
+    return int(value)
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        msg = f"{value} is not a number that a ledger can keep"
+        raise ValueError(msg)
     return value
+
+
+def _exact(value: Decimal) -> str:
+    if not value.is_finite():
+        msg = f"{value} is not a number that a ledger can keep"
+        raise ValueError(msg)
+    return str(value)
+
+
+def _document(value: Any) -> str:
+    return _text(json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=plain))
+
+
+# In this order for subclasses: an enum's member is its value, and a datetime is a date as well.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    Enum: lambda value: value.value,
+    str: _text,
+    int: _whole,
+    float: _finite,
+    datetime: instant_text,
+    date: date.isoformat,
+    Decimal: _exact,
+    UUID: str,
+    dict: _document,
+    list: _document,
+    tuple: _document,
+    Mapping: lambda value: _document(dict(value)),
+}
+
+
+def readable(text: str) -> str:
+    """A text for people, made such that any database keeps it: an error message must never stop a commit."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _enum_reader(kind: type) -> Callable[[Any], Any]:

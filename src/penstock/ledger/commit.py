@@ -8,19 +8,20 @@ moves, births, writes and events of the winners only, (3) parents last, their in
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.errors import LedgerRefused
+from penstock.errors import LedgerBroken, LedgerError, LedgerRefused, LedgerUnavailable
 from penstock.ledger import statements
-from penstock.ledger.columns import plain, unit_decoder
+from penstock.ledger.columns import unit_decoder
 from penstock.ledger.database import Cursor, Database
 from penstock.ledger.entries import Change, Entry, Newborn, Tally
 from penstock.ledger.tables import event_log, machine_table
 from penstock.machine import Machine
+from penstock.outcome import Write
 from penstock.unit import NO_GATE, GuardedUnit
 
 
@@ -64,8 +65,12 @@ class Committer:
         """One transaction over all entries. None: the database refused and the batch must be split."""
         try:
             results = self._database.write(work)
-        except LedgerRefused as error:
-            return [Refused(error)] if len(entries) == 1 else None
+        except (LedgerUnavailable, LedgerBroken):
+            raise
+        except LedgerError as error:
+            # A statement that the database cannot make sense of is as hopeless as one that it refuses.
+            refused = error if isinstance(error, LedgerRefused) else LedgerRefused(str(error))
+            return [Refused(refused)] if len(entries) == 1 else None
         self._known_gates.update(g for e in entries for g in e.gates)
         return results
 
@@ -146,37 +151,14 @@ class Committer:
         return born
 
     def _write(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
-        groups: dict[tuple[str, tuple[str, ...], str], tuple[sa.Table, dict[Any, list[Any]]]] = {}
-        for write in (w for e in winners for w in e.writes):
-            keys = [c.name for c in write.table.primary_key]
-            for row in write.rows:
-                names = tuple(row)
-                _, rows = groups.setdefault((write.table.name, names, write.on_conflict), (write.table, {}))
-                # One statement cannot touch a key twice: the last row of a key wins, as it would one by one.
-                key = tuple(row.get(k) for k in keys) if write.on_conflict != "error" else (len(rows),)
-                if write.on_conflict == "update" or key not in rows:
-                    rows[key] = [plain(row[n]) for n in names]
-        for (_, names, mode), (table, rows) in groups.items():
+        for table, names, mode, rows in _statements_of(w for e in winners for w in e.writes):
             sql = statements.upsert_rows(self._database, table, names, mode)
-            cursor.run(sql, batch=statements.batch_text(self._database, names, rows.values()))
+            cursor.run(sql, batch=statements.batch_text(self._database, names, rows))
 
     def _events(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
-        found = [(e, event) for e in winners for event in e.events]
-        if not found:
-            return
-        rows = [
-            [
-                event.tenant,
-                event.key,
-                event.kind,
-                event.severity,
-                plain(dict(event.payload)),
-                e.change.machine.name,
-                e.change.unit_id,
-            ]
-            for e, event in found
-        ]
-        insert_events(self._database, cursor, rows)
+        rows = [row for e in winners for row in e.events]
+        if rows:
+            insert_events(self._database, cursor, rows)
 
     def _parents(self, cursor: Cursor, tallies: Sequence[Tally]) -> None:
         sums: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
@@ -227,6 +209,32 @@ class Committer:
         sql = statements.update_units(self._database, machine, table, changed, keep_claim=flag)
         columns = ["unit_id", "version", "was", "status", "changed_by", "change_reason"]
         return sql, [*columns, *(["wakes", "due_at"] if machine.driven else []), *changed]
+
+
+def _statements_of(writes: Iterable[Write]) -> Iterator[tuple[sa.Table, tuple[str, ...], str, list[list[Any]]]]:
+    """Table, columns, mode and rows of as few statements as come to the same as writing row by row.
+
+    One statement cannot touch a key twice: the last row of a key wins, or the first where conflicts are ignored. A key
+    that comes again with other columns or in another mode begins a new round of its table.
+    """
+    groups: dict[Any, tuple[sa.Table, dict[Any, list[Any]]]] = {}
+    rounds: dict[str, list[dict[Any, Any]]] = {}
+    for write in writes:
+        table, mode = write.table, write.on_conflict
+        keys = [c.name for c in table.primary_key]
+        for row in write.rows:
+            shape = (tuple(row), mode)
+            key: Any = tuple([row.get(k) for k in keys])
+            shapes = rounds.setdefault(table.name, [{}])
+            if shapes[-1].setdefault(key, shape) != shape:
+                shapes.append({key: shape})
+            _, rows = groups.setdefault((table.name, len(shapes), shape), (table, {}))
+            if mode == "error":
+                key = len(rows)
+            if mode == "update" or key not in rows:
+                rows[key] = [*row.values()]
+    for (_, _, (names, mode)), (table, rows) in groups.items():
+        yield table, names, mode, [*rows.values()]
 
 
 _EVENT_COLUMNS = ("tenant_id", "event_key", "event_type", "severity", "payload", "machine", "unit_id")

@@ -39,7 +39,15 @@ def examine(
     found: list[Finding] = []
     for name, check in CHECKS.items():
         progress(name)
-        found += database.read(lambda cursor, check=check: list(check(database, cursor, machines)))  # type: ignore[misc]
+
+        def work(cursor: Cursor, check: Check = check) -> list[Finding]:
+            if database.dialect == "postgresql":
+                cursor.run(
+                    "SET LOCAL statement_timeout = 0"
+                )  # a large history takes its time, and is asked for by hand
+            return list(check(database, cursor, machines))
+
+        found += database.read(work)
     return found
 
 
@@ -145,30 +153,41 @@ def _definition_digests(_: Database, cursor: Cursor, machines: Mapping[str, Mach
 
 def _triggers(database: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
     """Every generated trigger is there, as generated, and switched on."""
-    installed = {name: machines[name] for name, *_ in _definitions(cursor) if name in machines}
-    if database.dialect == "sqlite":
-        there = {str(n): str(s) for n, s in cursor.rows("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")}
-        for name, sql in expected_sqlite(installed.values()).items():
-            if name not in there:
-                yield Finding("triggers", name, "is missing; run 'penstock db upgrade'")
-            elif there[name] != sql:
-                yield Finding("triggers", name, "was changed; run 'penstock db upgrade'")
-        return
-    functions, triggers = expected_postgres(installed.values())
-    rows = cursor.rows("SELECT tgname, tgenabled FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'penstock%'")
-    enabled = {str(n): (e.decode() if isinstance(e, bytes) else str(e)) for n, e in rows}
+    installed = [machines[name] for name, *_ in _definitions(cursor) if name in machines]
+    find = _triggers_sqlite if database.dialect == "sqlite" else _triggers_postgres
+    for name, what in find(cursor, installed):
+        yield Finding("triggers", name, f"{what}; run 'penstock db upgrade'")
+
+
+def _triggers_sqlite(cursor: Cursor, machines: list[Machine]) -> Iterator[tuple[str, str]]:
+    there = {str(n): str(s) for n, s in cursor.rows("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")}
+    for name, sql in expected_sqlite(machines).items():
+        if name not in there:
+            yield name, "is missing"
+        elif there[name] != sql:
+            yield name, "was changed"
+
+
+def _triggers_postgres(cursor: Cursor, machines: list[Machine]) -> Iterator[tuple[str, str]]:
+    functions, triggers = expected_postgres(machines)
+    rows = cursor.rows(
+        "SELECT tgname, tgenabled::text, md5(pg_get_triggerdef(oid)) = (SELECT value FROM penstock_meta WHERE name ="
+        " 'trigger ' || tgname) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'penstock%'"
+    )
+    there = {str(name): (enabled, same) for name, enabled, same in rows}
     for name in triggers:
-        if name not in enabled:
-            yield Finding("triggers", name, "is missing; run 'penstock db upgrade'")
-        elif enabled[name] != "A":
-            yield Finding("triggers", name, "is switched off; run 'penstock db upgrade'")
-    bodies = {
-        str(n): _digest(str(s))
-        for n, s in cursor.rows("SELECT proname, prosrc FROM pg_proc WHERE proname LIKE 'penstock%'")
-    }
+        enabled, same = there.get(name, (None, None))
+        if enabled is None:
+            yield name, "is missing"
+        elif enabled != "A":
+            yield name, "is switched off"
+        elif not same:
+            yield name, "was changed"
+    rows = cursor.rows("SELECT proname, prosrc FROM pg_proc WHERE proname LIKE 'penstock%'")
+    bodies = {str(n): _digest(str(s)) for n, s in rows}
     for name, sql in functions.items():
         if bodies.get(name) != _digest(sql.split("$body$")[1]):
-            yield Finding("triggers", name, "its function is missing or was changed; run 'penstock db upgrade'")
+            yield name, "has a function that is missing or was changed"
 
 
 def _digest(text: str) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BrokenFlow, UnknownMachine
-from penstock.ledger.columns import plain
+from penstock.errors import BrokenFlow, MachineError, UnknownMachine
+from penstock.ledger.columns import plain, python_type, readable
 from penstock.machine import Actor, Machine
 from penstock.outcome import MAX_BYTES, MAX_ROWS, Birth, Event, Move, Outcome, Write
-from penstock.unit import GuardedUnit, Unit, key_part, unit_id_of
+from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, key_part, unit_id_of
 
 if TYPE_CHECKING:
     from penstock.clock import Rng
@@ -56,14 +56,14 @@ class Tally:
 
 @dataclass(slots=True)
 class Entry:
-    """One outcome, ready to commit."""
+    """One outcome, ready to commit: the rows of `writes` and of `events` are plain, a write's in column order."""
 
     change: Change
     moves: Sequence[Change] = ()
     births: Sequence[Newborn] = ()
     tallies: Sequence[Tally] = ()
     writes: Sequence[Write] = ()
-    events: Sequence[Event] = ()
+    events: Sequence[list[Any]] = ()
     gates: Collection[str] = ()
 
 
@@ -75,6 +75,9 @@ class Preparer:
         self._rng = rng
         self._by_type = {m.unit: m for m in machines.values()}
         self._own = {m.name: _own_columns(m) for m in machines.values()}
+        self._countable = {m.name: _countable_columns(m) for m in machines.values()}
+        for machine in machines.values():
+            self._check_parent(machine)
 
     def machine_of(self, unit: GuardedUnit) -> Machine:
         """The machine that a unit belongs to."""
@@ -89,6 +92,9 @@ class Preparer:
         before, after = outcome.before, outcome.after
         change = self._change(before, after, outcome.reason, outcome.actor, who)
         change.keep_claim = outcome.keep_claim
+        if outcome.uncharged and "crashes" not in change.changed:
+            change.changed = (*change.changed, "crashes")
+            change.row.append(before.crashes)
         entry = Entry(change)
         if after.gate_id != before.gate_id:
             entry.gates = (after.gate_id,)
@@ -97,9 +103,9 @@ class Preparer:
         if outcome.also:
             self._also(entry, outcome.also, who)
         if outcome.writes:
-            _check_size(outcome)
-            entry.writes = outcome.writes
-        entry.events = outcome.events
+            entry.writes = _writes(_ref(change), outcome.writes)
+        if outcome.events:
+            entry.events = [_event(change, event) for event in outcome.events]
         return entry
 
     def move(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Entry:
@@ -120,11 +126,12 @@ class Preparer:
             "unit_id": unit_id_of(unit),
             "version": self._rng.version(),
             "changed_by": f"{birth.actor}:{who}",
-            "change_reason": birth.reason,
+            "change_reason": readable(birth.reason),
         }
         skip = machine.generated() | {"changed_at"}
         values = vars(unit)
-        row = [plain(made[n] if n in made else values[n]) for n in machine.columns if n not in skip]
+        ref = f"{machine.name}:{made['unit_id']}"
+        row = [_plain(ref, n, made[n] if n in made else values[n]) for n in machine.columns if n not in skip]
         return Newborn(machine, row, birth.if_absent)
 
     def _change(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Change:
@@ -143,10 +150,15 @@ class Preparer:
             sealed = ", ".join(sorted(set(differ) - own))
             msg = f"{machine.name}:{before.unit_id}: a step cannot change {sealed}"
             raise BrokenFlow(msg)
-        row = [before.unit_id, before.version, source, target, self._name(actor, who), reason]
-        if "wakes" in old:
-            row += (old["wakes"], None if target in machine.terminal else plain(new["due_at"]))
-        row += [plain(new[n]) for n in changed]
+        row = [before.unit_id, before.version, source, target, self._name(actor, who), readable(reason)]
+        try:
+            if "wakes" in old:
+                row += (old["wakes"], None if target in machine.terminal else plain(new["due_at"]))
+            row += [plain(new[n]) for n in changed]
+        except (TypeError, ValueError, RecursionError):
+            for name in (*changed, "due_at"):
+                _plain(f"{machine.name}:{before.unit_id}", name, new.get(name))
+            raise
         return Change(machine, changed, row)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - a handful of actors, for the life of the program
@@ -173,6 +185,10 @@ class Preparer:
         if parent is None:
             msg = f"{change.machine.name} counts on {fan_in.machine!r}, which this program does not know"
             raise UnknownMachine(msg)
+        unknown = ", ".join(sorted(set(counters) - self._countable[parent.name]))
+        if unknown:
+            msg = f"{_ref(change)}: {parent.name} has no counter {unknown} to tally on"
+            raise BrokenFlow(msg)
         parent_id = "/".join([key_part(getattr(before, name)) for name in fan_in.by])
         return (Tally(change.machine, parent, parent_id, counters),)
 
@@ -182,8 +198,27 @@ class Preparer:
         entry.gates = {*entry.gates, *(b.unit.gate_id for b in births if isinstance(b.unit, Unit))}
         moves = [item for item in also if isinstance(item, Move)]
         entry.moves = [self._change(m.before, m.after, m.reason, m.actor, who) for m in moves]
+        entry.gates = {*entry.gates, *(m.after.gate_id for m in moves if isinstance(m.after, Unit))}
         for change, move in zip(entry.moves, moves, strict=True):
             entry.tallies = (*entry.tallies, *self._tally(change, move.before, {}))
+
+    def _check_parent(self, machine: Machine) -> None:
+        """A child's declaration names columns of its parent: they must be there before anything counts on them."""
+        fan_in = machine.parent
+        parent = self.machines.get(fan_in.machine) if fan_in is not None else None
+        if fan_in is None or parent is None:
+            return
+        wrong = [
+            f"{parent.name} has no counter {n!r}"
+            for n in (*fan_in.counts, fan_in.expected)
+            if n not in self._countable[parent.name]
+        ]
+        if len(fan_in.by) != len(parent.unit.key):
+            wrong.append(f"{parent.name} is found by {', '.join(parent.unit.key)}")
+        if not parent.driven:
+            wrong.append(f"{parent.name} is not driven, so that nothing could wake it")
+        if wrong:
+            raise MachineError(f"machine {machine.name!r}: " + "; ".join(wrong))
 
 
 def _own_columns(machine: Machine) -> frozenset[str]:
@@ -191,9 +226,53 @@ def _own_columns(machine: Machine) -> frozenset[str]:
     return frozenset(machine.columns) - _SEALED - frozenset(machine.unit.key) - machine.generated()
 
 
-def _check_size(outcome: Outcome[Any]) -> None:
-    rows = sum(len(w.rows) for w in outcome.writes)
-    size = sum(len(v) for w in outcome.writes for r in w.rows for v in r.values() if isinstance(v, (str, bytes)))
+def _countable_columns(machine: Machine) -> frozenset[str]:
+    """The columns that children may count in."""
+    numbers = {n for n, kind in field_types(machine.unit).items() if python_type(kind)[0] is int}
+    return frozenset(numbers & _own_columns(machine)) - frozenset(DRIVEN_COLUMNS)
+
+
+def _ref(change: Change) -> str:
+    return f"{change.machine.name}:{change.unit_id}"
+
+
+def _plain(ref: str, name: str, value: Any) -> Any:
+    try:
+        return plain(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"{ref}: {name} cannot be kept: {error}"
+        raise BrokenFlow(msg) from error
+
+
+def _event(change: Change, event: Event) -> list[Any]:
+    payload = _plain(_ref(change), f"the event {event.key!r}", dict(event.payload))
+    return [event.tenant, event.key, event.kind, event.severity, payload, change.machine.name, change.unit_id]
+
+
+def _writes(ref: str, writes: Sequence[Write]) -> list[Write]:
+    """The same writes with plain rows, each in the order of the table's columns."""
+    made = []
+    for write in writes:
+        table = write.table
+        shapes: dict[tuple[str, ...], list[str]] = {}
+        rows = []
+        for row in write.rows:
+            given = tuple(row)
+            if given not in shapes:
+                shapes[given] = [c.name for c in table.columns if c.name in row]
+                unknown = ", ".join(repr(n) for n in given if n not in table.columns)
+                if unknown:
+                    msg = f"{ref}: {table.name} has no column {unknown}"
+                    raise BrokenFlow(msg)
+            rows.append({n: _plain(ref, f"{table.name}.{n}", row[n]) for n in shapes[given]})
+        made.append(Write(table, rows, write.on_conflict))
+    _check_size(ref, made)
+    return made
+
+
+def _check_size(ref: str, writes: Sequence[Write]) -> None:
+    rows = sum(len(w.rows) for w in writes)
+    size = sum(len(v) for w in writes for r in w.rows for v in r.values() if type(v) is str)
     if rows > MAX_ROWS or size > MAX_BYTES:
-        msg = f"an outcome carries at most {MAX_ROWS:,} rows or 4 MB; this one has {rows:,} rows and {size:,} bytes"
+        msg = f"{ref}: an outcome carries at most {MAX_ROWS:,} rows or 4 MB; this has {rows:,} rows, {size:,} bytes"
         raise BrokenFlow(msg)

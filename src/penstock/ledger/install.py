@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from penstock.errors import LedgerMismatch
+from penstock.errors import LedgerBroken, LedgerMismatch
 from penstock.ledger import triggers_postgres, triggers_sqlite
 from penstock.ledger.database import Cursor, Database
 from penstock.ledger.tables import SCHEMA_VERSION, kernel_tables, machine_table
@@ -21,6 +22,7 @@ from penstock.machine import Machine
 from penstock.unit import NO_GATE
 
 # The parameter style of psycopg would double every '%' in the CHECKs.
+_PAGES_CHECKED = 8_000  # 32 MB: about half a second
 _DIALECTS = {"sqlite": sqlite.dialect(), "postgresql": postgresql.dialect(paramstyle="named")}  # type: ignore[no-untyped-call]
 
 
@@ -42,6 +44,8 @@ def _install(database: Database, cursor: Cursor, machines: list[Machine], data_t
             cursor.run(_ddl(CreateTable(table), dialect))
             for index in sorted(table.indexes, key=lambda i: str(i.name)):
                 cursor.run(_ddl(CreateIndex(index), dialect))
+        else:
+            _refuse_other_columns(database, cursor, table)
     cursor.run(
         "INSERT INTO penstock_meta (name, value) VALUES ('schema_version', :version) ON CONFLICT (name) DO NOTHING",
         version=str(SCHEMA_VERSION),
@@ -57,14 +61,55 @@ def _refuse_strangers(cursor: Cursor, present: set[str]) -> None:
     if "penstock_meta" not in present:
         msg = "that database holds other tables and is not a Penstock ledger; give it an empty one"
         raise LedgerMismatch(msg)
+    _refuse_newer(cursor)
+
+
+def _refuse_newer(cursor: Cursor) -> None:
     rows = cursor.rows("SELECT value FROM penstock_meta WHERE name = 'schema_version'")
     if rows and int(rows[0][0]) > SCHEMA_VERSION:
         msg = f"the ledger has schema {rows[0][0]}, this program knows {SCHEMA_VERSION}; use a newer Penstock"
         raise LedgerMismatch(msg)
 
 
+def _refuse_other_columns(database: Database, cursor: Cursor, table: sa.Table) -> None:
+    """A table is never altered in passing: other columns than the declared ones need a migration."""
+    if database.dialect == "sqlite":
+        rows = cursor.rows("SELECT name FROM pragma_table_xinfo(:name)", name=table.name)
+    else:
+        rows = cursor.rows(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = :name",
+            name=table.name,
+        )
+    there, wanted = {str(r[0]) for r in rows}, {c.name for c in table.columns}
+    if there != wanted:
+        differ = ", ".join(sorted(there ^ wanted))
+        msg = (
+            f"{database.url}: table {table.name} and this program differ in {differ}; the table needs a migration first"
+        )
+        raise LedgerMismatch(msg)
+
+
+def _refuse_other_shape(database: Database, cursor: Cursor, machine: Machine, known: dict[str, Any]) -> None:
+    """Edges and new states come with the triggers; a changed table, or a state taken from under its units, does not."""
+    there, wanted = known.get("shape", {}), json.loads(json.dumps(machine.shape()))
+    changed = sorted(part for part in wanted if there.get(part) != wanted[part])
+    if changed:
+        msg = f"{database.url}: table {machine.table} was made with other {', '.join(changed)}; it needs a migration first"
+        raise LedgerMismatch(msg)
+    for (status,) in cursor.rows(f"SELECT DISTINCT status FROM {machine.table}"):
+        if status not in machine.states:
+            msg = (
+                f"{database.url}: {machine.name} no longer has the state {status}, and units are in it; move them first"
+            )
+            raise LedgerMismatch(msg)
+
+
 def _definitions(database: Database, cursor: Cursor, machines: list[Machine]) -> None:
+    rows = cursor.rows("SELECT name, definition FROM machine_definition")
+    known = {str(n): json.loads(d) if isinstance(d, str) else d for n, d in rows}
     for machine in machines:
+        if machine.name in known:
+            _refuse_other_shape(database, cursor, machine, known[machine.name])
         cursor.run(
             "INSERT INTO machine_definition (name, table_name, driven, due_column, digest, definition, installed_at)"
             f" VALUES (:name, :table, :driven, :due, :digest, :definition, {database.now_sql})"
@@ -76,7 +121,7 @@ def _definitions(database: Database, cursor: Cursor, machines: list[Machine]) ->
             driven=machine.driven,
             due=machine.due,
             digest=machine.digest(),
-            definition=json.dumps(machine.definition()),
+            definition=json.dumps({**machine.definition(), "shape": machine.shape()}),
             **database.bind_now(),
         )
 
@@ -85,9 +130,12 @@ def check_definitions(database: Database, machines: Mapping[str, Machine]) -> No
     """Refuse to work on a ledger whose triggers were made from other definitions than this program's."""
 
     def work(cursor: Cursor) -> dict[str, str]:
+        if database.dialect == "sqlite":
+            _check_file(database, cursor)
         if "penstock_meta" not in table_names(database, cursor):
             msg = f"{database.url} is not a Penstock ledger yet; run 'penstock db upgrade'"
             raise LedgerMismatch(msg)
+        _refuse_newer(cursor)
         return {str(n): str(d) for n, d in cursor.rows("SELECT name, digest FROM machine_definition")}
 
     known = database.read(work)
@@ -95,6 +143,16 @@ def check_definitions(database: Database, machines: Mapping[str, Machine]) -> No
     if stale:
         msg = f"{database.url}: the ledger's definition of {', '.join(stale)} is not this program's; run 'penstock db upgrade'"
         raise LedgerMismatch(msg)
+
+
+def _check_file(database: Database, cursor: Cursor) -> None:
+    """Find damage before the first write, which would change the file further; too large a file is not read through."""
+    if cursor.rows("PRAGMA page_count")[0][0] > _PAGES_CHECKED:
+        return
+    problem = cursor.rows("PRAGMA quick_check(1)")[0][0]
+    if problem != "ok":
+        msg = f"{database.url.removeprefix('sqlite:///')}: {problem}; restore it from a backup, Penstock changes nothing in it"
+        raise LedgerBroken(msg)
 
 
 def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machine]) -> None:
@@ -114,6 +172,14 @@ def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machi
         cursor.run(f"DROP TRIGGER IF EXISTS {name} ON {table}")
         cursor.run(f"CREATE TRIGGER {name} {sql}")
         cursor.run(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")
+        # PostgreSQL keeps a trigger in words of its own; they are remembered, for the doctor to compare.
+        cursor.run(
+            "INSERT INTO penstock_meta (name, value) SELECT 'trigger ' || tgname, md5(pg_get_triggerdef(oid)) FROM pg_trigger"
+            " WHERE tgname = :name AND tgrelid = CAST(:table AS regclass)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            name=name,
+            table=table,
+        )
 
 
 def expected_sqlite(machines: Iterable[Machine]) -> dict[str, str]:

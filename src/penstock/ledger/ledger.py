@@ -111,7 +111,8 @@ class Ledger:
         return born
 
     def get(self, ref: Ref) -> GuardedUnit:
-        """The unit of that reference. Raises UnknownUnit."""
+        """The unit of that reference. Raises UnknownMachine, BadReference or UnknownUnit."""
+        parse_key(self.machine(ref.machine).unit, ref.unit_id)
         units = self.get_many(self.machine(ref.machine), [ref.unit_id])
         if not units:
             msg = f"no unit {ref} in the ledger"
@@ -121,8 +122,6 @@ class Ledger:
 
     def get_many(self, machine: Machine, unit_ids: Sequence[str]) -> list[Any]:
         """Those of the units that exist, ordered by id."""
-        for unit_id in unit_ids[:1]:
-            parse_key(machine.unit, unit_id)
         columns = ", ".join(machine.column(c) for c in machine.columns)
         source = statements.batch(self.database, {"unit_id": statements.TEXT})
         text = statements.batch_text(self.database, ["unit_id"], [[i] for i in unit_ids])

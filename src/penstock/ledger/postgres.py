@@ -41,9 +41,13 @@ _READER = {
     "lock_timeout": 5_000,
     "idle_in_transaction_session_timeout": 15_000,
     "default_transaction_read_only": "on",
+    # All statements of one read see the same moment.
+    "default_transaction_isolation": r"repeatable\ read",
     "jit": "off",
     "TimeZone": "UTC",
 }
+# The server ends a transaction that stood still, as after SIGSTOP, and one on a server that became a standby.
+_CUT_OFF = (pg.IdleInTransactionSessionTimeout, pg.ReadOnlySqlTransaction)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
@@ -80,7 +84,7 @@ class PostgresDatabase:
     def __init__(self, url: str, clock: Clock) -> None:
         try:
             address = sa.make_url(url).set(drivername="postgresql+psycopg")
-        except sa.exc.ArgumentError:
+        except (sa.exc.ArgumentError, ValueError):  # ValueError: a port that is no number
             msg = f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a PostgreSQL address; write postgresql://user@host/name"
             raise UsageError(msg) from None
         self.url = str(address.set(drivername="postgresql").render_as_string(hide_password=True))
@@ -157,7 +161,7 @@ class PostgresDatabase:
             return LedgerRefused(text)
         if isinstance(error, pg.InsufficientPrivilege):
             return LedgerRefused(text)
-        away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, *_CUT_OFF))
         if away and committing:
             return CommitUnknown(f"{self.url}: the connection broke during COMMIT: {text}")
         if away:

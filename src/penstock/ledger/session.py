@@ -6,6 +6,7 @@ All methods block; the runtime calls them through its executor.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +27,7 @@ CRASH_LIMIT = 3
 UNKNOWN_MACHINE = "no running worker knows this machine"
 # A provider may ask for any wait; beyond this the databases' calendars end, and a gate would open instead.
 _LONGEST_CLOSING = 100 * 365 * 86_400.0
+_NEVER = 2**31
 _PARKING_LOCK = 8025315
 
 
@@ -74,7 +76,8 @@ class Session:
         self._lease_ms = lease_ms
         self._committer = Committer(database, self.machines)
         self._seq = 0
-        self._unknown: tuple[int, Sequence[Entry], list[Result]] | None = None
+        self._durable: list[Result] = []  # of the batch being committed: what its first entries came to
+        self._unknown: tuple[int, list[Result]] | None = None
         self._gates = dict.fromkeys(self.served, "")
         self._claim_sql = {n: statements.claim(database, m) for n, m in self.served.items()}
         self._idle_sql = self._make_idle_sql()
@@ -169,31 +172,36 @@ class Session:
     def recover(self, held: Collection[tuple[str, str]]) -> list[Unit]:
         """Units that this worker claimed without hearing of it: in the ledger they are ours, here they are not."""
         self._committed_seq()
-        found: list[Unit] = []
 
-        def work(cursor: Cursor) -> None:
+        def work(cursor: Cursor) -> list[Unit]:
+            found: list[Unit] = []
             for name, machine in self.served.items():
                 columns = ", ".join(machine.column(c) for c in machine.columns)
                 rows = cursor.rows(
                     f"SELECT {columns} FROM {machine.table} WHERE claimed_by = :worker", worker=self.identity.id
                 )
                 found.extend(u for u in (self._unit(name, r) for r in rows) if (name, u.unit_id) not in held)
+            return found
 
-        self._database.write(work)
-        return found
+        return self._database.write(work)
 
     def commit(self, entries: Sequence[Entry]) -> list[Result]:
         """Commit a batch. After LedgerUnavailable, call again with the same batch: it is never written twice."""
         if self._unknown is not None:
-            seq, asked, results = self._unknown
+            seq, results = self._unknown
             landed = self._committed_seq() >= seq
             self._unknown = None
             if landed:
-                rest = list(entries[len(asked) :])
-                return results + (self.commit(rest) if rest else [])
-        return self._commit(entries)
+                self._seq = seq
+                self._durable += results
+        self._commit(entries[len(self._durable) :])
+        results, self._durable = self._durable, []
+        return results
 
-    def _commit(self, entries: Sequence[Entry]) -> list[Result]:
+    def _commit(self, entries: Sequence[Entry]) -> None:
+        """Commit what is left of a batch, by halves where it is refused; what became durable is noted at once."""
+        if not entries:
+            return
         applied: list[Result] = []
 
         def finish(cursor: Cursor) -> None:
@@ -208,23 +216,15 @@ class Session:
         try:
             results = self._committer.attempt(entries, work)
         except CommitUnknown:
-            self._unknown = (self._seq + 1, list(entries), list(applied))
+            self._unknown = (self._seq + 1, list(applied))
             raise
         if results is not None:
             self._seq += 1
-            return results
+            self._durable += results
+            return
         middle = len(entries) // 2
-        first = self._commit(entries[:middle])
-        return self._after(first, entries[:middle], entries[middle:])
-
-    def _after(self, first: list[Result], done: Sequence[Entry], rest: Sequence[Entry]) -> list[Result]:
-        try:
-            return first + self._commit(rest)
-        except CommitUnknown:
-            if self._unknown is not None:
-                seq, asked, results = self._unknown
-                self._unknown = (seq, [*done, *asked], first + results)
-            raise
+        self._commit(entries[:middle])
+        self._commit(entries[middle:])
 
     def _committed_seq(self) -> int:
         """The last commit that landed. The row lock waits out a COMMIT that is still under way."""
@@ -274,21 +274,36 @@ class Session:
         """Park due units of machines that no running worker knows, and raise an alert; never discard them."""
         return self._database.write(lambda cursor: park_unknown(self._database, cursor))
 
-    def close_gate(self, gate_id: str, seconds: float, reason: str) -> None:
-        """Close a door for so long; an earlier, later-reaching closing stands."""
+    def close_gate(self, gate_id: str, seconds: float, reason: str, *, alert: bool = False) -> None:
+        """Close a door for so long; an earlier, later-reaching closing stands. One that was open may raise an alert."""
         database = self._database
-        if database.dialect == "postgresql":
-            until = f"{database.now_sql} + make_interval(secs => :seconds)"
+        postgres = database.dialect == "postgresql"
+        if postgres:
+            until, half = (f"{database.now_sql} + make_interval(secs => :{n})" for n in ("seconds", "half"))
             later = f"greatest(COALESCE(closed_until, {until}), {until})"
         else:
-            until = "strftime('%Y-%m-%dT%H:%M:%fZ', :now, :seconds || ' seconds')"
+            until, half = (f"strftime('%Y-%m-%dT%H:%M:%fZ', :now, :{n} || ' seconds')" for n in ("seconds", "half"))
             later = f"max(COALESCE(closed_until, {until}), {until})"
-        sql = f"UPDATE gate SET closed_until = {later}, closed_reason = :reason, throttles = throttles + 1 WHERE gate_id = :gate"
-        database.write(
-            lambda c: c.run(
-                sql, gate=gate_id, seconds=min(float(seconds), _LONGEST_CLOSING), reason=reason, **database.bind_now()
-            )
+        sql = (
+            f"UPDATE gate SET closed_until = {later}, throttles = throttles + 1, closed_reason ="
+            f" CASE WHEN closed_until > {until} THEN closed_reason ELSE :reason END WHERE gate_id = :gate"
         )
+        # The first of many that fail at once raises the alert: whoever comes next finds the door closed for as long.
+        open_sql = (
+            f"SELECT throttles FROM gate WHERE gate_id = :gate AND (closed_until IS NULL OR closed_until < {half})"
+        )
+        length = min(float(seconds), _LONGEST_CLOSING)
+        now = {"gate": gate_id, **database.bind_now()}
+
+        def work(cursor: Cursor) -> None:
+            found = cursor.rows(open_sql + " FOR UPDATE" * postgres, half=length / 2, **now) if alert else []
+            cursor.run(sql, seconds=length, reason=reason, **now)
+            payload = json.dumps({"gate": gate_id, "reason": reason})
+            for (throttles,) in found:
+                key = f"gate.stopped:{gate_id}:{throttles}"
+                insert_events(database, cursor, [["default", key, "gate.stopped", "critical", payload, None, None]])
+
+        database.write(work)
 
     def _unit(self, name: str, row: Row) -> Unit:
         unit = self._decoders[name](row)
@@ -313,7 +328,10 @@ class Session:
 
 
 def reap(database: Database, cursor: Cursor) -> int:
-    """Free what expired workers hold: version + 1, crashes + 1, parked with an alert at the third crash in a row."""
+    """Free what expired workers hold: version + 1, crashes + 1, parked with an alert at the third crash in a row.
+
+    Of several that were held together and would be parked none is: who killed the worker shows when each is held alone.
+    """
     expired = (
         f"lease_until < {database.lease_now_sql}"
         if database.dialect == "postgresql"
@@ -326,18 +344,27 @@ def reap(database: Database, cursor: Cursor) -> int:
         return 0
     text = statements.batch_text(database, ["unit_id"], [[d] for d in dead])
     freed = 0
-    for name, table, _ in driven_tables(cursor):
-        rows = cursor.rows(statements.free(database, table, CRASH_LIMIT), batch=text, **now)
-        freed += len(rows)
-        parked = [r for r in rows if r[2] >= CRASH_LIMIT]
+    tables = driven_tables(cursor)
+    found = [r for _, t, _ in tables for r in cursor.rows(statements.suspects(database, t, CRASH_LIMIT), batch=text)]
+    suspects = Counter(str(worker) for (worker,) in found)
+    alone = [[d] for d in dead if suspects[d] <= 1]
+    crowded = [[d] for d in dead if suspects[d] > 1]
+    for name, table, _ in tables:
+        parked: list[Row] = []
+        for workers, limit in ((alone, CRASH_LIMIT), (crowded, _NEVER)):
+            if workers:
+                those = statements.batch_text(database, ["unit_id"], workers)
+                rows = cursor.rows(statements.free(database, table, limit), batch=those, **now)
+                freed += len(rows)
+                parked += [r for r in rows if r[2] >= limit]
         if parked:
             alerts = [
                 [
                     "default",
-                    f"parked:{name}:{unit_id}:{version}",
+                    f"unit.parked:{name}:{unit_id}:{version}",
                     "unit.parked",
                     "critical",
-                    json.dumps({"crashes": crashes}),
+                    json.dumps({"unit": f"{name}:{unit_id}", "reason": f"its step killed {crashes} workers in a row"}),
                     name,
                     unit_id,
                 ]

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from pysqlite3 import dbapi2 as driver
 
 from penstock.clock import Clock, instant_text
-from penstock.errors import LedgerBroken, LedgerError, LedgerRefused, LedgerUnavailable, UsageError
+from penstock.errors import LedgerBroken, LedgerError, LedgerMismatch, LedgerRefused, LedgerUnavailable, UsageError
 from penstock.ledger.database import Dialect, Row
 
 T = TypeVar("T")
 
-_NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "fuse.sshfs", "fuse.rclone", "fuse.s3fs")
+_NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "davfs", "gluster", "lustre", "rclone", "s3fs", "sshfs")
 _PRAGMAS = {
     "busy_timeout": 30_000,
     "journal_mode": "wal",
@@ -55,7 +55,7 @@ def network_filesystem(path: Path, mounts: str) -> str | None:
         inside = path == Path(point) or Path(point) in path.parents
         if inside and len(point) >= len(best):
             best, kind = point, fields[2]
-    return kind if kind.startswith(_NETWORK) else None
+    return kind if kind.removeprefix("fuse.").startswith(_NETWORK) else None
 
 
 class SqliteCursor:
@@ -108,7 +108,7 @@ class SqliteDatabase:
     def write(self, work: Callable[[SqliteCursor], T]) -> T:
         with self._writer_lock:
             if self._writer is None:
-                self._writer = self._connect()
+                self._writer = self._connect(create=True)
                 self._flock = os.open(f"{self.path}-writer", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             assert self._flock is not None  # noqa: S101 - set together with the writer
             fcntl.flock(self._flock, fcntl.LOCK_EX)
@@ -120,7 +120,7 @@ class SqliteDatabase:
     def read(self, work: Callable[[SqliteCursor], T]) -> T:
         with self._reader_lock:
             if self._reader is None:
-                self._reader = self._connect()
+                self._reader = self._connect(create=False)
                 self._reader.execute("PRAGMA query_only = ON")
             return self._transaction(self._reader, "BEGIN", work)
 
@@ -147,24 +147,52 @@ class SqliteDatabase:
             raise self._explain(error) from error
         return result
 
-    def _connect(self) -> Any:
+    def _connect(self, *, create: bool) -> Any:
         if not self.path.parent.is_dir():
             msg = f"the folder {self.path.parent} does not exist; create it or choose another ledger"
             raise UsageError(msg)
+        if not create and not self.path.exists():
+            msg = f"{self.url} is not a Penstock ledger yet; run 'penstock db upgrade'"
+            raise LedgerMismatch(msg)
+        if create:
+            self._refuse_unwritable()
+        connection = None
         try:
             connection = driver.connect(str(self.path), isolation_level=None, check_same_thread=False)
-            for name, value in _PRAGMAS.items():
-                found = connection.execute(f"PRAGMA {name} = {value}").fetchone()
-                if name == "journal_mode" and (found is None or found[0] != "wal"):
-                    msg = f"{self.path}: this filesystem does not allow WAL (journal mode is {found and found[0]})"
-                    raise LedgerUnavailable(msg)
-        except driver.Error as error:
-            raise self._explain(error) from error
+            self._prepare(connection)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if not isinstance(error, driver.Error):
+                raise
+            explained = self._explain(error)
+            if isinstance(explained, LedgerUnavailable):
+                self._refuse_unwritable()
+            raise explained from error
         return connection
+
+    def _prepare(self, connection: Any) -> None:
+        # Asked before WAL is switched on, which would already change a file that is not ours.
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and "penstock_meta" not in tables:
+            msg = f"{self.path} holds other tables and is not a Penstock ledger; choose another file"
+            raise LedgerMismatch(msg)
+        for name, value in _PRAGMAS.items():
+            found = connection.execute(f"PRAGMA {name} = {value}").fetchone()
+            if name == "journal_mode" and (found is None or found[0] != "wal"):
+                msg = f"{self.path}: this filesystem does not allow WAL (journal mode is {found and found[0]})"
+                raise LedgerUnavailable(msg)
+
+    def _refuse_unwritable(self) -> None:
+        """Waiting would not help where this user may not write; WAL needs the folder even to read."""
+        places = (self.path.parent, self.path) if self.path.exists() else (self.path.parent,)
+        if not all(os.access(place, os.W_OK) for place in places):
+            msg = f"{self.path} cannot be written; make the file, its folder and their disk writable for this user"
+            raise UsageError(msg)
 
     def _refuse_bad_place(self) -> None:
         mounts = Path("/proc/mounts")
-        kind = network_filesystem(self.path, mounts.read_text()) if mounts.exists() else None
+        kind = network_filesystem(self.path.resolve(), mounts.read_text()) if mounts.exists() else None
         if kind is not None:
             msg = f"{self.path} is on a network filesystem ({kind}), where SQLite loses data; use PostgreSQL"
             raise UsageError(msg)

@@ -199,12 +199,13 @@ def _on_claim(database: Database, machine: Machine) -> list[str]:
 
 def _doors_postgres(table: str, due: str, free: str, now: str) -> str:
     # `me` holds a key-share lock on the worker's own row: a reaper, which wants FOR UPDATE, cannot free this
-    # worker's units between this claim and its commit.
+    # worker's units between this claim and its commit. LIMIT 1 makes the planner ask gate by gate: an EXISTS it
+    # would turn round into one scan over all that is due.
     return f"""moment AS MATERIALIZED (SELECT {now} AS now),
 me AS MATERIALIZED (SELECT id FROM worker WHERE id = :worker AND reaped_at IS NULL FOR KEY SHARE),
-doors AS MATERIALIZED (SELECT g.gate_id FROM gate g
+doors AS MATERIALIZED (SELECT g.gate_id FROM gate g CROSS JOIN LATERAL (
+    SELECT FROM {table} d WHERE d.gate_id = g.gate_id AND d.{due} <= (SELECT now FROM moment) AND {free} LIMIT 1) AS waiting
   WHERE EXISTS (SELECT 1 FROM me) AND (g.closed_until IS NULL OR g.closed_until <= (SELECT now FROM moment))
-    AND EXISTS (SELECT 1 FROM {table} d WHERE d.gate_id = g.gate_id AND d.{due} <= (SELECT now FROM moment) AND {free})
   ORDER BY (g.gate_id > :gate) DESC, g.gate_id)"""
 
 
@@ -247,16 +248,27 @@ def least_due_behind_open_gates(database: Database, machine: Machine) -> str:
 
 
 def release(database: Database, machine: Machine) -> str:
-    """Give claimed units back; those whose step had begun count a crash."""
+    """Give claimed units back; those whose step had begun count a crash.
+
+    One version further the claim is still the same: an intent was committed whose answer nobody waited for.
+    """
     types: dict[str, SqlType] = {
         "unit_id": TEXT,
         "version": sa.BigInteger(),
         "begun": sa.BigInteger(),
     }
+    # COALESCE keeps the planners from the index on `claimed_by`: they would read the whole batch for every unit held.
     return (
         f"UPDATE {machine.table} AS t SET claimed_by = NULL, version = t.version + 1, crashes = t.crashes + n_begun"
-        f" FROM {batch(database, types)} WHERE t.unit_id = n_unit_id AND t.version = n_version AND t.claimed_by = :worker"
+        f" FROM {batch(database, types)} WHERE t.unit_id = n_unit_id AND t.version BETWEEN n_version AND n_version + 1"
+        " AND COALESCE(t.claimed_by, '') = :worker"
     )
+
+
+def suspects(database: Database, table: str, limit: int) -> str:
+    """The workers of the batch once for every unit they hold that one more crash would park."""
+    source = batch(database, {"unit_id": TEXT})
+    return f"SELECT claimed_by FROM {table} WHERE claimed_by IN (SELECT n_unit_id FROM {source}) AND crashes >= {limit - 1}"
 
 
 def free(database: Database, table: str, limit: int) -> str:

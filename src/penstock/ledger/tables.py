@@ -11,12 +11,20 @@ from datetime import date, datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
+from penstock.errors import MachineError
 from penstock.ledger.columns import Document, Instant, column_specs, python_type, sql_type
 from penstock.machine import Machine
 from penstock.unit import NO_GATE, field_types
 
 SCHEMA_VERSION = 1
+# No column may need quotes, in either database: the kernel's statements write names as they are.
+_SQLITE_RESERVED = (
+    *("add", "alter", "autoincrement", "commit", "delete", "drop", "escape", "exists", "index", "insert", "raise"),
+    *("set", "transaction", "update", "values"),
+)
+_RESERVED = RESERVED_WORDS.union(_SQLITE_RESERVED)
 kernel = sa.MetaData()
 
 _HOT: dict[str, Any] = {"postgresql_with": {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.02}}
@@ -107,7 +115,8 @@ def transition_log(dialect: str) -> sa.Table:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("at", Instant, nullable=False),
         sa.Column("data", Document),
-        *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else ()),
+        # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others.
+        *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
         sqlite_autoincrement=True,
     )
     if dialect == "postgresql":
@@ -182,6 +191,9 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
 
 
 def _column(machine: Machine, name: str, annotation: Any, spec: Any, dialect: str) -> sa.Column[Any]:
+    if machine.column(name) in _RESERVED:
+        msg = f"machine {machine.name!r}: column {machine.column(name)!r} is a reserved word of SQL; choose another"
+        raise MachineError(msg)
     kind, optional = python_type(annotation)
     extras: list[Any] = []
     default: Any = spec.server_default if spec else None
@@ -201,9 +213,7 @@ def _column(machine: Machine, name: str, annotation: Any, spec: Any, dialect: st
 
 
 def _checks(machine: Machine, dialect: str) -> list[sa.CheckConstraint]:
-    states = ", ".join(f"'{s}'" for s in machine.states)
     checks = {
-        "status_known": f"status IN ({states})",
         "unit_id_is_key": _unit_id_check(machine, dialect),
         **(_time_checks(machine) if dialect == "sqlite" else {}),
         **machine.checks,
@@ -213,7 +223,10 @@ def _checks(machine: Machine, dialect: str) -> list[sa.CheckConstraint]:
 
 def _time_checks(machine: Machine) -> dict[str, str]:
     """SQLite has no type for instants and dates; a value in another form would sort wrongly and could not be read."""
-    forms = {datetime: ("instant", "strftime('%Y-%m-%dT%H:%M:%fZ', {0})"), date: ("date", "date({0})")}
+    forms: dict[type, tuple[str, str]] = {
+        datetime: ("instant", "strftime('%Y-%m-%dT%H:%M:%fZ', {0})"),
+        date: ("date", "date({0})"),
+    }
     checks = {}
     for name, annotation in field_types(machine.unit).items():
         if (form := forms.get(python_type(annotation)[0])) is not None:

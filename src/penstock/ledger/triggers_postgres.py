@@ -24,16 +24,12 @@ BEGIN
   RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE = 'penstock: ' || TG_ARGV[0];
 END $body$""",
         "penstock_refuse_move": """CREATE OR REPLACE FUNCTION penstock_refuse_move() RETURNS trigger LANGUAGE plpgsql AS $body$
-DECLARE text_ text; key_changed boolean;
+DECLARE text_ text;
 BEGIN
-  SELECT bool_or(to_jsonb(NEW) -> k IS DISTINCT FROM to_jsonb(OLD) -> k) INTO key_changed
-    FROM unnest(string_to_array('unit_id, ' || TG_ARGV[1], ', ')) AS k;
-  IF key_changed THEN
-    text_ := TG_ARGV[0] || ': the key of a unit (' || TG_ARGV[1] || ') cannot be changed';
-  ELSIF NEW.status = ANY (string_to_array(TG_ARGV[2], ', ')) THEN
+  IF NEW.status = ANY (string_to_array(TG_ARGV[1], ', ')) THEN
     text_ := TG_ARGV[0] || ' cannot go from ' || OLD.status || ' to ' || NEW.status;
   ELSE
-    text_ := TG_ARGV[0] || ' has no such state; its states are ' || TG_ARGV[2];
+    text_ := TG_ARGV[0] || ' has no such state; its states are ' || TG_ARGV[1];
   END IF;
   RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE = 'penstock: ' || text_;
 END $body$""",
@@ -101,7 +97,7 @@ def machine_functions(machine: Machine) -> dict[str, str]:
 
 
 def machine_triggers(machine: Machine) -> dict[str, tuple[str, str]]:
-    """Name to (table, statement): one trigger per event of the machine's table."""
+    """Name to (table, statement): the triggers of the machine's table."""
     name, table = machine.name, machine.table
 
     def history(event: str, tables: str, function: str) -> tuple[str, str]:
@@ -111,6 +107,7 @@ def machine_triggers(machine: Machine) -> dict[str, tuple[str, str]]:
     return {
         f"penstock_{name}_birth": history("INSERT", "NEW TABLE AS born", f"penstock_{name}_birth"),
         f"penstock_{name}_guard": (table, _guard(machine)),
+        f"penstock_{name}_key": (table, _key(machine)),
         f"penstock_{name}_history": history("UPDATE", "OLD TABLE AS was NEW TABLE AS now_", f"penstock_{name}_history"),
         f"penstock_{name}_death": history("DELETE", "OLD TABLE AS gone", f"penstock_{name}_death"),
         f"penstock_{name}_truncate": (
@@ -151,8 +148,6 @@ END """
 
 
 def _guard(machine: Machine) -> str:
-    keys = ("unit_id", *machine.unit.key)
-    same_key = " AND ".join(f"NEW.{k} IS NOT DISTINCT FROM OLD.{k}" for k in keys)
     sources: dict[str, list[str]] = {}
     for source, target in machine.pairs:
         if source != target:
@@ -161,10 +156,15 @@ def _guard(machine: Machine) -> str:
         ["NEW.status IS NOT DISTINCT FROM OLD.status"]
         + [f"(OLD.status = '{s}' AND NEW.status IN ({', '.join(targets)}))" for s, targets in sources.items()]
     )
-    columns = ", ".join(dict.fromkeys(("status", *keys)))
-    return f"""BEFORE UPDATE OF {columns} ON {machine.table} FOR EACH ROW
-WHEN ((({same_key}) AND ({legal})) IS NOT TRUE)
-EXECUTE FUNCTION penstock_refuse_move('{machine.name}', '{", ".join(machine.unit.key)}', '{", ".join(machine.states)}')"""
+    return f"""BEFORE UPDATE OF status ON {machine.table} FOR EACH ROW WHEN (({legal}) IS NOT TRUE)
+EXECUTE FUNCTION penstock_refuse_move('{machine.name}', '{", ".join(machine.states)}')"""
+
+
+def _key(machine: Machine) -> str:
+    keys = ("unit_id", *machine.unit.key)
+    same = " AND ".join(f"NEW.{k} IS NOT DISTINCT FROM OLD.{k}" for k in keys)
+    return f"""BEFORE UPDATE OF {", ".join(keys)} ON {machine.table} FOR EACH ROW WHEN (NOT ({same}))
+EXECUTE FUNCTION penstock_refuse('{machine.name}: the key of a unit ({", ".join(machine.unit.key)}) cannot be changed')"""
 
 
 def _history(machine: Machine) -> str:

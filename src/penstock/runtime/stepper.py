@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 
 from penstock.clock import Clock
-from penstock.errors import BrokenFlow, Fatal, InDoubt, LedgerUnavailable, Throttled
+from penstock.errors import BrokenFlow, Fatal, InDoubt, LedgerUnavailable, Rejected, Throttled
+from penstock.ledger.columns import readable
 from penstock.ledger.commit import Lost, Refused, Result
 from penstock.ledger.entries import Entry, Preparer
-from penstock.ledger.session import Session
+from penstock.ledger.session import CRASH_LIMIT, Session
 from penstock.outcome import Act, Look, Outcome, Wait
-from penstock.retry import THROTTLE_POLICY
 from penstock.runtime.committer import GroupCommitter
 from penstock.runtime.executor import Executor
 from penstock.runtime.flow import Flow, Io
-from penstock.runtime.steps import crashed, failed, where
+from penstock.runtime.steps import crashed, failed, spent, throttle, where
 from penstock.unit import NO_GATE, Unit, replace
 
 log = structlog.get_logger()
@@ -34,6 +35,8 @@ AnyFlow = Flow[Any, Any, Any]
 _MAX_TURNS = 100
 _ENDLESS = f"decide took more than {_MAX_TURNS} turns over one claim"
 _TURN_SECONDS = 0.01
+_LAST_CHANCE = CRASH_LIMIT - 1
+_SUSPECT_SPACING = timedelta(seconds=1)
 _FATAL_SECONDS = 10 * 365 * 86_400.0
 
 
@@ -58,6 +61,7 @@ class Held:
     begun: bool = False
     task: asyncio.Task[None] | None = None
     started: float = math.inf
+    overdue: bool = False
 
 
 class Stepper:
@@ -104,17 +108,38 @@ class Stepper:
     def take(self, units: Sequence[Unit]) -> None:
         """Start work on freshly claimed units; siblings (see `Flow.batch_by`) step together."""
         groups: dict[Any, list[Held]] = {}
+        suspects: list[Held] = []
         for unit in units:
             name = self._names[type(unit)]
             flow = self._flows[name]
             held = Held(unit, flow)
             self.held[name, unit.unit_id] = held
-            if flow.batch_by is None:
+            if unit.crashes >= _LAST_CHANCE:
+                suspects.append(held)
+            elif flow.batch_by is None:
                 self._ready.append(held)
             else:
                 groups.setdefault((name, getattr(unit, flow.batch_by)), []).append(held)
         self._ready.extend(groups.values())
+        if suspects:
+            self._isolate(suspects)
         self._spawn()
+
+    def _isolate(self, suspects: list[Held]) -> None:
+        """Step a unit that may kill its worker only while no other such unit is held; put the others off.
+
+        Whatever a dying worker holds counts a crash. Were suspects held together, harmless ones would be parked with
+        the one that kills.
+        """
+        others = any(h.unit.crashes >= _LAST_CHANCE and h not in suspects for h in self.held.values())
+        if len(suspects) == 1 and not others:
+            self._ready.append(suspects if suspects[0].flow.batch_by else suspects[0])
+            return
+        now = self._io.now()
+        for turn, held in enumerate(suspects, start=int(others)):
+            after = replace(held.unit, due_at=now + turn * _SUSPECT_SPACING)
+            reason = f"waits to be stepped alone: it was in {held.unit.crashes} steps that did not end"
+            self._submit(held, Outcome(held.unit, after, reason, uncharged=True))
 
     def unstarted(self) -> list[Unit]:
         """Take back the units whose step has not started; the caller releases them."""
@@ -129,23 +154,30 @@ class Stepper:
         now = self._clock.elapsed()
         for held in self.held.values():
             if held.task is not None and now - held.started > held.flow.deadline.total_seconds():
-                held.task.cancel("deadline")
+                held.overdue = True
+                held.task.cancel()
 
     def halt(self) -> None:
         """The lease may be over: stop every running step and start none, until `resume`."""
         if not self._halted:
             self._halted = True
             for task in self.tasks:
-                task.cancel("halt")
+                task.cancel()
 
-    def resume(self) -> list[Unit]:
-        """The lease holds after all: go on. Returns the interrupted units, for the caller to release."""
+    def interrupted(self) -> list[Unit]:
+        """What `halt` interrupted. The caller releases it, and then calls `resume`."""
+        return [h.unit for h in self._interrupted]
+
+    def resume(self) -> None:
+        """The lease holds after all: go on.
+
+        Until here the interrupted units count as held, so that nobody takes them for units that were claimed unheard.
+        """
         self._halted = False
-        interrupted, self._interrupted = self._interrupted, []
-        for held in interrupted:
+        for held in self._interrupted:
             self._forget(held)
+        self._interrupted = []
         self._spawn()
-        return [h.unit for h in interrupted]
 
     def _spawn(self) -> None:
         """Start one more runner; each runner starts the next, so quick steps never pay for a task of their own."""
@@ -174,8 +206,9 @@ class Stepper:
                         for held in item:
                             held.task, held.started = task, now
                         await self._step_together(item)
-                except asyncio.CancelledError as cancelled:
-                    self._cancelled([item] if isinstance(item, Held) else item, cancelled)
+                except asyncio.CancelledError:
+                    if not self._cancelled([item] if isinstance(item, Held) else item):
+                        raise
                 if self._clock.elapsed() > turn:
                     await asyncio.sleep(0)
                     turn = self._clock.elapsed() + _TURN_SECONDS
@@ -183,35 +216,49 @@ class Stepper:
             self._running -= 1
             self._spawn()
 
-    def _cancelled(self, group: list[Held], cancelled: asyncio.CancelledError) -> None:
-        """A deadline ends in doubt, a halt is kept for later; any other cancellation ends the runner."""
-        mine = [h for h in group if h.task is asyncio.current_task()]
-        if "deadline" in cancelled.args:
+    def _cancelled(self, group: list[Held]) -> bool:
+        """A halt is kept for later, a deadline ends in doubt; False for a cancellation that ends the runner.
+
+        One that nobody asked for came out of the handler itself: a bug like any other exception.
+        """
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - runners are tasks
+        mine = [h for h in group if h.task is task]
+        if self._halted:
+            self._interrupted += mine
+        elif any(h.overdue for h in mine):
             for held in mine:
                 limit = held.flow.deadline.total_seconds()
                 self._fail(held, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
-        elif "halt" in cancelled.args:
-            self._interrupted += mine
+        elif not task.cancelling():
+            for held in mine:
+                self._fail(held, BrokenFlow("the step was cancelled from within"))
         else:
-            raise cancelled
+            return False
+        while task.uncancel():
+            """The runner goes on with the next unit."""
+        return True
 
     async def _step(self, held: Held) -> None:
         """Decide, look at most once, act; and again while the flow keeps its claim."""
-        flow, seen = held.flow, None
+        flow, seen, looked = held.flow, None, False
         try:
             for _ in range(_MAX_TURNS):
                 decision = flow.decide(held.unit, self._io.now(), flow.settings, seen)
                 if type(decision) is Act:
+                    if decision.spends and spent(flow.machine, held.unit):
+                        self._give_up(held, decision)
+                        return
                     held.begun = True
                     outcome = await flow.act(decision.what, held.unit, seen, self._io)
-                    if not outcome.keep_claim:
+                    if type(outcome) is not Outcome or not outcome.keep_claim:
                         self._submit(held, outcome)
                         return
                     if not await self._keep(held, outcome):
                         return
-                    seen = None
-                elif type(decision) is Look and seen is None:
-                    held.begun = True
+                    seen, looked = None, False
+                elif type(decision) is Look and not looked:
+                    held.begun = looked = True
                     seen = await flow.look(held.unit, self._io)
                 else:
                     self._wait(held, decision)
@@ -235,6 +282,10 @@ class Stepper:
         for held in group:
             self._fail(held, BrokenFlow(_ENDLESS))
 
+    def _give_up(self, held: Held, decision: Act) -> None:
+        """The last call was in doubt, a look has settled it, and there are no calls left."""
+        self._fail(held, Rejected(f"all retries are used up, and it was decided: {decision.reason}"))
+
     def _wait(self, held: Held, decision: object) -> None:
         if type(decision) is Wait:
             after = replace(held.unit, due_at=decision.until)
@@ -254,7 +305,9 @@ class Stepper:
             except Exception as error:  # noqa: BLE001 - a handler's bug must not end the worker
                 self._fail(held, error)
                 continue
-            if type(decision) is Act:
+            if type(decision) is Act and decision.spends and spent(flow.machine, held.unit):
+                self._give_up(held, decision)
+            elif type(decision) is Act:
                 acts.setdefault(decision.what, []).append(held)
             elif type(decision) is Look and held not in seen:
                 looks.append(held)
@@ -286,7 +339,7 @@ class Stepper:
                 await self._failed(group, error)
                 continue
             for held, outcome in pairs:
-                if not outcome.keep_claim:
+                if type(outcome) is not Outcome or not outcome.keep_claim:
                     self._submit(held, outcome)
                 elif await self._keep(held, outcome):
                     kept.append(held)
@@ -297,7 +350,11 @@ class Stepper:
         entry = self._entry(held, outcome)
         if entry is None:
             return False
+        # The deadline is for the handler: what the ledger takes, or its absence, is not counted.
+        begun, held.started = held.started, math.inf
+        asked = self._clock.elapsed()
         answer = await self._committer.commit(entry)
+        held.started = begun + self._clock.elapsed() - asked
         if isinstance(answer, (Lost, Refused)):
             self._settle(held, answer, None)
             return False
@@ -308,13 +365,12 @@ class Stepper:
         """A failed call: a throttle or a fatal error closes the door before the units go back."""
         gates = {h.unit.gate_id for h in group} - {NO_GATE}
         if gates and isinstance(error, (Throttled, Fatal)):
-            seconds = _FATAL_SECONDS
-            if isinstance(error, Throttled):
-                plain = THROTTLE_POLICY.delay(0, self._io.rng).total_seconds()
-                seconds = plain if error.retry_after is None else error.retry_after
+            fatal = isinstance(error, Fatal)
+            seconds = throttle(error, self._io.rng).total_seconds() if isinstance(error, Throttled) else _FATAL_SECONDS
             for gate in sorted(gates):
+                close = functools.partial(self._session.close_gate, gate, seconds, readable(str(error)), alert=fatal)
                 try:
-                    await self._executor.run(self._session.close_gate, gate, seconds, str(error))
+                    await self._executor.run(close)
                 except LedgerUnavailable as away:
                     log.warning("ledger.away", error=str(away))
         for held in group:
@@ -336,6 +392,8 @@ class Stepper:
     def _entry(self, held: Held, outcome: Outcome[Any]) -> Entry | None:
         """The outcome checked and put behind its door; one that breaks the rules counts as a crash and is None."""
         try:
+            if not isinstance(outcome, Outcome) or outcome.before is not held.unit:
+                raise BrokenFlow(f"a step returns the outcome of its own unit, not {outcome!r:.200}")  # noqa: TRY301
             if held.flow in self._doors:
                 gate = held.flow.door(outcome.after).gate_id
                 if gate != outcome.after.gate_id:
@@ -351,7 +409,14 @@ class Stepper:
         outcome = crashed(machine, held.unit, error, self._io.now(), self._io.rng)
         entry = self._preparer.entry(outcome, self._session.identity.id)
         held.task = None
-        self._committer.submit(entry, lambda _: self._drop(held, None))
+
+        def noted(result: Result) -> None:
+            if isinstance(result, Refused):
+                # Not even the crash can be written: the ledger is not what this program takes it for.
+                raise result.error
+            self._drop(held, None)
+
+        self._committer.submit(entry, noted)
 
     def _settle(self, held: Held, result: Result, soon: float | None) -> None:
         if isinstance(result, Refused):

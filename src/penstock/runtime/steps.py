@@ -8,29 +8,37 @@ from typing import Any
 
 from penstock.clock import Rng
 from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient
+from penstock.ledger.columns import readable
 from penstock.ledger.session import CRASH_LIMIT
 from penstock.machine import Machine
 from penstock.outcome import Event, Outcome
-from penstock.retry import RetryPolicy
-from penstock.unit import Unit, replace
+from penstock.retry import THROTTLE_POLICY, RetryPolicy
+from penstock.unit import NO_GATE, Unit, replace
 
+_LONGEST_WAIT = timedelta(days=366)
 _CRASH_POLICY = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(seconds=64))
 
 
 def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:
     """The outcome of a failed step: retry, dead letter, park or wait, as the machine's `on_error` says."""
     rules = machine.on_error
+    text = readable(f"{type(error).__name__}: {error}")
+    stay = unit.status if rules is None or rules.retry is None else type(unit.status)(rules.retry)
+    if isinstance(error, Fatal) and unit.gate_id == NO_GATE:
+        return _park(machine, unit, text, now)
+    if isinstance(error, (Throttled, Fatal)):
+        # Nobody is charged: the gate is closed, the unit keeps its attempts and its schedule. Where there is no
+        # gate to close, the unit itself waits.
+        due = now + throttle(error, rng) if isinstance(error, Throttled) and unit.gate_id == NO_GATE else unit.due_at
+        return Outcome(unit, replace(unit, status=stay, due_at=due), text, uncharged=True)
     if rules is None or not isinstance(error, StepError):
         return crashed(machine, unit, error, now, rng)
-    text = f"{type(error).__name__}: {error}"
-    stay = unit.status if rules.retry is None else type(unit.status)(rules.retry)
-    if isinstance(error, (Throttled, Fatal)):
-        # Nobody is charged: the gate is closed, the unit keeps its attempts and its schedule.
-        return Outcome(unit, replace(unit, status=stay), text)
-    if isinstance(error, (Transient, InDoubt)) and not rules.policy.exhausted(unit.attempts):
+    # A call whose answer is unknown is never given up unseen: past its retries it may still look, until that works.
+    doubtful = isinstance(error, InDoubt) or spent(machine, unit)
+    if isinstance(error, (Transient, InDoubt)) and (doubtful or not rules.policy.exhausted(unit.attempts)):
         due = now + rules.policy.delay(unit.attempts, rng)
-        after = replace(unit, status=stay, attempts=unit.attempts + 1, due_at=due)
-        return Outcome(unit, after, text)
+        attempts = min(unit.attempts, rules.policy.max_retries) + 1
+        return Outcome(unit, replace(unit, status=stay, attempts=attempts, due_at=due), text)
     if rules.dead is not None:
         after = replace(unit, status=type(unit.status)(rules.dead), due_at=None)
         why = text if isinstance(error, Rejected) else f"{text} (after {unit.attempts} retries)"
@@ -38,9 +46,21 @@ def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: R
     return _park(machine, unit, text, now)
 
 
+def spent(machine: Machine, unit: Unit) -> bool:
+    """Whether the unit has made all its calls: only what spends none may still be done with it."""
+    return machine.on_error is not None and unit.attempts > machine.on_error.policy.max_retries
+
+
+def throttle(error: Throttled, rng: Rng) -> timedelta:
+    """How long a throttle asks everybody to wait."""
+    if error.retry_after is None:
+        return THROTTLE_POLICY.delay(0, rng)
+    return min(timedelta(seconds=error.retry_after), _LONGEST_WAIT)
+
+
 def crashed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:
     """A bug in a handler, or an outcome the database refuses: tried again a little later, parked at the third."""
-    text = f"{type(error).__name__}: {error}"
+    text = readable(f"{type(error).__name__}: {error}")
     crashes = unit.crashes + 1
     if crashes >= CRASH_LIMIT:
         return _park(machine, unit, f"{text} ({crashes} times in a row)", now, crashes)
@@ -51,7 +71,8 @@ def crashed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: 
 def _park(machine: Machine, unit: Unit, text: str, now: datetime, crashes: int | None = None) -> Outcome[Any]:
     count = unit.crashes if crashes is None else crashes
     after = replace(unit, parked_at=now, parked_reason=text, crashes=count)
-    return Outcome(unit, after, text, events=[_alert(machine, unit, "unit.parked", "critical", text)])
+    alert = _alert(machine, unit, "unit.parked", "critical", text)
+    return Outcome(unit, after, text, events=[alert], uncharged=True)
 
 
 def _alert(machine: Machine, unit: Unit, kind: str, severity: Any, text: str) -> Event:

@@ -19,7 +19,7 @@ from typing import TypeVar
 import structlog
 
 from penstock.clock import Rng
-from penstock.errors import LedgerUnavailable
+from penstock.errors import LedgerUnavailable, UsageError
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.session import LEASE_MS, Idle, Session
 from penstock.runtime.committer import GroupCommitter
@@ -62,6 +62,9 @@ class Worker:
     ) -> None:
         self.ledger = ledger
         self.flows = {flow.machine.name: flow for flow in flows}
+        if len(self.flows) != len(flows):
+            msg = "two flows drive the same machine; a worker has one flow for each"
+            raise UsageError(msg)
         self.settings = settings or WorkerSettings()
         self.counts = Counts()
         self._executor = executor or ThreadExecutor()
@@ -81,6 +84,10 @@ class Worker:
     def stop(self) -> None:
         """Finish or give back what is held, then let `run` return."""
         self._stop.set()
+
+    def poke(self) -> None:
+        """Look for work now, however long the worker meant to sleep: somebody in this process made units due."""
+        self._poke.set()
 
     async def run(self) -> None:
         """Work until `stop`. Raises what cannot be worked around, such as a corrupt ledger."""
@@ -126,6 +133,7 @@ class Worker:
                 claiming.cancel()
                 await self._wind_down(session, stepper, committer, committing)
         finally:
+            stepper.halt()
             everything = [*helpers, *stepper.tasks]
             for task in everything:
                 task.cancel()
@@ -189,9 +197,10 @@ class Worker:
                 self.counts.lost += len(stepper.held)
                 return
             kept = asked
-            interrupted = [(unit, True) for unit in stepper.resume()]
+            interrupted = [(unit, True) for unit in stepper.interrupted()]
             if interrupted:
                 await self._patiently(functools.partial(session.release, interrupted))
+            stepper.resume()
 
     async def _claims(self, session: Session, stepper: Stepper) -> None:
         """Claim while there is room and something is due; otherwise sleep until the ledger says."""
@@ -211,27 +220,34 @@ class Worker:
             if await self._claim(session, stepper, asked):
                 continue
             self._backlog = False
-            if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
-                unknown_at = self._clock.elapsed()
-                await self._quietly(session.park_unknown)
-            idle = await self._quietly(session.idle)
-            await self._sleep(idle)
-            if idle is not None and idle.lease is not None and idle.lease <= 0:
-                reaped_at = -math.inf
+            over = False
+            while not over:
+                if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
+                    unknown_at = self._clock.elapsed()
+                    await self._quietly(session.park_unknown)
+                idle = await self._quietly(session.idle)
+                if idle is not None and idle.lease is not None and idle.lease <= 0:
+                    reaped_at = -math.inf
+                over = await self._sleep(idle)
 
-    async def _sleep(self, idle: Idle | None) -> None:
+    async def _sleep(self, idle: Idle | None) -> bool:
+        """Sleep until the ledger says; False when the time was up before, and asking again is all there is to do."""
         if idle is not None:
             skew = idle.now - self._clock.now()
             self._skew = skew if abs(skew) > _SKEW else timedelta()
-        seconds = 1.0 if idle is None else idle.seconds()
-        if self.settings.idle_seconds is not None:
-            seconds = min(self.settings.idle_seconds, math.inf if seconds is None else seconds)
+        wanted = 1.0 if idle is None else idle.seconds()
+        seconds, longest = wanted, self.settings.idle_seconds
+        if longest is not None:
+            seconds = min(longest, math.inf if wanted is None else wanted)
         if seconds is not None:
             # What is due but taken by others first would have us ask again at once: never faster than this.
             seconds = max(seconds, 0.005)
         self._sleeping_until = math.inf if seconds is None else self._clock.elapsed() + seconds
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._poke.wait(), seconds)
+        if idle is None or self._poke.is_set():
+            return True
+        return wanted is not None and seconds is not None and wanted <= seconds
 
     def _freed(self, soon: float | None) -> None:
         """A unit was settled: claim again if more was waiting, or wake earlier for what it made due."""

@@ -1,0 +1,129 @@
+"""What was measured, and what the floors say to it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks import contenders
+from benchmarks.contenders import Contender
+
+Line = dict[str, Any]
+Pick = Callable[[Sequence[float]], float]
+
+
+@dataclass(slots=True)
+class Results:
+    """The JSON lines of all programs."""
+
+    rates: dict[Contender, list[Line]] = field(default_factory=dict)
+    waits: dict[str, list[Line]] = field(default_factory=dict)
+    memory: dict[str, Line] = field(default_factory=dict)
+    claims: dict[str, Line] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One figure against its floor or, where `at_most`, its ceiling. No limit: shown for orientation."""
+
+    what: str
+    value: float
+    unit: str = "x"
+    medians: float | None = None
+    limit: float | None = None
+    at_most: bool = False
+    goal: float | None = None
+
+    @property
+    def wanted(self) -> str:
+        if self.limit is None:
+            return "-"
+        text = f"{'≤' if self.at_most else '≥'} {_figure(self.limit)} {self.unit}"
+        return f"{text} (goal {_figure(self.goal)})" if self.goal else text
+
+    @property
+    def measured(self) -> str:
+        """Rounded against us, so that a miss never reads like a pass."""
+        rounded = (math.ceil if self.at_most else math.floor)(self.value * 100) / 100
+        return f"{rounded:.2f} {self.unit}"
+
+    @property
+    def verdict(self) -> str:
+        if self.limit is None:
+            return "-"
+        met = self.value <= self.limit if self.at_most else self.value >= self.limit
+        if met and self.goal:
+            return "pass, goal reached" if self.value >= self.goal else "pass"
+        return "pass" if met else "miss"
+
+
+def _figure(value: float) -> str:
+    return f"{value:g}"
+
+
+def values(lines: Sequence[Line], name: str = "per_second") -> list[float]:
+    return [float(line[name]) for line in lines]
+
+
+def checks(results: Results) -> list[Check]:
+    """Every floor of which both sides were measured."""
+    found = [
+        *_rate_checks(results),
+        *_waits_checks(results),
+        *_claims_checks(results),
+    ]
+    for database, line in results.memory.items():
+        what = f"{database}: worker's memory, drift over {line['items']:,} units"
+        found.append(Check(what, line["drift_mb"], "MB", limit=20, at_most=True))
+    return found
+
+
+def _rate_checks(results: Results) -> list[Check]:
+    known = contenders
+    pairs: list[tuple[Contender, Contender, float | None, float | None]] = [
+        (known.OURS_POSTGRES, known.PGQUEUER, 1.2, 1.5),
+        (known.OURS_POSTGRES, known.PROCRASTINATE, 30, None),
+        (known.OURS_POSTGRES, known.PROCRASTINATE_ONE, None, None),
+        (known.OURS_POSTGRES, known.DBOS, 30, None),
+        (known.OURS_POSTGRES_TWO, known.OURS_POSTGRES, 1, None),
+        (known.OURS_SQLITE, known.HUEY, 12, None),
+        (known.OURS_SQLITE, known.HUEY_RESULTS, None, None),
+    ]
+    found = []
+    for ours, other, limit, goal in pairs:
+        if results.rates.get(ours) and results.rates.get(other):
+            mine, theirs = values(results.rates[ours]), values(results.rates[other])
+            what = f"{ours.database}: {ours.name} / {'one' if other.ours else other.name}"
+            medians = _ratio(statistics.median, mine, theirs)
+            found.append(Check(what, _ratio(max, mine, theirs), "x", medians, limit, goal=goal))
+    return found
+
+
+def _waits_checks(results: Results) -> list[Check]:
+    found = []
+    for database, lines in results.waits.items():
+        mine, bare = values(lines), values(lines, "bare_per_second")
+        what = f"{database}: {lines[0]['concurrency']:,} waits of {lines[0]['wait_ms']} ms / bare asyncio"
+        found.append(Check(what, _ratio(max, mine, bare), "x", _ratio(statistics.median, mine, bare), 0.9))
+    return found
+
+
+def _claims_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.claims.items():
+        rows = line["rows"]
+        for what, state in (
+            (f"{rows['large']:,} rows / {rows['small']:,}", "large"),
+            (f"{rows['closed']:,} due behind closed gates / none", "closed"),
+        ):
+            worse = max(line[state][m] / line["small"][m] for m in ("claim_ms", "statement_ms"))
+            found.append(Check(f"{database}: claim latency, {what}", worse, limit=2, at_most=True))
+    return found
+
+
+def _ratio(pick: Pick, mine: Sequence[float], theirs: Sequence[float]) -> float:
+    return pick(mine) / pick(theirs)

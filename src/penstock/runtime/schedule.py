@@ -1,0 +1,212 @@
+"""Schedules: one unit per periodic job, so that any number of processes make one tick and runs never overlap.
+
+A schedule is a driven unit like any other: when it is due a worker claims it, runs its job as the step, and commits what
+the job came to together with the next tick. Ticks missed while nobody was there come to one run. A job that fails is
+told by an alert and tried again at the next tick; it never stops ticking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TypeAlias
+
+from penstock.cadence import Cadence, Window, parse_span, parse_time, parse_zone
+from penstock.errors import IllegalMove, UsageError
+from penstock.ledger.columns import readable
+from penstock.ledger.ledger import Ledger
+from penstock.machine import Actor, Edge, Machine
+from penstock.outcome import Act, Birth, Decision, Event, Move, Outcome, Wait, Write
+from penstock.runtime.flow import Flow, Io
+from penstock.unit import Ref, Unit, replace
+
+_CRITICAL_FROM = 3
+
+
+class S(StrEnum):
+    """Active ticks; paused and retired rest, one by a person's wish and one because nobody wants it any more."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    RETIRED = "retired"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Unit):
+    """A periodic job: what, how often, in which hours of which time zone, and how the last run went."""
+
+    key = ("name",)
+    status: S = S.ACTIVE
+    name: str
+    job: str
+    every: str | None = None
+    at: list[str] | None = None
+    time_zone: str = "UTC"
+    window: str | None = None
+    jitter: str | None = None
+    settings_version: str = ""
+    last_tick_at: datetime | None = None
+    last_error: str | None = None
+    failures: int = 0
+
+
+machine = Machine(
+    "schedule",
+    Schedule,
+    births={S.ACTIVE},
+    edges=[
+        Edge(S.ACTIVE, S.PAUSED, "pause", {Actor.OPERATOR}),
+        Edge(S.PAUSED, S.ACTIVE, "resume", {Actor.OPERATOR}),
+        Edge(S.ACTIVE, S.RETIRED, "retire", {Actor.SCHEDULER, Actor.OPERATOR}),
+        Edge(S.RETIRED, S.ACTIVE, "want", {Actor.SCHEDULER}),
+    ],
+    tracked=("settings_version",),
+)
+
+
+def cadence_of(schedule: Schedule) -> Cadence:
+    """The schedule's cadence. Raises UsageError that says which part cannot be read."""
+    zone = parse_zone(schedule.time_zone)
+    window = None
+    if schedule.window is not None:
+        start, dash, end = schedule.window.partition("-")
+        if not dash:
+            msg = f"{schedule.window!r} is not a window; write two times of day, for example 03:00-06:00"
+            raise UsageError(msg)
+        window = Window(parse_time(start), parse_time(end), zone)
+    return Cadence(
+        every=parse_span(schedule.every) if schedule.every else None,
+        at=[parse_time(t) for t in schedule.at or ()],
+        zone=zone,
+        window=window,
+        jitter=parse_span(schedule.jitter) if schedule.jitter else timedelta(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a run came to; it commits with the schedule's next tick."""
+
+    reason: str
+    writes: Sequence[Write] = ()
+    also: Sequence[Birth | Move] = ()
+    events: Sequence[Event] = ()
+    #: Come back at once: there was more to do than one run should carry.
+    again: bool = False
+
+
+Job: TypeAlias = Callable[[Schedule, Io], Awaitable[JobResult]]
+
+
+def decide(schedule: Schedule, now: datetime, settings: None, seen: None) -> Decision:  # noqa: ARG001 - one shape
+    """Run an active schedule that is due; leave every other alone."""
+    if schedule.status is not S.ACTIVE:
+        return Wait(None, f"the schedule is {schedule.status}")
+    if schedule.due_at is not None and schedule.due_at > now:
+        return Wait(schedule.due_at, "not due yet")
+    return Act("run", f"the tick of {schedule.job} is due")
+
+
+class Schedules(Flow[Schedule, None, None]):
+    """Runs the jobs of a program, by name."""
+
+    machine = machine
+    decide = staticmethod(decide)
+    deadline = timedelta(hours=1)
+
+    def __init__(self, jobs: Mapping[str, Job]) -> None:
+        super().__init__(None)
+        self._jobs = jobs
+
+    async def act(self, what: str, unit: Schedule, seen: None, io: Io) -> Outcome[Schedule]:  # noqa: ARG002
+        started = io.now()
+        try:
+            job = self._jobs.get(unit.job)
+            if job is None:
+                msg = f"this program has no job {unit.job!r}; it has {', '.join(sorted(self._jobs)) or 'none'}"
+                raise UsageError(msg)
+            result = await job(unit, io)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a job, the schedule goes on ticking
+            return _failed(unit, error, started, io.now())
+        due = started if result.again else cadence_of(unit).next_after(io.now(), unit.name)
+        after = replace(unit, due_at=due, last_tick_at=started, last_error=None, failures=0)
+        return Outcome(unit, after, result.reason, writes=result.writes, also=result.also, events=result.events)
+
+
+def _failed(unit: Schedule, error: Exception, started: datetime, now: datetime) -> Outcome[Schedule]:
+    text = readable(f"{type(error).__name__}: {error}")
+    failures = unit.failures + 1
+    after = replace(
+        unit,
+        due_at=cadence_of(unit).next_after(now, unit.name),
+        last_tick_at=started,
+        last_error=text,
+        failures=failures,
+    )
+    alert = Event(
+        f"schedule.failed:{unit.name}:{unit.version}",
+        "schedule.failed",
+        {"schedule": unit.name, "job": unit.job, "reason": text, "failures": failures},
+        "critical" if failures >= _CRITICAL_FROM else "warning",
+    )
+    return Outcome(unit, after, text, events=[alert])
+
+
+def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict[str, int]:
+    """Make the ledger's schedules those that are wanted: new ones are born, changed ones changed, others retired.
+
+    Any number of processes may do this at once. Returns how many were born, changed and retired.
+    """
+    now = ledger.clock.now()
+    for schedule in wanted:
+        cadence_of(schedule)  # refuse what cannot tick before anything is written
+    planned = [replace(s, due_at=cadence_of(s).next_after(now, s.name)) for s in wanted]
+    counts = {
+        "born": ledger.birth(planned, actor=Actor.SCHEDULER, who=who, reason="wanted", if_absent=True),
+        "changed": 0,
+        "retired": 0,
+    }
+    names = [row[0] for row in ledger.read(lambda c: c.rows("SELECT unit_id FROM schedule"))]
+    there = {u.name: u for u in ledger.get_many(machine, names)} if names else {}
+    for schedule in planned:
+        counts["changed"] += _bring_up_to_date(ledger, there.get(schedule.name), schedule, who)
+    gone = [u.unit_id for n, u in there.items() if u.status is S.ACTIVE and n not in {s.name for s in wanted}]
+    moved = ledger.move_many(
+        "schedule", gone, S.RETIRED, actor=Actor.SCHEDULER, who=who, reason="no longer wanted", due_at=None
+    )
+    counts["retired"] = len(moved.moved)
+    return counts
+
+
+_SPEC = ("job", "every", "at", "time_zone", "window", "jitter", "settings_version")
+
+
+def _bring_up_to_date(ledger: Ledger, old: Schedule | None, new: Schedule, who: str) -> bool:
+    if old is None or old.status is S.PAUSED:
+        return False
+    changes = {n: getattr(new, n) for n in _SPEC if getattr(new, n) != getattr(old, n)}
+    if not changes and old.status is S.ACTIVE:
+        return False
+    try:
+        ledger.move(
+            Ref("schedule", old.unit_id),
+            S.ACTIVE,
+            actor=Actor.SCHEDULER,
+            who=who,
+            reason="wanted" if old.status is S.RETIRED else "changed: " + ", ".join(sorted(changes)),
+            due_at=new.due_at,
+            **changes,
+        )
+    except IllegalMove:
+        return False  # paused meanwhile: a person's wish stands
+    return True
+
+
+def describe(schedule: Schedule) -> str:
+    """A schedule in words: `every 5m, 03:00-06:00 Europe/Madrid`."""
+    parts = [f"every {schedule.every}" if schedule.every else "at " + ", ".join(schedule.at or ())]
+    if schedule.window:
+        parts.append(schedule.window)
+    return ", ".join(parts) + ("" if schedule.time_zone == "UTC" else f" {schedule.time_zone}")

@@ -1,0 +1,302 @@
+"""How the databases carry out the hot statements: by their indexes, and no more rows than the batch asks for.
+
+Thirty thousand due units stand behind closed gates, as after a long outage of a provider. PostgreSQL says how many
+rows it visited; SQLite says by which index it goes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.clock import SystemClock
+from penstock.ledger import statements
+from penstock.ledger.database import Cursor
+from penstock.ledger.session import Session
+from penstock.machine import Actor
+from tests.support.databases import temporary_database
+from tests.support.machines import BATCH_ITEM, BATCH_RUN, INVOICE, batch_item, batch_run, invoice
+from tests.support.world import World
+
+CLOSED_GATES = 30
+BEHIND_EACH = 1_000
+OPEN = 2_000
+BATCH = 100
+
+
+class RolledBack(Exception):
+    """Ends a transaction without its effects, and carries the answer out of it."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def crowd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A ledger with a crowd in it; tests leave it as they find it."""
+    with ExitStack() as stack:
+        url = f"sqlite:///{tmp_path_factory.mktemp('plans') / 'penstock.db'}"
+        if request.param == "postgres":
+            server, template = map(request.getfixturevalue, ("postgres_server", "postgres_world"))
+            url = stack.enter_context(temporary_database(server, template))
+        world = World(url, SystemClock())
+        stack.callback(world.close)
+        crowded(world)
+        yield world
+
+
+def crowded(world: World) -> None:
+    closed = [f"closed{g:02}" for g in range(CLOSED_GATES)]
+    waiting = (invoice(f"{g}-{i}", gate_id=g) for g in closed for i in range(BEHIND_EACH))
+    free = (invoice(f"free{i}", gate_id=f"open{i % 4}") for i in range(OPEN))
+    world.ledger.birth([*waiting, *free], actor=Actor.API, who="test")
+    family = [batch_run(f"r{r}", items_expected=500) for r in range(2_000)]
+    items = (batch_item(i, run_id=f"r{r}") for r in range(20) for i in range(500))
+    world.ledger.birth(family, actor=Actor.API, who="test")
+    world.ledger.birth(items, actor=Actor.API, who="test")
+    worker = world.worker("invoice")
+    for gate in closed:
+        worker.close_gate(gate, 3600, "an outage")
+    assert len(worker.claim({"invoice": 200})) == 200
+
+
+@pytest.fixture(params=["fresh", "analysed"])
+def world(request: pytest.FixtureRequest, crowd: World) -> World:
+    """As found, and with the planner's statistics."""
+    if request.param == "analysed":
+        crowd.sql("ANALYZE")
+    return crowd
+
+
+def ask(world: World, work: Callable[[Cursor], Any], *, reader: bool = False) -> Any:
+    """Run something on a connection of the ledger, and take back what it did."""
+
+    def and_back(cursor: Cursor) -> None:
+        raise RolledBack(work(cursor))
+
+    with pytest.raises(RolledBack) as rolled:
+        (world.ledger.database.read if reader else world.ledger.database.write)(and_back)
+    return rolled.value.answer
+
+
+class Plan:
+    """PostgreSQL's plan with what really happened, or SQLite's words."""
+
+    def __init__(self, answer: Any, *, sqlite: bool) -> None:
+        self.sqlite = sqlite
+        self.words: list[str] = []
+        self.nodes: list[dict[str, Any]] = []
+        if sqlite:
+            self.words = [row[-1] for row in answer]
+        else:
+            found = answer[0][0]
+            self._walk((json.loads(found) if isinstance(found, str) else found)[0]["Plan"])
+
+    def _walk(self, node: dict[str, Any]) -> None:
+        self.nodes.append(node)
+        for child in node.get("Plans", ()):
+            self._walk(child)
+
+    def scans(self, table: str, aliases: str) -> list[str]:
+        """How each visit of the table goes: the index's name, or 'scan'."""
+        if self.sqlite:
+            # 'SEARCH t USING INDEX invoice_due (...)'; WITHOUT ROWID tables say PRIMARY KEY.
+            visits = [w for w in self.words if re.match(rf"(SCAN|SEARCH) ({aliases}|{table})\b", w)]
+            found = [re.search(r"USING (?:COVERING )?(?:INDEX (\w+)|(PRIMARY KEY))", w) for w in visits]
+            return [
+                "scan" if w.startswith("SCAN") else (m and (m[1] or m[2])) or "scan"
+                for w, m in zip(visits, found, strict=True)
+            ]
+        visits_of = [n for n in self.nodes if n.get("Relation Name") == table and "Scan" in n["Node Type"]]
+        bitmaps = [n for n in self.nodes if n["Node Type"] == "Bitmap Index Scan"]
+        by_bitmap = [n["Index Name"] for n in bitmaps if n["Index Name"].startswith(table)]
+        return [n.get("Index Name", "scan") for n in visits_of if n["Node Type"] != "Bitmap Heap Scan"] + by_bitmap
+
+    def visited(self, table: str) -> int:
+        """How many rows of the table were looked at, thrown away or not (PostgreSQL)."""
+        total = 0
+        for node in self.nodes:
+            if node.get("Relation Name") == table and "Scan" in node["Node Type"]:
+                thrown = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+                total += (node["Actual Rows"] + thrown) * node["Actual Loops"]
+        return round(total)
+
+    def sorted_rows(self) -> int:
+        """The most rows that any sort was given (PostgreSQL)."""
+        sorts = [n for n in self.nodes if "Sort" in n["Node Type"]]
+        return max([round(n["Plans"][0]["Actual Rows"] * n["Plans"][0]["Actual Loops"]) for n in sorts], default=0)
+
+
+def plan(world: World, sql: str, parameters: dict[str, Any], *, generic: bool = False, reader: bool = False) -> Plan:
+    """The plan of a statement on a connection of the ledger, as the ledger itself would run it."""
+    if world.sqlite:
+        return Plan(ask(world, lambda c: c.rows(f"EXPLAIN QUERY PLAN {sql}", **parameters), reader=reader), sqlite=True)
+    explain = "EXPLAIN (ANALYZE, FORMAT JSON) "
+    if not generic:
+        return Plan(ask(world, lambda c: c.rows(explain + sql, **parameters), reader=reader), sqlite=False)
+    names = list(parameters)
+    numbered = re.sub(r"(?<![:\w]):([a-z_]+)\b", lambda m: f"${names.index(m[1]) + 1}", sql)
+    literals = ", ".join(psycopg.sql.Literal(parameters[n]).as_string(None) for n in names)
+
+    def prepared(cursor: Cursor) -> Any:
+        cursor.run("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.run(f"PREPARE asked AS {numbered}")
+        try:
+            return cursor.rows(f"{explain} EXECUTE asked({literals})")
+        finally:
+            cursor.run("DEALLOCATE asked")
+
+    return Plan(ask(world, prepared, reader=reader), sqlite=False)
+
+
+def used(parameters: dict[str, Any], sql: str) -> dict[str, Any]:
+    """Those that the statement mentions; a prepared statement takes no others."""
+    return {n: v for n, v in parameters.items() if re.search(rf":{n}\b", sql)}
+
+
+def given(world: World, session: Session, sql: str, **more: Any) -> dict[str, Any]:
+    everything = {**world.ledger.database.bind_now(), "worker": session.identity.id, "actor": "worker:x", **more}
+    return used(everything, sql)
+
+
+def batch_of(world: World, table: str, where: str = "true", limit: int = BATCH) -> str:
+    found = world.rows(f"SELECT unit_id FROM {table} WHERE {where} ORDER BY unit_id LIMIT {limit}")
+    assert found
+    return statements.batch_text(world.ledger.database, ["unit_id"], [[r[0]] for r in found])
+
+
+@pytest.fixture
+def worker(crowd: World) -> Iterator[Session]:
+    session = crowd.worker("invoice", "batch_item")
+    yield session
+    session.retire()
+
+
+GENERIC = pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+
+
+@GENERIC
+def test_a_claim_goes_by_the_due_index_and_stays_small(world, worker, generic):
+    sql = statements.claim(world.ledger.database, INVOICE)
+    found = plan(world, sql, given(world, worker, sql, n=BATCH, gate=""), generic=generic)
+    scans = found.scans("invoice", "k|c|t|d")
+    if world.sqlite:
+        assert set(scans) == {"invoice_due", "PRIMARY KEY"}
+        assert [w for w in found.words if "TEMP B-TREE" in w] == ["USE TEMP B-TREE FOR ORDER BY"], "of the gates alone"
+        return
+    assert set(scans) == {"invoice_due", "invoice_unit_id_key"}
+    # The gates' first units, the picked ones, and the picked ones again to change them.
+    assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH
+    assert found.sorted_rows() <= CLOSED_GATES + 10, "only gates are sorted, never units"
+
+
+@GENERIC
+def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
+    sql = worker._idle_sql
+    found = plan(world, sql, given(world, worker, sql), generic=generic, reader=True)
+    if world.sqlite:
+        assert sorted(found.scans("invoice", "d")) == ["batch_item_due", "invoice_due"], "one look into each"
+        return
+    assert set(found.scans("invoice", "d")) == {"invoice_due"}
+    assert set(found.scans("batch_item", "d")) == {"batch_item_due"}
+    assert found.visited("invoice") <= CLOSED_GATES + 10
+
+
+@GENERIC
+def test_a_commit_goes_by_the_unit_id(world, worker, generic):
+    committer = world.ledger._committer
+    sql, columns = committer._statement("update", "invoice", ("remote_id",), False)
+    units = world.rows(f"SELECT unit_id, version, status FROM invoice ORDER BY unit_id LIMIT {BATCH}")
+    rows = [[u, v, s, s, "worker:x", "why", 0, None, "r"] for u, v, s in units]
+    text = statements.batch_text(world.ledger.database, columns, rows)
+    found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
+    assert found.scans("invoice", "t") == ["PRIMARY KEY" if world.sqlite else "invoice_unit_id_key"]
+    if not world.sqlite:
+        assert found.visited("invoice") == BATCH
+
+
+@GENERIC
+def test_reaping_goes_by_the_claimed_index(world, worker, generic):
+    sql = statements.free(world.ledger.database, "invoice", 3)
+    text = batch_of(world, "(SELECT id AS unit_id FROM worker) w")
+    found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
+    assert found.scans("invoice", "invoice") == ["invoice_claimed"]
+    if not world.sqlite:
+        assert found.visited("invoice") == 200
+
+
+@GENERIC
+def test_recovering_and_retiring_go_by_the_claimed_index(world, worker, generic):
+    for sql in (
+        "SELECT unit_id FROM invoice WHERE claimed_by = :worker",
+        "UPDATE invoice SET claimed_by = NULL, version = version + 1 WHERE claimed_by = :worker",
+    ):
+        found = plan(world, sql, given(world, worker, sql), generic=generic)
+        assert found.scans("invoice", "invoice") == ["invoice_claimed"]
+
+
+@GENERIC
+def test_waking_locking_and_releasing_go_by_the_unit_id(world, worker, generic):
+    database = world.ledger.database
+    by_id = "PRIMARY KEY" if world.sqlite else "invoice_unit_id_key"
+    text = batch_of(world, "invoice")
+    for sql in (statements.wake_units(database, INVOICE), statements.lock_units(database, "invoice")):
+        found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
+        assert set(found.scans("invoice", "t")) == {by_id}
+        if not world.sqlite:
+            assert found.visited("invoice") == BATCH
+    sql = statements.release(database, INVOICE)
+    rows = [[r[0], 1, 0] for r in world.rows(f"SELECT unit_id FROM invoice ORDER BY unit_id LIMIT {BATCH}")]
+    text = statements.batch_text(database, ["unit_id", "version", "begun"], rows)
+    found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
+    assert set(found.scans("invoice", "t")) == {by_id}
+
+
+@GENERIC
+def test_a_tally_finds_the_parent_by_id_and_counts_its_own_children_alone(world, worker, generic):
+    database = world.ledger.database
+    by_id = "PRIMARY KEY" if world.sqlite else "batch_run_unit_id_key"
+    sql = statements.tally(database, "batch_run", ["items_done"])
+    text = statements.batch_text(database, ["unit_id", "items_done"], [["r1", 1], ["r2", 1]])
+    found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
+    assert found.scans("batch_run", "t") == [by_id]
+    sql = statements.wake_complete(database, BATCH_RUN, BATCH_ITEM)
+    text = batch_of(world, "batch_run", limit=2)
+    found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
+    assert set(found.scans("batch_run", "t")) == {by_id}
+    if world.sqlite:
+        assert found.scans("batch_item", "c") == ["batch_item_parent"]
+    else:
+        assert set(found.scans("batch_item", "c")) <= {"batch_item_parent", "batch_item_pkey"}
+        assert found.visited("batch_item") == 0, "the set is counted only when the counters are complete"
+
+
+def test_reading_units_goes_by_the_unit_id(world, worker):
+    source = statements.batch(world.ledger.database, {"unit_id": statements.TEXT})
+    sql = f"SELECT * FROM invoice WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id"
+    found = plan(world, sql, {"batch": batch_of(world, "invoice", limit=10)}, reader=True)
+    assert found.scans("invoice", "invoice") == ["PRIMARY KEY" if world.sqlite else "invoice_unit_id_key"]
+
+
+def test_registering_looks_at_parked_units_alone(world, worker):
+    sql = "UPDATE invoice SET parked_at = NULL WHERE parked_at IS NOT NULL AND parked_reason = :reason"
+    found = plan(world, sql, {"reason": "x"})
+    assert found.scans("invoice", "invoice") == ["invoice_parked"]
+
+
+def test_parking_the_unknown_does_not_read_the_whole_table(world, worker):
+    if world.sqlite:
+        pytest.skip("SQLite may read the table itself, and stops at the limit")
+    free = "due_at <= :moment AND claimed_by IS NULL AND parked_at IS NULL"
+    sql = f"SELECT unit_id FROM invoice WHERE {free} LIMIT 1000"
+    moment = world.one("SELECT max(changed_at) FROM invoice")
+    found = plan(world, sql, {"moment": moment})
+    assert found.scans("invoice", "invoice") == ["invoice_due"]
+    assert found.visited("invoice") <= 1000

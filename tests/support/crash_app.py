@@ -1,0 +1,134 @@
+"""A program for worker processes that are killed, stopped and cut off: jobs with one effect each.
+
+An effect is a file, made once; making it again is noted, so that a test can ask whether anything happened twice. The
+folder is given by the environment, and so are the worker's settings (see `crash_worker`). What a job's step does is in
+the job's own columns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from penstock.machine import Actor, Edge, Machine, OnError
+from penstock.outcome import Act, Decision, Look, Outcome, Wait
+from penstock.runtime.app import App
+from penstock.runtime.flow import Flow, Io
+from penstock.unit import Unit, replace
+
+FOLDER = "CRASH_FOLDER"
+SETTINGS = "CRASH_SETTINGS"
+_WORKER = frozenset({Actor.WORKER})
+
+
+class S(StrEnum):
+    QUEUED = "queued"
+    WORKING = "working"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Kind(StrEnum):
+    PLAIN = "plain"
+    POISON = "poison"  # kills the process that steps it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Unit):
+    key = ("name",)
+
+    status: S = S.QUEUED
+    name: str
+    kind: Kind = Kind.PLAIN
+    before_ms: int = 0  # how long the step takes before its effect
+    after_ms: int = 0  # and after it
+    done_by: int | None = None
+
+
+JOB = Machine(
+    "job",
+    Job,
+    births={S.QUEUED},
+    edges=[
+        Edge(S.QUEUED, S.WORKING, "claim", _WORKER, on_claim=True),
+        Edge(S.WORKING, S.DONE, "done", _WORKER),
+        Edge(S.WORKING, S.QUEUED, "retry", _WORKER),
+        Edge(S.WORKING, S.FAILED, "give_up", _WORKER),
+    ],
+    terminal={S.DONE, S.FAILED},
+    on_error=OnError(retry=S.QUEUED, dead=S.FAILED),
+)
+
+
+class Effects:
+    """What happened outside the ledger: who began which job, whose effect was made, and which was made twice."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("begun", "made", "twice"):
+            (folder / name).mkdir(exist_ok=True)
+
+    def begin(self, name: str) -> None:
+        (self.folder / "begun" / f"{name}.{os.getpid()}").touch()
+
+    def make(self, name: str) -> None:
+        try:
+            (self.folder / "made" / name).touch(exist_ok=False)
+        except FileExistsError:
+            (self.folder / "twice" / name).touch()
+
+    def was_made(self, name: str) -> bool:
+        return (self.folder / "made" / name).exists()
+
+    def begun(self, name: str) -> set[int]:
+        """The processes that began the job's step."""
+        return {int(path.suffix[1:]) for path in (self.folder / "begun").glob(f"{name}.*")}
+
+    def made(self) -> set[str]:
+        return {path.name for path in (self.folder / "made").iterdir()}
+
+    def twice(self) -> set[str]:
+        return {path.name for path in (self.folder / "twice").iterdir()}
+
+
+def decide(job: Job, now: datetime, settings: None, seen: bool | None) -> Decision:
+    if job.status is not S.WORKING:
+        return Wait(None, "nothing to do")
+    if job.attempts + job.crashes > 0 and seen is None:
+        return Look("an earlier step may have made the effect")
+    return Act("record", "made before") if seen else Act("make", "not made yet")
+
+
+class Jobs(Flow[Job, None, bool]):
+    machine = JOB
+    decide = staticmethod(decide)
+
+    def __init__(self, effects: Effects) -> None:
+        super().__init__(None)
+        self._effects = effects
+
+    async def look(self, unit: Job, io: Io) -> bool:
+        return self._effects.was_made(unit.name)
+
+    async def act(self, what: str, unit: Job, seen: bool | None, io: Io) -> Outcome[Job]:
+        self._effects.begin(unit.name)
+        await asyncio.sleep(unit.before_ms / 1000)
+        if unit.kind is Kind.POISON:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "make":
+            self._effects.make(unit.name)
+        await asyncio.sleep(unit.after_ms / 1000)
+        return Outcome(unit, replace(unit, status=S.DONE, done_by=os.getpid()), what)
+
+
+def flows() -> list[Any]:
+    return [Jobs(Effects(Path(os.environ[FOLDER])))]
+
+
+app = App(machines=[JOB], flows=flows)

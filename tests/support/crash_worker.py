@@ -1,0 +1,28 @@
+"""`python -m tests.support.crash_worker URL`: the command line's worker, with settings that a test can wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+
+from penstock.cli.run import configure_logs, serve, tune_interpreter
+from penstock.errors import LedgerError, UsageError
+from penstock.runtime.worker import WorkerSettings
+from tests.support.crash_app import SETTINGS, app
+
+
+def main(url: str) -> None:
+    configure_logs()
+    tune_interpreter()
+    settings = WorkerSettings(**json.loads(os.environ[SETTINGS]))
+    try:
+        asyncio.run(serve(url, app, settings))
+    except (UsageError, LedgerError) as error:
+        sys.stderr.write(f"penstock: {error}\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
