@@ -9,7 +9,8 @@ PenstockError
 │   └── IllegalMove       no such edge, or not for that actor
 ├── LedgerError           the database refuses or cannot answer
 │   ├── LedgerUnavailable     away for now: wait and try again
-│   │   └── CommitUnknown     the answer to COMMIT was lost: ask before trying again
+│   │   ├── LedgerBusy        a lock or a time limit was in the way: try a part of it again
+    │   │   └── CommitUnknown     the answer to COMMIT was lost: ask before trying again
 │   ├── LedgerRefused     a constraint or a trigger said no: this batch will never commit
 │   ├── LedgerBroken      corrupt, or not a database: stop
 │   └── LedgerMismatch    not a ledger of this program's version
@@ -59,6 +60,10 @@ class LedgerError(PenstockError):
 
 class LedgerUnavailable(LedgerError):
     """The database is away for now; nothing was committed."""
+
+
+class LedgerBusy(LedgerUnavailable):
+    """Somebody else's lock, or the time limit of a statement, was in the way; nothing was committed."""
 
 
 class CommitUnknown(LedgerUnavailable):

@@ -141,7 +141,7 @@ class Machine:
         actors = self.pairs.get((source, target))
         if actors is not None and actor in actors:
             return
-        if source == target and actors is None:
+        if source == target and (actors is None or actor is Actor.WORKER):
             return
         if actors is not None:
             allowed = ", ".join(sorted(actors))
@@ -297,6 +297,8 @@ def _extra_problems(machine: Machine) -> list[str]:
     for state in filter(None, (machine.on_error.retry, machine.on_error.dead) if machine.on_error else ()):
         if state not in machine.states:
             problems.append(f"on_error names the unknown state {state!r}")
+        elif not any(e.target == state and Actor.WORKER in e.actors for e in machine.edges):
+            problems.append(f"on_error leads to {state}, and no edge takes a worker there")
     if machine.parent:
         counted = [str(s) for group in machine.parent.counts.values() for s in group]
         if not counted or not all(machine.parent.counts.values()):

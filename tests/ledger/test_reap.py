@@ -286,6 +286,8 @@ def test_a_worker_that_knows_them_unparks_exactly_those(world):
     assert world.unit(other).parked_at is not None
     version = world.unit(unknown).version
     knows = world.worker("invoice", ledger=world.another([INVOICE]))
+    assert knows.unpark_known() == 1
+    assert knows.unpark_known() == 0
     assert (world.unit(unknown).parked_at, world.unit(unknown).parked_reason) == (None, None)
     assert world.unit(unknown).version == version + 1
     assert world.unit(by_hand).parked_reason == "by hand"
@@ -314,7 +316,7 @@ def test_a_worker_that_registers_while_units_are_being_parked_still_gets_them(wo
     (ref,) = world.born(invoice("1"))
     world.worker("feed")
     other = world.another()
-    coming = threading.Thread(target=lambda: world.worker("invoice", ledger=other))
+    coming = threading.Thread(target=lambda: world.worker("invoice", ledger=other).unpark_known())
 
     def register_meanwhile():
         coming.start()

@@ -240,8 +240,7 @@ class LedgerModel(RuleBasedStateMachine):
         for hand in self.hands:
             made = {}
             for name, unit in sorted(hand.held.items()):
-                legal = to is not None and (str(unit.status), to) in FOR_WORKERS
-                status = InvoiceState(to) if legal else unit.status
+                status = InvoiceState(to) if to and (str(unit.status), to) in FOR_WORKERS else unit.status
                 after = replace(unit, due_at=at, remote_id="r", status=status)
                 made[name] = Outcome(unit, after, "stepped", keep_claim=keep)
             hand.held = {}
@@ -261,7 +260,10 @@ class LedgerModel(RuleBasedStateMachine):
             at = copy.due
         copy.due = None if after.status == "SENT" else at
         copy.version += 1
-        copy.crashes = after.crashes if after.crashes != before.crashes else 0
+        if after.crashes != before.crashes:
+            copy.crashes = after.crashes
+        elif not outcome.keep_claim:  # an intent is not yet a success
+            copy.crashes = 0
         copy.parked = copy.parked or after.parked_at is not None
         copy.gate = after.gate_id
         copy.go(str(after.status), f"worker:{hand.name}")
@@ -294,18 +296,21 @@ class LedgerModel(RuleBasedStateMachine):
 
     @rule(worker=pick)
     def reap(self, worker: int) -> None:
-        dead = [h for h in self.hands if not h.gone and h.lease_until < self.now]
+        reaper = self.working(worker)  # who never reaps himself
+        dead = [h for h in self.hands if not (h.gone or h is reaper) and h.lease_until < self.now]
         freed = 0
         for hand in dead:
             hand.gone = True
-            for copy in self.units.values():
-                if copy.claimed_by == hand.name:
-                    freed += 1
-                    copy.claimed_by = None
-                    copy.version += 1
-                    copy.crashes += 1
-                    copy.parked = copy.parked or copy.crashes >= CRASH_LIMIT
-        assert self.working(worker).session.reap() == freed
+            left = [c for c in self.units.values() if c.claimed_by == hand.name]
+            # Of several that one more crash would park none is: which of them killed the worker is not known.
+            alone = sum(c.crashes >= CRASH_LIMIT - 1 for c in left) <= 1
+            for copy in left:
+                freed += 1
+                copy.claimed_by = None
+                copy.version += 1
+                copy.crashes += 1
+                copy.parked = copy.parked or (alone and copy.crashes >= CRASH_LIMIT)
+        assert reaper.session.reap() == freed
 
     @rule(worker=pick, survivor=pick)
     def die(self, worker: int, survivor: int) -> None:
@@ -331,6 +336,7 @@ class LedgerModel(RuleBasedStateMachine):
             if copy.claimed_by == hand.name:
                 copy.claimed_by = None
                 copy.version += 1
+                copy.crashes += 1
 
     @precondition(has_held)
     @rule(number=pick)
@@ -457,7 +463,7 @@ def play(machine: Callable[[World], RuleBasedStateMachine], world: World, exampl
 
 
 def test_the_ledger_follows_the_model(world):
-    play(LedgerModel, world, examples=25, steps=50)
+    play(LedgerModel, world, examples=40, steps=50)
 
 
 @pytest.mark.nightly

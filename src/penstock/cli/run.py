@@ -74,6 +74,10 @@ def run_worker(url: str, app_path: str, concurrency: int) -> None:
     tune_interpreter()
     settings = WorkerSettings(concurrency=concurrency, slots=concurrency * 2 + 2_000)
     asyncio.run(serve(url, load_app(app_path), settings))
+    # A thread may still wait for somebody's lock on the ledger. Everything is given back; nobody waits for it.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 async def serve(url: str, app: App, settings: WorkerSettings) -> None:

@@ -12,6 +12,8 @@ from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Tran
 from penstock.retry import parse_retry_after
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+# As many connections as a worker takes steps at once: a step that waits for one would count as a failed call.
+_LIMITS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
 _TIMEOUT = httpx2.Timeout(30.0, connect=10.0)
 
 

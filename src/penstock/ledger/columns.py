@@ -27,6 +27,9 @@ from penstock.unit import ColumnSpec, GuardedUnit, field_types
 G = TypeVar("G", bound=GuardedUnit)
 
 
+LONGEST_TEXT = 4_000
+
+
 class Instant(sa.types.TypeDecorator[datetime]):
     """An aware UTC instant: TIMESTAMPTZ on PostgreSQL, sortable ISO text with milliseconds on SQLite."""
 
@@ -182,6 +185,8 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 
 def readable(text: str) -> str:
     """A text for people, made such that any database keeps it: an error message must never stop a commit."""
+    if len(text) > LONGEST_TEXT:
+        text = text[:LONGEST_TEXT] + " …"
     if text.isascii() and "\0" not in text:
         return text
     return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

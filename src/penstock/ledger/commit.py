@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.errors import LedgerBroken, LedgerError, LedgerRefused, LedgerUnavailable
+from penstock.errors import LedgerBroken, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable
 from penstock.ledger import statements
 from penstock.ledger.columns import unit_decoder
 from penstock.ledger.database import Cursor, Database
@@ -48,7 +48,14 @@ class Refused:
     error: LedgerRefused
 
 
-Result = Won | Lost | Refused
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody's lock or a time limit was in the way of this one; it can be tried again."""
+
+    error: LedgerBusy
+
+
+Result = Won | Lost | Refused | Busy
 
 
 class Committer:
@@ -62,9 +69,11 @@ class Committer:
         self._decoders = {m.unit: unit_decoder(m.unit, database.dialect) for m in machines.values()}
 
     def attempt(self, entries: Sequence[Entry], work: Callable[[Cursor], list[Result]]) -> list[Result] | None:
-        """One transaction over all entries. None: the database refused and the batch must be split."""
+        """One transaction over all entries. None: the batch must be split, for the part that is refused or in the way."""
         try:
             results = self._database.write(work)
+        except LedgerBusy as error:
+            return [Busy(error)] if len(entries) == 1 else None
         except (LedgerUnavailable, LedgerBroken):
             raise
         except LedgerError as error:
@@ -96,9 +105,13 @@ class Committer:
     ) -> list[Result]:
         """Everything of a batch, inside one transaction; `finish` runs last."""
         self._ensure_gates(cursor, {g for e in entries for g in e.gates})
-        units = self._update(cursor, [e.change for e in entries])
-        keys = [(e.change.machine.name, e.change.row[0]) for e in entries]
-        winners = [e for e, key in zip(entries, keys, strict=True) if key in units]
+        self._lock_mixed(cursor, entries)
+        # A unit's second change in a batch rests on what the first has just replaced: it is lost.
+        first: dict[tuple[str, str], Entry] = {}
+        for e in entries:
+            first.setdefault((e.change.machine.name, e.change.row[0]), e)
+        units = self._update(cursor, [e.change for e in first.values()])
+        winners = [e for key, e in first.items() if key in units]
         self._moves(cursor, [m for e in winners for m in e.moves])
         self._insert(cursor, [b for e in winners for b in e.births])
         self._write(cursor, winners)
@@ -106,8 +119,22 @@ class Committer:
         self._parents(cursor, [t for e in winners for t in e.tallies])
         if finish is not None:
             finish(cursor)
-        won = Won()  # most outcomes have nothing to bring back, and share one answer
-        return [Lost() if key not in units else won if units[key] is None else Won(units[key]) for key in keys]
+        plain, won = Won(), {id(e): units[key] for key, e in first.items() if key in units}
+        return [Lost() if id(e) not in won else plain if won[id(e)] is None else Won(won[id(e)]) for e in entries]
+
+    def _lock_mixed(self, cursor: Cursor, entries: Sequence[Entry]) -> None:
+        """Where a batch steps a parent and also counts on one, lock both kinds together, in one order.
+
+        Two batches that step each other's parents would otherwise wait for one another.
+        """
+        counted: dict[str, set[str]] = {}
+        for entry in entries:
+            for tally in entry.tallies:
+                counted.setdefault(tally.parent.name, set()).add(tally.unit_id)
+        for name in sorted(counted, key=lambda n: self._machines[n].table):
+            stepped = {e.change.unit_id for e in entries if e.change.machine.name == name}
+            if stepped:
+                self._lock(cursor, self._machines[name].table, [[i] for i in sorted(stepped | counted[name])])
 
     def _update(self, cursor: Cursor, changes: Iterable[Change]) -> dict[tuple[str, str], GuardedUnit | None]:
         groups: dict[tuple[str, tuple[str, ...], bool], list[Change]] = {}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # What only the kernel writes. The rest of a driven unit's kernel columns a step may set.
 _SEALED = frozenset({"unit_id", "version", "changed_by", "change_reason", "changed_at", "wakes", "claimed_by"})
 _OFTEN = frozenset({"status", "due_at"})
+# A newborn is nobody's, whatever unit it was copied from.
+_UNCLAIMED = {"claimed_by": None, "wakes": 0, "crashes": 0, "parked_at": None, "parked_reason": None}
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ class Preparer:
         before, after = outcome.before, outcome.after
         change = self._change(before, after, outcome.reason, outcome.actor, who)
         change.keep_claim = outcome.keep_claim
-        if outcome.uncharged and "crashes" not in change.changed:
+        if (outcome.uncharged or outcome.keep_claim) and "crashes" not in change.changed:
             change.changed = (*change.changed, "crashes")
             change.row.append(before.crashes)
         entry = Entry(change)
@@ -102,6 +104,9 @@ class Preparer:
             entry.tallies = self._tally(change, before, outcome.tally or {})
         if outcome.also:
             self._also(entry, outcome.also, who)
+            if len(outcome.also) > MAX_ROWS:
+                msg = f"{_ref(change)}: {len(outcome.also):,} births and moves; an outcome carries at most {MAX_ROWS:,}"
+                raise BrokenFlow(msg)
         if outcome.writes:
             entry.writes = _writes(_ref(change), outcome.writes)
         if outcome.events:
@@ -127,6 +132,7 @@ class Preparer:
             "version": self._rng.version(),
             "changed_by": f"{birth.actor}:{who}",
             "change_reason": readable(birth.reason),
+            **(_UNCLAIMED if machine.driven else {}),
         }
         skip = machine.generated() | {"changed_at"}
         values = vars(unit)
@@ -213,6 +219,8 @@ class Preparer:
             for n in (*fan_in.counts, fan_in.expected)
             if n not in self._countable[parent.name]
         ]
+        # A change of a tracked column that leaves the version alone is a stranger's: tallies would look like that.
+        wrong += [f"{parent.name} tracks the counter {n!r}" for n in fan_in.counts if n in parent.tracked]
         if len(fan_in.by) != len(parent.unit.key):
             wrong.append(f"{parent.name} is found by {', '.join(parent.unit.key)}")
         if not parent.driven:

@@ -16,7 +16,7 @@ from penstock.clock import Clock, Rng, SystemClock
 from penstock.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.ledger import statements
 from penstock.ledger.columns import unit_decoder
-from penstock.ledger.commit import Committer, Lost, Refused, Won
+from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won
 from penstock.ledger.database import Cursor, Database, open_database
 from penstock.ledger.entries import Preparer
 from penstock.ledger.install import check_definitions, install
@@ -141,7 +141,7 @@ class Ledger:
             result = self._committer.commit([entry])[0]
             if isinstance(result, Won):
                 return self.get(ref)
-            if isinstance(result, Refused):
+            if isinstance(result, (Refused, Busy)):
                 raise result.error
         msg = f"{ref} changes faster than it can be moved; try again"
         raise LedgerRefused(msg)

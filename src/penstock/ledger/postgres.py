@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.clock import Clock, SystemClock, instant_text
-from penstock.errors import CommitUnknown, LedgerError, LedgerRefused, LedgerUnavailable, UsageError
+from penstock.errors import CommitUnknown, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable, UsageError
 from penstock.ledger.database import Dialect, Row
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ UNKNOWN_LOCK_MS = IDLE_LIMIT_MS + 5_000
 # the batch's size, would rather scan the whole table once: these settings tell it otherwise.
 _WRITER = {
     "statement_timeout": 30_000,
-    "lock_timeout": 10_000,
+    "lock_timeout": 2_000,
     "idle_in_transaction_session_timeout": IDLE_LIMIT_MS,
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -159,8 +159,10 @@ class PostgresDatabase:
         text = _first_line(error)
         if isinstance(error, (psycopg.IntegrityError, psycopg.DataError)):
             return LedgerRefused(text)
-        if isinstance(error, pg.InsufficientPrivilege):
-            return LedgerRefused(text)
+        if isinstance(error, pg.InsufficientPrivilege) or (error.sqlstate or "").startswith("54"):
+            return LedgerRefused(text)  # class 54: a row or a key larger than PostgreSQL can keep
+        if isinstance(error, (pg.LockNotAvailable, pg.QueryCanceled)):
+            return LedgerBusy(f"{self.url}: {text}")
         away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, *_CUT_OFF))
         if away and committing:
             return CommitUnknown(f"{self.url}: the connection broke during COMMIT: {text}")
@@ -170,7 +172,11 @@ class PostgresDatabase:
 
 
 def _engine(address: sa.URL, settings: Mapping[str, Any]) -> sa.Engine:
-    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    # Options of the address (a search_path, say) stand beside ours.
+    given = address.query.get("options", "")
+    ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    options = f"{given if isinstance(given, str) else ' '.join(given)} {ours}".strip()
+    address = address.difference_update_query(["options"])
     engine = sa.create_engine(
         address,
         pool_pre_ping=True,

@@ -24,6 +24,7 @@ from penstock.unit import Unit
 
 LEASE_MS = 30_000
 CRASH_LIMIT = 3
+AT_ONCE = 1_000
 UNKNOWN_MACHINE = "no running worker knows this machine"
 # A provider may ask for any wait; beyond this the databases' calendars end, and a gate would open instead.
 _LONGEST_CLOSING = 100 * 365 * 86_400.0
@@ -88,7 +89,7 @@ class Session:
         return {"worker": self.identity.id, "actor": f"{Actor.WORKER}:{self.identity.id}"}
 
     def register(self, config_version: str | None = None) -> None:
-        """Write the worker's row, and take up again units that were parked because nobody knew their machine.
+        """Write the worker's row; the lease runs from here.
 
         Calling it again, when the answer was lost, changes nothing.
         """
@@ -108,12 +109,43 @@ class Session:
                 config_version=config_version,
                 **database.bind_now(),
             )
+
+        database.write(work)
+
+    def unpark_known(self) -> int:
+        """Take up units that were parked because nobody knew their machine, a thousand at a time; how many."""
+
+        def work(cursor: Cursor) -> int:
+            count = 0
             for machine in self.served.values():
-                cursor.run(
+                count += cursor.run(
                     f"UPDATE {machine.table} SET parked_at = NULL, parked_reason = NULL, version = version + 1"
-                    " WHERE parked_at IS NOT NULL AND parked_reason = :reason",
+                    f" WHERE unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL"
+                    f" AND parked_reason = :reason LIMIT {AT_ONCE})",
                     reason=UNKNOWN_MACHINE,
                 )
+            return count
+
+        return self._database.write(work)
+
+    def park(self, unit: Unit, reason: str) -> None:
+        """Set one claimed unit aside by the least of statements, where an outcome cannot be written at all."""
+        name = next(n for n, m in self.machines.items() if m.unit is type(unit))
+        database, machine = self._database, self.machines[name]
+        alert = ["default", f"unit.parked:{name}:{unit.unit_id}:{unit.version}", "unit.parked", "critical"]
+        payload = json.dumps({"unit": f"{name}:{unit.unit_id}", "reason": reason})
+
+        def work(cursor: Cursor) -> None:
+            touched = cursor.run(
+                f"UPDATE {machine.table} SET parked_at = {database.now_sql}, parked_reason = :reason, claimed_by = NULL,"
+                " crashes = crashes + 1, version = version + 1 WHERE unit_id = :unit_id AND version = :version",
+                reason=reason,
+                unit_id=unit.unit_id,
+                version=unit.version,
+                **database.bind_now(),
+            )
+            if touched:
+                insert_events(database, cursor, [[*alert, payload, name, unit.unit_id]])
 
         database.write(work)
 
@@ -138,7 +170,9 @@ class Session:
             cursor.rows(f"SELECT id FROM worker WHERE id = :worker{tail}", worker=self.identity.id)
             for machine in self.served.values():
                 cursor.run(
-                    f"UPDATE {machine.table} SET claimed_by = NULL, version = version + 1 WHERE claimed_by = :worker",
+                    # What is still here was released by nobody: its step may have begun.
+                    f"UPDATE {machine.table} SET claimed_by = NULL, version = version + 1, crashes = crashes + 1"
+                    " WHERE claimed_by = :worker",
                     worker=self.identity.id,
                 )
             cursor.run(sql, worker=self.identity.id, **database.bind_now())
@@ -159,7 +193,7 @@ class Session:
 
         claimed: list[Unit] = []
         for name, rows in self._database.write(work).items():
-            units = [self._unit(name, row) for row in rows]
+            units = self._units(name, rows)
             # RETURNING has no order; a worker starts with the oldest, ties by id.
             units.sort(key=lambda u: (u.due_at, u.unit_id))
             if units:
@@ -173,17 +207,16 @@ class Session:
         """Units that this worker claimed without hearing of it: in the ledger they are ours, here they are not."""
         self._committed_seq()
 
-        def work(cursor: Cursor) -> list[Unit]:
-            found: list[Unit] = []
+        def work(cursor: Cursor) -> dict[str, list[Row]]:
+            found = {}
             for name, machine in self.served.items():
                 columns = ", ".join(machine.column(c) for c in machine.columns)
-                rows = cursor.rows(
-                    f"SELECT {columns} FROM {machine.table} WHERE claimed_by = :worker", worker=self.identity.id
-                )
-                found.extend(u for u in (self._unit(name, r) for r in rows) if (name, u.unit_id) not in held)
+                sql = f"SELECT {columns} FROM {machine.table} WHERE claimed_by = :worker"
+                found[name] = cursor.rows(sql, worker=self.identity.id)
             return found
 
-        return self._database.write(work)
+        claimed = self._database.write(work).items()
+        return [u for name, rows in claimed for u in self._units(name, rows) if (name, u.unit_id) not in held]
 
     def commit(self, entries: Sequence[Entry]) -> list[Result]:
         """Commit a batch. After LedgerUnavailable, call again with the same batch: it is never written twice."""
@@ -258,7 +291,7 @@ class Session:
 
     def reap(self) -> int:
         """Free the units of workers whose lease expired; returns how many. Two at once are harmless."""
-        return self._database.write(lambda cursor: reap(self._database, cursor))
+        return self._database.write(lambda cursor: reap(self._database, cursor, self.identity.id))
 
     def idle(self) -> Idle:
         """One cheap query that says when anything next needs attention."""
@@ -305,10 +338,23 @@ class Session:
 
         database.write(work)
 
-    def _unit(self, name: str, row: Row) -> Unit:
-        unit = self._decoders[name](row)
-        assert isinstance(unit, Unit)  # noqa: S101 - only driven machines are served
-        return unit
+    def _units(self, name: str, rows: Sequence[Row]) -> list[Any]:
+        decode = self._decoders[name]
+        try:
+            return [decode(row) for row in rows]
+        except (ValueError, ArithmeticError):
+            return [unit for row in rows if (unit := self._readable_unit(name, row)) is not None]
+
+    def _readable_unit(self, name: str, row: Row) -> Any:
+        """The unit of a row; one that somebody's SQL made unreadable is parked, and the others go on."""
+        try:
+            return self._decoders[name](row)
+        except (ValueError, ArithmeticError) as error:
+            values = dict(zip(self.machines[name].columns, row, strict=True))
+            stub = object.__new__(self.machines[name].unit)
+            stub.__dict__.update(unit_id=values["unit_id"], version=values["version"])
+            self.park(stub, f"a column cannot be read: {error}")  # type: ignore[arg-type]
+            return None
 
     def _make_idle_sql(self) -> str:
         database = self._database
@@ -327,7 +373,7 @@ class Session:
         )
 
 
-def reap(database: Database, cursor: Cursor) -> int:
+def reap(database: Database, cursor: Cursor, me: str = "") -> int:
     """Free what expired workers hold: version + 1, crashes + 1, parked with an alert at the third crash in a row.
 
     Of several that were held together and would be parked none is: who killed the worker shows when each is held alone.
@@ -339,7 +385,9 @@ def reap(database: Database, cursor: Cursor) -> int:
     )
     lock = " FOR UPDATE SKIP LOCKED" if database.dialect == "postgresql" else ""
     now = database.bind_now()
-    dead = [r[0] for r in cursor.rows(f"SELECT id FROM worker WHERE reaped_at IS NULL AND {expired}{lock}", **now)]
+    # Never oneself: after an outage longer than the lease, what is finished is offered for commit first.
+    sql = f"SELECT id FROM worker WHERE reaped_at IS NULL AND id <> :me AND {expired}{lock}"
+    dead = [r[0] for r in cursor.rows(sql, me=me, **now)]
     if not dead:
         return 0
     text = statements.batch_text(database, ["unit_id"], [[d] for d in dead])

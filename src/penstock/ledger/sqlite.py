@@ -7,6 +7,7 @@ interpreter's may carry the WAL-reset corruption bug; a vulnerable version and a
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -34,6 +35,7 @@ _PRAGMAS = {
     "wal_autocheckpoint": 4_000,
     "cache_size": -65_536,
 }
+_CLOSE_SECONDS = 1.0
 _BROKEN = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
 _AWAY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY"}
 
@@ -125,13 +127,19 @@ class SqliteDatabase:
             return self._transaction(self._reader, "BEGIN", work)
 
     def close(self) -> None:
-        with self._writer_lock, self._reader_lock:
-            for connection in (self._writer, self._reader):
-                if connection is not None:
-                    connection.close()
-            if self._flock is not None:
-                os.close(self._flock)
-            self._writer = self._reader = self._flock = None
+        # A thread that is stuck behind somebody's lock keeps its connection; the end of the process closes it.
+        if self._writer_lock.acquire(timeout=_CLOSE_SECONDS):
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._writer_lock.release)
+                if self._writer is not None:
+                    self._writer.close()
+                if self._flock is not None:
+                    os.close(self._flock)
+                self._writer = self._flock = None
+        with self._reader_lock:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = None
 
     def _transaction(self, connection: Any, begin: str, work: Callable[[SqliteCursor], T]) -> T:
         try:

@@ -7,6 +7,7 @@ after every migration.
 from __future__ import annotations
 
 import functools
+import hashlib
 from datetime import date, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from penstock.machine import Machine
 from penstock.unit import NO_GATE, field_types
 
 SCHEMA_VERSION = 1
+_LONGEST = 63
 # No column may need quotes, in either database: the kernel's statements write names as they are.
 _SQLITE_RESERVED = (
     *("add", "alter", "autoincrement", "commit", "delete", "drop", "escape", "exists", "index", "insert", "raise"),
@@ -56,6 +58,11 @@ gate = sa.Table(
     sa.Column("closed_reason", sa.Text),
     sa.Column("throttles", sa.Integer, nullable=False, server_default="0"),
     sa.CheckConstraint(f"gate_id <> '{NO_GATE}' OR closed_until IS NULL", name="gate_none_is_open"),
+    sa.CheckConstraint("isfinite(closed_until)", name="gate_closed_until_is_instant").ddl_if(dialect="postgresql"),
+    sa.CheckConstraint(
+        "closed_until IS NULL OR closed_until IS strftime('%Y-%m-%dT%H\\:%M\\:%fZ', closed_until)",
+        name="gate_closed_until_is_instant",
+    ).ddl_if(dialect="sqlite"),
 )
 
 
@@ -215,23 +222,45 @@ def _column(machine: Machine, name: str, annotation: Any, spec: Any, dialect: st
 def _checks(machine: Machine, dialect: str) -> list[sa.CheckConstraint]:
     checks = {
         "unit_id_is_key": _unit_id_check(machine, dialect),
-        **(_time_checks(machine) if dialect == "sqlite" else {}),
+        **_value_checks(machine, dialect),
         **machine.checks,
     }
-    return [sa.CheckConstraint(sa.text(_literal(text)), name=f"{machine.table}_{n}") for n, text in checks.items()]
+    return [
+        sa.CheckConstraint(sa.text(_literal(text)), name=_short(f"{machine.table}_{n}")) for n, text in checks.items()
+    ]
 
 
-def _time_checks(machine: Machine) -> dict[str, str]:
-    """SQLite has no type for instants and dates; a value in another form would sort wrongly and could not be read."""
+def _short(name: str) -> str:
+    """A name that PostgreSQL takes whole: a longer one ends in a digest of itself."""
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+_DIGIT = "[0-9]"
+_GLOB_DAY = f"{_DIGIT * 4}-{_DIGIT * 2}-{_DIGIT * 2}"
+_GLOB_INSTANT = f"{_GLOB_DAY}T{_DIGIT * 2}:{_DIGIT * 2}:{_DIGIT * 2}.{_DIGIT * 3}Z"
+
+
+def _value_checks(machine: Machine, dialect: str) -> dict[str, str]:
+    """What a column's type does not say by itself.
+
+    SQLite has no type for instants, dates and documents; a value in another form would sort wrongly and could not be
+    read. PostgreSQL has instants that are infinite, which Python has not.
+    """
     forms: dict[type, tuple[str, str]] = {
-        datetime: ("instant", "strftime('%Y-%m-%dT%H:%M:%fZ', {0})"),
-        date: ("date", "date({0})"),
+        datetime: ("instant", f"{{0}} IS NULL OR {{0}} GLOB '{_GLOB_INSTANT}'"),
+        date: ("date", f"{{0}} IS NULL OR {{0}} GLOB '{_GLOB_DAY}'"),
+        dict: ("document", "{0} IS NULL OR json_valid({0})"),
+        list: ("document", "{0} IS NULL OR json_valid({0})"),
     }
+    if dialect == "postgresql":
+        forms = {datetime: ("instant", "isfinite({0})"), date: ("date", "isfinite({0})")}
     checks = {}
     for name, annotation in field_types(machine.unit).items():
         if (form := forms.get(python_type(annotation)[0])) is not None:
             column = machine.column(name)
-            checks[f"{column}_is_{form[0]}"] = f"{column} IS {form[1].format(column)}"
+            checks[f"{column}_is_{form[0]}"] = form[1].format(column)
     return checks
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
 from penstock.clock import Rng
 from penstock.errors import LedgerBroken, LedgerError, LedgerUnavailable
-from penstock.ledger.commit import Result, Won
+from penstock.ledger.commit import Busy, Result
 from penstock.ledger.entries import Entry
 from penstock.ledger.session import Session
 from penstock.runtime.executor import Executor
 
 MAX_BATCH = 2_000
 MAX_BATCH_ROWS = 20_000
+_BUSY_SECONDS = 1.0
 log = structlog.get_logger()
 
 Done = Callable[[Result], None]
@@ -35,6 +35,7 @@ class GroupCommitter:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
+        self._waiting = 0
         self.away: LedgerError | None = None
 
     def submit(self, entry: Entry, done: Done) -> None:
@@ -42,18 +43,6 @@ class GroupCommitter:
         self._queue.append((entry, done))
         self._idle.clear()
         self._ready.set()
-
-    async def commit(self, entry: Entry) -> Any:
-        """Queue one entry and wait; the unit as it now is when it won and kept its claim, else the result."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-        def done(result: Result) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        self.submit(entry, done)
-        result = await future
-        return result.unit if isinstance(result, Won) else result
 
     async def drain(self) -> None:
         """Wait until everything queued is committed."""
@@ -73,9 +62,10 @@ class GroupCommitter:
                 # One turn of the loop lets every step that is ready finish first; together they share a commit.
                 await asyncio.sleep(0)
                 await self._commit_some()
-            self._idle.set()
-            if self._stopping:
-                return
+            if not self._waiting:
+                self._idle.set()
+                if self._stopping:
+                    return
 
     async def _commit_some(self) -> None:
         batch: list[tuple[Entry, Done]] = []
@@ -85,8 +75,18 @@ class GroupCommitter:
             rows += 1 + len(entry.births) + sum(len(w.rows) for w in entry.writes)
             batch.append((entry, done))
         results = await self._until_answered([entry for entry, _ in batch])
-        for (_, done), result in zip(batch, results, strict=True):
-            done(result)
+        for (entry, done), result in zip(batch, results, strict=True):
+            if isinstance(result, Busy):
+                log.warning("commit.busy", unit=entry.change.unit_id, error=str(result.error))
+                self._waiting += 1
+                asyncio.get_running_loop().call_later(_BUSY_SECONDS, self._again, entry, done)
+            else:
+                done(result)
+
+    def _again(self, entry: Entry, done: Done) -> None:
+        """Somebody's lock was in the way of one entry: it is tried again behind the others."""
+        self._waiting -= 1
+        self.submit(entry, done)
 
     async def _until_answered(self, entries: list[Entry]) -> list[Result]:
         pause = 0.1

@@ -21,7 +21,7 @@ class Executor(Protocol):
         """The function's result; its exception is raised here."""
 
     def close(self) -> None:
-        """Wait for what is running and stop."""
+        """Take no more work."""
 
 
 class ThreadExecutor:
@@ -35,7 +35,8 @@ class ThreadExecutor:
         return await loop.run_in_executor(self._pool, functools.partial(work, *args))
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True)
+        # A thread that waits for somebody's lock may wait for long: the program's end does not depend on it.
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class InlineExecutor:

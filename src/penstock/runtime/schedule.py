@@ -1,8 +1,8 @@
 """Schedules: one unit per periodic job, so that any number of processes make one tick and runs never overlap.
 
-A schedule is a driven unit like any other: when it is due a worker claims it, runs its job as the step, and commits what
-the job came to together with the next tick. Ticks missed while nobody was there come to one run. A job that fails is
-told by an alert and tried again at the next tick; it never stops ticking.
+A schedule is a driven unit like any other: when it is due a worker claims it, runs its job as the step, and commits
+what the job came to together with the next tick. Ticks missed while nobody was there come to one run. A job that fails
+is told by an alert and tried again at the next tick; it never stops ticking.
 """
 
 from __future__ import annotations
@@ -120,14 +120,16 @@ class Schedules(Flow[Schedule, None, None]):
         super().__init__(None)
         self._jobs = jobs
 
+    def _job(self, name: str) -> Job:
+        if name not in self._jobs:
+            msg = f"this program has no job {name!r}; it has {', '.join(sorted(self._jobs)) or 'none'}"
+            raise UsageError(msg)
+        return self._jobs[name]
+
     async def act(self, what: str, unit: Schedule, seen: None, io: Io) -> Outcome[Schedule]:  # noqa: ARG002
         started = io.now()
         try:
-            job = self._jobs.get(unit.job)
-            if job is None:
-                msg = f"this program has no job {unit.job!r}; it has {', '.join(sorted(self._jobs)) or 'none'}"
-                raise UsageError(msg)
-            result = await job(unit, io)
+            result = await self._job(unit.job)(unit, io)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong in a job, the schedule goes on ticking
             return _failed(unit, error, started, io.now())
         due = started if result.again else cadence_of(unit).next_after(io.now(), unit.name)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,9 +18,9 @@ from typing import Any
 import structlog
 
 from penstock.clock import Clock
-from penstock.errors import BrokenFlow, Fatal, InDoubt, LedgerUnavailable, Rejected, Throttled
+from penstock.errors import BrokenFlow, Fatal, InDoubt, LedgerError, LedgerUnavailable, Rejected, Throttled
 from penstock.ledger.columns import readable
-from penstock.ledger.commit import Lost, Refused, Result
+from penstock.ledger.commit import AlsoMissed, Lost, Refused, Result, Won
 from penstock.ledger.entries import Entry, Preparer
 from penstock.ledger.session import CRASH_LIMIT, Session
 from penstock.outcome import Act, Look, Outcome, Wait
@@ -62,6 +62,7 @@ class Held:
     task: asyncio.Task[None] | None = None
     started: float = math.inf
     overdue: bool = False
+    displaced: bool = False
 
 
 class Stepper:
@@ -84,6 +85,7 @@ class Stepper:
         counts: Counts,
         concurrency: int,
         freed: Callable[[float | None], None],
+        leased: Callable[[], bool] = lambda: True,
     ) -> None:
         self._session = session
         self._committer = committer
@@ -95,6 +97,7 @@ class Stepper:
         self.counts = counts
         self._concurrency = concurrency
         self._freed = freed
+        self._leased = leased
         self._names = {f.machine.unit: n for n, f in flows.items()}
         self._doors = {f for f in flows.values() if type(f).door is not Flow.door}
         self.held: dict[tuple[str, str], Held] = {}
@@ -113,7 +116,14 @@ class Stepper:
             name = self._names[type(unit)]
             flow = self._flows[name]
             held = Held(unit, flow)
+            displaced = self.held.get((name, unit.unit_id))
+            if displaced is not None and displaced.task is not None:
+                # Taken from us and given back while its step ran: that step's claim is lost, and so is its result.
+                displaced.displaced = True
+                displaced.task.cancel()
             self.held[name, unit.unit_id] = held
+            if flow in self._doors and not self._at_its_door(held):
+                continue
             if unit.crashes >= _LAST_CHANCE:
                 suspects.append(held)
             elif flow.batch_by is None:
@@ -124,6 +134,19 @@ class Stepper:
         if suspects:
             self._isolate(suspects)
         self._spawn()
+
+    def _at_its_door(self, held: Held) -> bool:
+        """Whether the unit came through the gate that its step needs; if not, it is put there and claimed again."""
+        try:
+            gate = held.flow.door(held.unit).gate_id
+        except Exception as error:  # noqa: BLE001 - a handler's bug
+            self._fail(held, error)
+            return False
+        if gate == held.unit.gate_id:
+            return True
+        after = replace(held.unit, gate_id=gate)
+        self._submit(held, Outcome(held.unit, after, f"stands behind {gate}", uncharged=True))
+        return False
 
     def _isolate(self, suspects: list[Held]) -> None:
         """Step a unit that may kill its worker only while no other such unit is held; put the others off.
@@ -141,13 +164,17 @@ class Stepper:
             reason = f"waits to be stepped alone: it was in {held.unit.crashes} steps that did not end"
             self._submit(held, Outcome(held.unit, after, reason, uncharged=True))
 
-    def unstarted(self) -> list[Unit]:
-        """Take back the units whose step has not started; the caller releases them."""
+    def unstarted(self, gates: Collection[str] | None = None) -> list[Unit]:
+        """Take back the units whose step has not started, all or those behind some gates; the caller releases them."""
         waiting = [h for item in self._ready for h in ([item] if isinstance(item, Held) else item)]
-        self._ready.clear()
-        for held in waiting:
+        taken = [h for h in waiting if gates is None or h.unit.gate_id in gates]
+        if taken:
+            gone = set(taken)
+            rest = [item if isinstance(item, Held) else [h for h in item if h not in gone] for item in self._ready]
+            self._ready = deque(item for item in rest if item and item not in gone)
+        for held in taken:
             self._forget(held)
-        return [h.unit for h in waiting]
+        return [h.unit for h in taken]
 
     def cancel_overdue(self) -> None:
         """Cancel the steps that ran past their flow's deadline; they end in doubt."""
@@ -184,9 +211,7 @@ class Stepper:
         if self._ready and not self._spawning and not self._halted and self._running < self._concurrency:
             self._spawning = True
             self._running += 1
-            task = asyncio.create_task(self._runner())
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self._spawn_task(self._runner())
 
     async def _runner(self) -> None:
         self._spawning = False
@@ -194,6 +219,9 @@ class Stepper:
         turn = self._clock.elapsed() + _TURN_SECONDS
         try:
             while self._ready and not self._halted:
+                if not self._leased():
+                    self.halt()
+                    break
                 item = self._ready.popleft()
                 if self._ready and not self._spawning:
                     self._spawn()
@@ -209,12 +237,27 @@ class Stepper:
                 except asyncio.CancelledError:
                     if not self._cancelled([item] if isinstance(item, Held) else item):
                         raise
+                except Exception as error:  # noqa: BLE001 - our own bug: the units go back, and the worker lives
+                    await self._let_go([item] if isinstance(item, Held) else item, error)
                 if self._clock.elapsed() > turn:
                     await asyncio.sleep(0)
                     turn = self._clock.elapsed() + _TURN_SECONDS
         finally:
             self._running -= 1
             self._spawn()
+
+    async def _let_go(self, group: list[Held], error: Exception) -> None:
+        """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
+        log.error("step.lost", units=[h.unit.unit_id for h in group], error=repr(error), at=where(error))
+        mine = [h for h in group if self.held.get((h.flow.machine.name, h.unit.unit_id)) is h and h.task is not None]
+        try:
+            await self._executor.run(self._session.release, [(h.unit, True) for h in mine])
+        except LedgerUnavailable as away:
+            log.warning("ledger.away", error=str(away))
+            self._interrupted += mine  # released when the lease is renewed
+            return
+        for held in mine:
+            self._drop(held, 0.0)
 
     def _cancelled(self, group: list[Held]) -> bool:
         """A halt is kept for later, a deadline ends in doubt; False for a cancellation that ends the runner.
@@ -223,9 +266,12 @@ class Stepper:
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - runners are tasks
-        mine = [h for h in group if h.task is task]
+        mine = [h for h in group if h.task is task and not h.displaced]
         if self._halted:
             self._interrupted += mine
+        elif any(h.displaced for h in group):
+            for held in mine:
+                self._fail(held, InDoubt("a sibling's step was taken over meanwhile"))
         elif any(h.overdue for h in mine):
             for held in mine:
                 limit = held.flow.deadline.total_seconds()
@@ -254,14 +300,14 @@ class Stepper:
                     if type(outcome) is not Outcome or not outcome.keep_claim:
                         self._submit(held, outcome)
                         return
-                    if not await self._keep(held, outcome):
+                    if not await self._keep(held, outcome, [held]):
                         return
                     seen, looked = None, False
                 elif type(decision) is Look and not looked:
                     held.begun = looked = True
                     seen = await flow.look(held.unit, self._io)
                 else:
-                    self._wait(held, decision)
+                    self._wait(held, decision, looked=looked)
                     return
             self._fail(held, BrokenFlow(_ENDLESS))
         except Exception as error:  # noqa: BLE001 - classified by the connector, or a handler's bug
@@ -286,10 +332,11 @@ class Stepper:
         """The last call was in doubt, a look has settled it, and there are no calls left."""
         self._fail(held, Rejected(f"all retries are used up, and it was decided: {decision.reason}"))
 
-    def _wait(self, held: Held, decision: object) -> None:
+    def _wait(self, held: Held, decision: object, *, looked: bool) -> None:
         if type(decision) is Wait:
             after = replace(held.unit, due_at=decision.until)
-            self._submit(held, Outcome(held.unit, after, decision.reason))
+            # A look that settled nothing leaves the doubt: the crash that asked for it is not forgiven by waiting.
+            self._submit(held, Outcome(held.unit, after, decision.reason, uncharged=looked))
         else:
             self._fail(held, BrokenFlow(f"decide may look once and then act or wait; it returned {decision!r}"))
 
@@ -312,7 +359,7 @@ class Stepper:
             elif type(decision) is Look and held not in seen:
                 looks.append(held)
             else:
-                self._wait(held, decision)
+                self._wait(held, decision, looked=held in seen)
         return acts, looks
 
     async def _look(self, flow: AnyFlow, looks: list[Held], seen: dict[Held, Any]) -> list[Held]:
@@ -341,25 +388,48 @@ class Stepper:
             for held, outcome in pairs:
                 if type(outcome) is not Outcome or not outcome.keep_claim:
                     self._submit(held, outcome)
-                elif await self._keep(held, outcome):
+                elif await self._keep(held, outcome, group):
                     kept.append(held)
         return kept
 
-    async def _keep(self, held: Held, outcome: Outcome[Any]) -> bool:
+    async def _keep(self, held: Held, outcome: Outcome[Any], group: Sequence[Held]) -> bool:
         """Commit an intent and go on with the unit as it came back."""
         entry = self._entry(held, outcome)
         if entry is None:
             return False
-        # The deadline is for the handler: what the ledger takes, or its absence, is not counted.
-        begun, held.started = held.started, math.inf
-        asked = self._clock.elapsed()
-        answer = await self._committer.commit(entry)
-        held.started = begun + self._clock.elapsed() - asked
-        if isinstance(answer, (Lost, Refused)):
-            self._settle(held, answer, None)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def done(result: Result) -> None:
+            if not future.done():
+                future.set_result(result)
+            elif isinstance(result, Won):
+                # The step was cancelled while its intent was being committed: the claim it kept is given back.
+                self._spawn_task(self._give_back(result.unit))
+
+        # The deadline is for the handlers: what the ledger takes, or its absence, is not counted.
+        asked, begun = self._clock.elapsed(), {h: h.started for h in group}
+        for sibling in group:
+            sibling.started = math.inf
+        self._committer.submit(entry, done)
+        result = await future
+        for sibling in group:
+            sibling.started = begun[sibling] + self._clock.elapsed() - asked
+        if not isinstance(result, Won):
+            self._settle(held, result, None)
             return False
-        held.unit = answer
+        held.unit = result.unit
         return True
+
+    async def _give_back(self, unit: Unit) -> None:
+        try:
+            await self._executor.run(self._session.release, [(unit, True)])
+        except LedgerUnavailable as away:
+            log.warning("ledger.away", error=str(away))
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _failed(self, group: list[Held], error: Exception) -> None:
         """A failed call: a throttle or a fatal error closes the door before the units go back."""
@@ -373,8 +443,20 @@ class Stepper:
                     await self._executor.run(close)
                 except LedgerUnavailable as away:
                     log.warning("ledger.away", error=str(away))
+        if gates and isinstance(error, (Throttled, Fatal)):
+            await self._release_behind(gates)
         for held in group:
             self._fail(held, error)
+
+    async def _release_behind(self, gates: Collection[str]) -> None:
+        """A door has just closed: what is claimed and not begun waits behind it in the ledger, not here."""
+        waiting = self.unstarted(gates)
+        if waiting:
+            try:
+                await self._executor.run(self._session.release, [(unit, False) for unit in waiting])
+            except LedgerUnavailable as away:
+                log.warning("ledger.away", error=str(away))
+                self.take(waiting)
 
     def _fail(self, held: Held, error: Exception) -> None:
         self.counts.failed += 1
@@ -412,13 +494,28 @@ class Stepper:
 
         def noted(result: Result) -> None:
             if isinstance(result, Refused):
-                # Not even the crash can be written: the ledger is not what this program takes it for.
-                raise result.error
-            self._drop(held, None)
+                # Not even the crash can be written: the unit is set aside by the least of statements.
+                self._aside(held, result.error)
+            else:
+                self._drop(held, None)
 
         self._committer.submit(entry, noted)
 
+    def _aside(self, held: Held, error: Exception) -> None:
+        async def park() -> None:
+            try:
+                await self._executor.run(self._session.park, held.unit, readable(str(error)))
+            except LedgerError as refused:
+                log.error("unit.stuck", unit=held.unit.unit_id, error=str(refused))  # noqa: TRY400 - one line is enough
+            self._drop(held, None)
+
+        self._spawn_task(park())
+
     def _settle(self, held: Held, result: Result, soon: float | None) -> None:
+        if isinstance(result, Refused) and isinstance(result.error, AlsoMissed):
+            # Nobody's fault: another unit moved on. The step is taken again on what is there now.
+            self._submit(held, Outcome(held.unit, replace(held.unit), str(result.error), uncharged=True))
+            return
         if isinstance(result, Refused):
             self.counts.refused += 1
             self._crash(held, result.error)
@@ -435,7 +532,9 @@ class Stepper:
         self._freed(soon)
 
     def _forget(self, held: Held) -> None:
-        self.held.pop((held.flow.machine.name, held.unit.unit_id), None)
+        key = (held.flow.machine.name, held.unit.unit_id)
+        if self.held.get(key) is held:
+            del self.held[key]
 
 
 def _soon(entry: Entry, outcome: Outcome[Any], now: Callable[[], datetime]) -> float | None:

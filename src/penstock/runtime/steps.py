@@ -55,7 +55,7 @@ def throttle(error: Throttled, rng: Rng) -> timedelta:
     """How long a throttle asks everybody to wait."""
     if error.retry_after is None:
         return THROTTLE_POLICY.delay(0, rng)
-    return min(timedelta(seconds=error.retry_after), _LONGEST_WAIT)
+    return timedelta(seconds=min(error.retry_after, _LONGEST_WAIT.total_seconds()))
 
 
 def crashed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:

@@ -30,6 +30,7 @@ from penstock.runtime.stepper import AnyFlow, Counts, Stepper
 T = TypeVar("T")
 log = structlog.get_logger()
 _SKEW = timedelta(milliseconds=5)
+_AHEAD_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,11 @@ class Worker:
         self._poke = asyncio.Event()
         self._backlog = False
         self._sleeping_until = math.inf
-        self._io = Io(ledger, self._executor, self.now, self._rng)
+        self._lease_end = math.inf
+        self._rate = 0.0
+        # Steps that read much must not keep the lease from being renewed: they have threads of their own.
+        self._readers: Executor = ThreadExecutor() if executor is None else executor
+        self._io = Io(ledger, self._readers, self.now, self._rng)
 
     def now(self) -> datetime:
         """The ledger's time, as last seen."""
@@ -100,6 +105,7 @@ class Worker:
             for flow in self.flows.values():
                 await flow.stop()
             self._executor.close()
+            self._readers.close()
 
     async def _incarnation(self) -> None:
         session = self.ledger.session(served=list(self.flows), lease_ms=self.settings.lease_ms)
@@ -115,16 +121,21 @@ class Worker:
             counts=self.counts,
             concurrency=self.settings.concurrency,
             freed=self._freed,
+            leased=lambda: self._clock.uptime() < self._lease_end,
         )
+        self._lease_end = math.inf
+        asked = self._clock.uptime()
         await self._patiently(session.register)
         if self._stop.is_set():
             return
+        self._lease_end = asked + self.settings.lease_ms
         log.info("worker.started", worker=session.identity.id, machines=sorted(self.flows))
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         committing = asyncio.create_task(committer.run(), name="committer")
         claiming = asyncio.create_task(self._claims(session, stepper), name="claims")
         leasing = asyncio.create_task(self._lease(session, stepper), name="lease")
-        helpers = [stopping, committing, claiming, leasing]
+        watching = asyncio.create_task(self._watch(stepper), name="watch")
+        helpers = [stopping, committing, claiming, leasing, watching]
         try:
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
             for helper in done - {stopping}:
@@ -175,41 +186,57 @@ class Worker:
             if self._stop.is_set():
                 return None
 
-    async def _lease(self, session: Session, stepper: Stepper) -> None:
-        """Renew the lease and watch the deadlines; returns when the lease was taken away."""
-        kept = self._clock.elapsed()
+    async def _watch(self, stepper: Stepper) -> None:
+        """Watch the deadlines of steps and of the lease, whatever the database does meanwhile."""
+        committed, since = self.counts.committed, self._clock.elapsed()
         while True:
             await asyncio.sleep(self.settings.watch_seconds)
             stepper.cancel_overdue()
-            asked = self._clock.elapsed()
-            if asked - kept < self.settings.renew_seconds:
-                continue
+            if self._clock.uptime() >= self._lease_end:
+                # Others may take over now. What is finished is still offered for commit, and the fence decides,
+                # but no step goes on that could have an effect.
+                stepper.halt()
+            seconds = self._clock.elapsed() - since
+            self._rate = (self.counts.committed - committed) / seconds if seconds > 0 else self._rate
+            committed, since = self.counts.committed, self._clock.elapsed()
+
+    async def _lease(self, session: Session, stepper: Stepper) -> None:
+        """Renew the lease in time; returns when it was taken away."""
+        while True:
+            await asyncio.sleep(self.settings.renew_seconds)
+            asked = self._clock.uptime()
             try:
                 alive = await self._executor.run(session.renew)
             except LedgerUnavailable:
-                # Others may take over when the lease ends; what is finished is still offered for commit, and
-                # the fence decides, but no step goes on that could have an effect.
-                if self._clock.elapsed() - kept > self.settings.lease_ms / 1000:
-                    stepper.halt()
                 continue
             if not alive:
                 log.warning("worker.lease_lost", worker=session.identity.id, held=len(stepper.held))
                 self.counts.lost += len(stepper.held)
                 return
-            kept = asked
+            self._lease_end = asked + self.settings.lease_ms
             interrupted = [(unit, True) for unit in stepper.interrupted()]
             if interrupted:
                 await self._patiently(functools.partial(session.release, interrupted))
             stepper.resume()
 
+    def _room(self, stepper: Stepper) -> int:
+        """How many more units to hold: enough to keep every step busy, and no more than is done in a moment.
+
+        What one worker hoards, another cannot take; so the read-ahead follows what this worker gets done.
+        """
+        ahead = max(self.settings.concurrency, int(self._rate * _AHEAD_SECONDS))
+        return min(self.settings.slots, self.settings.concurrency + ahead) - len(stepper.held)
+
     async def _claims(self, session: Session, stepper: Stepper) -> None:
         """Claim while there is room and something is due; otherwise sleep until the ledger says."""
         settings = self.settings
         unknown_at = reaped_at = self._clock.elapsed()
+        while await self._quietly(session.unpark_known):
+            """A thousand at a time, until all that waited for this program are back."""
         while True:
             self._poke.clear()
-            room = settings.slots - len(stepper.held)
-            if stepper.held and room < min(settings.claim_at_once, settings.slots) / 2:
+            room = self._room(stepper)
+            if stepper.held and room < min(settings.claim_at_once, settings.slots, settings.concurrency) / 2:
                 self._backlog = True
                 await self._poke.wait()
                 continue
@@ -225,6 +252,7 @@ class Worker:
                 if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
                     unknown_at = self._clock.elapsed()
                     await self._quietly(session.park_unknown)
+                    await self._quietly(session.unpark_known)
                 idle = await self._quietly(session.idle)
                 if idle is not None and idle.lease is not None and idle.lease <= 0:
                     reaped_at = -math.inf
