@@ -107,6 +107,7 @@ def test_jitter_depends_on_the_name_alone_and_stays_below_its_bound():
         {},
         {"every": timedelta(minutes=5), "at": [time(3)]},
         {"every": timedelta(milliseconds=5)},
+        {"at": [time(3)], "window": Window(time(3), time(6), MADRID)},
         {"every": timedelta(minutes=5), "jitter": timedelta(minutes=-1)},
     ],
 )

@@ -18,9 +18,7 @@ LONGEST_MODULE = 600
 LOCKS = ["requirements.lock", "requirements-build.lock", "requirements-dev.lock"]
 
 # Written in pieces, so that this file does not contain what it looks for.
-INDEX_ADDRESS = re.compile(
-    "/" + r"simple(?=[/\s\"'<>)\]]|$)" + "|" + "--(extra-)?" + r"index-url\b", re.MULTILINE
-)
+INDEX_ADDRESS = re.compile("/" + r"simple(?=[/\s\"'<>)\]]|$)" + "|" + "--(extra-)?" + r"index-url\b", re.MULTILINE)
 
 
 def repository_files() -> list[Path]:
@@ -78,10 +76,7 @@ def test_an_index_address_is_recognised(text):
 
 
 def test_no_module_is_too_long():
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for path in (ROOT / "src").rglob("*.py")
-    }
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in (ROOT / "src").rglob("*.py")}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
 
 
@@ -117,9 +112,7 @@ def test_lock_files_agree(lock):
 def test_lock_files_satisfy_the_project(lock, extras):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = locked(lock)
-    wanted = project["dependencies"] + [
-        line for extra in extras for line in project["optional-dependencies"][extra]
-    ]
+    wanted = project["dependencies"] + [line for extra in extras for line in project["optional-dependencies"][extra]]
     for line in wanted:
         requirement = Requirement(line)
         pinned, _ = requirements[canonicalize_name(requirement.name)]

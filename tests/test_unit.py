@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from penstock.clock import truncate
 from penstock.errors import BadReference
 from penstock.unit import Ref, key_part, parse_key, unit_id_of
 from tests.support.machines import BatchItem, Invoice, Sample, batch_run, invoice, partition, sample
@@ -17,9 +18,7 @@ from tests.support.machines import BatchItem, Invoice, Sample, batch_run, invoic
 TOKEN = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-instants = st.datetimes(timezones=st.timezones()).map(
-    lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000)
-)
+instants = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.timezones()).map(truncate)  # noqa: DTZ001
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,13 @@ class Window:
                 return moment
         raise AssertionError
 
+    def next_opening(self, moment: datetime) -> datetime:
+        """The first start of the window after the moment; it counts as a tick, however the interval falls."""
+        day = moment.astimezone(self.zone).date() - timedelta(days=1)
+        return next(
+            opens for ahead in range(_DAYS_AHEAD) if (opens := self._on(day + timedelta(days=ahead))[0]) > moment
+        )
+
     def _on(self, day: date) -> tuple[datetime, datetime]:
         ends = day if self.end > self.start else day + timedelta(days=1)
         return local_instant(day, self.start, self.zone), local_instant(ends, self.end, self.zone)
@@ -120,6 +127,9 @@ class Cadence:
         if self.every is not None and self.every < timedelta(seconds=1):
             msg = "a cadence is at least one second"
             raise UsageError(msg)
+        if self.at and self.window is not None:
+            msg = "a window is for 'every'; times of day ('at') say themselves when"
+            raise UsageError(msg)
         if self.jitter < timedelta():
             msg = "a jitter cannot be negative"
             raise UsageError(msg)
@@ -128,13 +138,12 @@ class Cadence:
         """The first tick strictly after the moment; the same for everyone who asks with the same name."""
         offset = self._offset(name)
         asked = moment - offset
-        while True:
-            tick = self._tick_after(asked)
-            opened = tick if self.window is None else self.window.open_or_next(tick)
-            due = truncate(opened + offset)
-            if due > moment:
-                return due
-            asked = max(tick, asked + timedelta(milliseconds=1))
+        tick = self._tick_after(asked)
+        if self.window is not None:
+            tick = min(self.window.open_or_next(tick), self.window.next_opening(asked))
+        # Cut to milliseconds a tick may fall on the moment itself; it was due then, and the next one is asked for.
+        due = truncate(tick + offset)
+        return due if due > moment else self.next_after(moment + timedelta(milliseconds=1), name)
 
     def _tick_after(self, moment: datetime) -> datetime:
         if self.every is not None:

@@ -141,7 +141,7 @@ class Machine:
         actors = self.pairs.get((source, target))
         if actors is not None and actor in actors:
             return
-        if source == target and (actors is None or actor is Actor.WORKER):
+        if source == target and (actors is None or (actor is Actor.WORKER and self.driven)):
             return
         if actors is not None:
             allowed = ", ".join(sorted(actors))

@@ -506,7 +506,7 @@ class Stepper:
             try:
                 await self._executor.run(self._session.park, held.unit, readable(str(error)))
             except LedgerError as refused:
-                log.error("unit.stuck", unit=held.unit.unit_id, error=str(refused))  # noqa: TRY400 - one line is enough
+                log.error("step.stuck", unit=held.unit.unit_id, error=str(refused))  # noqa: TRY400 - one line is enough
             self._drop(held, None)
 
         self._spawn_task(park())
