@@ -45,7 +45,7 @@ lock: ## Resolve the dependencies anew (needs uv; LOCK_ARGS=--upgrade for newer 
 	    $(COMPILE) $(LOCK_ARGS) -c requirements-dev.lock --no-annotate -o requirements-build.lock - >/dev/null
 
 clean: ## Remove .venv, caches and the demonstration.
-	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-bench demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The runtime alone. The build packages are there only to install Penstock itself in place.

@@ -326,3 +326,36 @@ def test_a_deadline_does_not_run_while_the_database_is_away(world):
     worker = work_on(ledger, world, [Slow(act)], 100)
     assert world.unit(Ref("feed", "news")).status is FeedState.COMPLETED
     assert (worker.counts.failed, world.unit(ref).crashes) == (0, 0)
+
+
+class Slow(Together):
+    async def act_together(self, what: str, units: Any, seen: Any, io: Io) -> Any:
+        await asyncio.sleep(1_000)
+        return await super().act_together(what, units, seen, io)
+
+
+def test_siblings_that_wait_their_turn_are_given_back_at_a_stop(world):
+    world.born(batch_run("a", items_expected=1, due_at=None), batch_run("b", items_expected=1, due_at=None))
+    world.born(batch_item(1, run_id="a"), batch_item(1, run_id="b"))
+    work(world, Slow(), seconds=5, concurrency=1, stop_seconds=2)
+    rows = world.rows("SELECT run_id, crashes, claimed_by FROM batch_item ORDER BY run_id")
+    # The step that had begun counts a crash, so that the next worker looks first; the one that waited does not.
+    assert [tuple(r) for r in rows] == [("a", 1, None), ("b", 0, None)]
+
+
+def test_a_unit_claimed_anew_while_its_step_runs_is_stepped_by_its_new_claim_alone(world):
+    (ref,) = world.born(invoice("1"))
+    versions: list[int] = []
+
+    async def act(unit: Any, io: Io) -> Any:
+        versions.append(unit.version)
+        if len(versions) == 1:
+            world.sql("UPDATE invoice SET status = 'QUEUED'")
+            await asyncio.sleep(10)
+            raise AssertionError("the older claim's step goes on")
+        return sent(unit)
+
+    worker = work(world, Probe(act), seconds=15)
+    assert len(versions) == 2
+    assert world.unit(ref).status is InvoiceState.SENT
+    assert (worker.counts.committed, worker.counts.failed) == (1, 0)

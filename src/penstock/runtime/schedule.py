@@ -44,7 +44,7 @@ class Schedule(Unit):
     every: str | None = None
     at: list[str] | None = None
     time_zone: str = "UTC"
-    window: str | None = None
+    hours: str | None = None
     jitter: str | None = None
     settings_version: str = ""
     last_tick_at: datetime | None = None
@@ -70,10 +70,10 @@ def cadence_of(schedule: Schedule) -> Cadence:
     """The schedule's cadence. Raises UsageError that says which part cannot be read."""
     zone = parse_zone(schedule.time_zone)
     window = None
-    if schedule.window is not None:
-        start, dash, end = schedule.window.partition("-")
+    if schedule.hours is not None:
+        start, dash, end = schedule.hours.partition("-")
         if not dash:
-            msg = f"{schedule.window!r} is not a window; write two times of day, for example 03:00-06:00"
+            msg = f"{schedule.hours!r} is not a window; write two times of day, for example 03:00-06:00"
             raise UsageError(msg)
         window = Window(parse_time(start), parse_time(end), zone)
     return Cadence(
@@ -182,7 +182,7 @@ def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict
     return counts
 
 
-_SPEC = ("job", "every", "at", "time_zone", "window", "jitter", "settings_version")
+_SPEC = ("job", "every", "at", "time_zone", "hours", "jitter", "settings_version")
 
 
 def _bring_up_to_date(ledger: Ledger, old: Schedule | None, new: Schedule, who: str) -> bool:
@@ -209,6 +209,6 @@ def _bring_up_to_date(ledger: Ledger, old: Schedule | None, new: Schedule, who: 
 def describe(schedule: Schedule) -> str:
     """A schedule in words: `every 5m, 03:00-06:00 Europe/Madrid`."""
     parts = [f"every {schedule.every}" if schedule.every else "at " + ", ".join(schedule.at or ())]
-    if schedule.window:
-        parts.append(schedule.window)
+    if schedule.hours:
+        parts.append(schedule.hours)
     return ", ".join(parts) + ("" if schedule.time_zone == "UTC" else f" {schedule.time_zone}")

@@ -117,10 +117,11 @@ class Stepper:
             flow = self._flows[name]
             held = Held(unit, flow)
             displaced = self.held.get((name, unit.unit_id))
-            if displaced is not None and displaced.task is not None:
-                # Taken from us and given back while its step ran: that step's claim is lost, and so is its result.
+            if displaced is not None:
+                # Taken from us and claimed anew: the older claim's step, begun or not, has lost its unit.
                 displaced.displaced = True
-                displaced.task.cancel()
+                if displaced.task is not None:
+                    displaced.task.cancel()
             self.held[name, unit.unit_id] = held
             if flow in self._doors and not self._at_its_door(held):
                 continue
@@ -171,7 +172,7 @@ class Stepper:
         if taken:
             gone = set(taken)
             rest = [item if isinstance(item, Held) else [h for h in item if h not in gone] for item in self._ready]
-            self._ready = deque(item for item in rest if item and item not in gone)
+            self._ready = deque(i for i in rest if (i not in gone if isinstance(i, Held) else i))
         for held in taken:
             self._forget(held)
         return [h.unit for h in taken]
@@ -215,7 +216,6 @@ class Stepper:
 
     async def _runner(self) -> None:
         self._spawning = False
-        task = asyncio.current_task()
         turn = self._clock.elapsed() + _TURN_SECONDS
         try:
             while self._ready and not self._halted:
@@ -225,26 +225,31 @@ class Stepper:
                 item = self._ready.popleft()
                 if self._ready and not self._spawning:
                     self._spawn()
-                now = self._clock.elapsed()
-                try:
-                    if isinstance(item, Held):
-                        item.task, item.started = task, now
-                        await self._step(item)
-                    else:
-                        for held in item:
-                            held.task, held.started = task, now
-                        await self._step_together(item)
-                except asyncio.CancelledError:
-                    if not self._cancelled([item] if isinstance(item, Held) else item):
-                        raise
-                except Exception as error:  # noqa: BLE001 - our own bug: the units go back, and the worker lives
-                    await self._let_go([item] if isinstance(item, Held) else item, error)
+                await self._run(item)
                 if self._clock.elapsed() > turn:
                     await asyncio.sleep(0)
                     turn = self._clock.elapsed() + _TURN_SECONDS
         finally:
             self._running -= 1
             self._spawn()
+
+    async def _run(self, item: Held | list[Held]) -> None:
+        """One step of one unit, or of siblings; those that were claimed anew meanwhile are left to their new claim."""
+        group = [h for h in ([item] if isinstance(item, Held) else item) if not h.displaced]
+        task, now = asyncio.current_task(), self._clock.elapsed()
+        for held in group:
+            held.task, held.started = task, now
+        try:
+            if isinstance(item, Held):
+                if group:
+                    await self._step(item)
+            elif group:
+                await self._step_together(group)
+        except asyncio.CancelledError:
+            if not self._cancelled(group):
+                raise
+        except Exception as error:  # noqa: BLE001 - our own bug: the units go back, and the worker lives
+            await self._let_go(group, error)
 
     async def _let_go(self, group: list[Held], error: Exception) -> None:
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""

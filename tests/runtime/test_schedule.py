@@ -1,0 +1,162 @@
+"""Periodic jobs: one tick however many processes, no overlap, and a failed job ticks on."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from penstock.clock import Rng, VirtualClock
+from penstock.errors import UsageError
+from penstock.ledger.ledger import Ledger
+from penstock.machine import Actor
+from penstock.outcome import Act, Wait
+from penstock.runtime.executor import InlineExecutor
+from penstock.runtime.schedule import JobResult, S, Schedule, Schedules, cadence_of, decide, keep_schedules, machine
+from penstock.runtime.simulation import simulate
+from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.unit import Ref
+
+START = datetime(2026, 11, 15, 12, 0, 1, tzinfo=UTC)
+ALONE = WorkerSettings(
+    lease_ms=86_400_000, renew_seconds=20_000, watch_seconds=3_600, idle_seconds=None, unknown_seconds=1e9
+)
+
+
+@pytest.fixture
+def world(ledger_url):
+    clock = VirtualClock(START)
+    with Ledger.open(ledger_url, [machine], clock=clock, rng=Rng(1), create=True) as ledger:
+        yield ledger, clock
+
+
+def run(ledger, clock, jobs, seconds, workers=1):
+    async def main():
+        running = [Worker(ledger, [Schedules(jobs)], ALONE, executor=InlineExecutor()) for _ in range(workers)]
+        tasks = [asyncio.create_task(w.run()) for w in running]
+        await asyncio.sleep(seconds)
+        for worker in running:
+            worker.stop()
+        await asyncio.gather(*tasks)
+
+    simulate(clock, main)
+
+
+def kept(ledger, *wanted):
+    return keep_schedules(ledger, wanted, "test")
+
+
+def five_minutes(**changes):
+    return Schedule(name="refresh", job="refresh", every="5m", **changes)
+
+
+def the_schedule(ledger):
+    return ledger.get(Ref("schedule", "refresh"))
+
+
+def test_one_tick_however_many_workers(world):
+    ledger, clock = world
+    kept(ledger, five_minutes())
+    ticks = []
+
+    async def refresh(schedule, io):
+        ticks.append(io.now())
+        await asyncio.sleep(2)
+        return JobResult("refreshed")
+
+    run(ledger, clock, {"refresh": refresh}, 1_500, workers=3)
+    assert [t.strftime("%H:%M:%S") for t in ticks] == ["12:05:00", "12:10:00", "12:15:00", "12:20:00", "12:25:00"]
+
+
+def test_runs_never_overlap_and_missed_ticks_come_to_one(world):
+    ledger, clock = world
+    kept(ledger, five_minutes())
+    runs = []
+
+    async def slow(schedule, io):
+        runs.append(io.now())
+        await asyncio.sleep(720)
+        return JobResult("refreshed")
+
+    run(ledger, clock, {"refresh": slow}, 1_900, workers=2)
+    assert [t.strftime("%H:%M") for t in runs] == ["12:05", "12:20"]
+
+
+def test_a_job_that_fails_raises_an_alert_and_ticks_on(world):
+    ledger, clock = world
+    kept(ledger, five_minutes())
+
+    async def broken(schedule, io):
+        raise RuntimeError("no luck")
+
+    run(ledger, clock, {"refresh": broken}, 1_000)
+    schedule = the_schedule(ledger)
+    assert (schedule.failures, schedule.last_error, schedule.parked_at) == (3, "RuntimeError: no luck", None)
+    assert schedule.due_at == datetime(2026, 11, 15, 12, 20, tzinfo=UTC)
+    rows = ledger.read(lambda c: c.rows("SELECT severity FROM event_log ORDER BY created_at"))
+    assert [r[0] for r in rows] == ["warning", "warning", "critical"]
+
+
+def test_a_job_that_is_not_there_is_told(world):
+    ledger, clock = world
+    kept(ledger, five_minutes())
+    run(ledger, clock, {}, 400)
+    assert "this program has no job 'refresh'" in the_schedule(ledger).last_error
+
+
+def test_a_job_with_more_to_do_comes_back_at_once(world):
+    ledger, clock = world
+    kept(ledger, five_minutes())
+    runs = []
+
+    async def chunk(schedule, io):
+        runs.append(io.now())
+        return JobResult("a part", again=len(runs) < 3)
+
+    run(ledger, clock, {"refresh": chunk}, 310)
+    assert len(runs) == 3
+
+
+def test_a_paused_schedule_rests_until_it_is_resumed(world):
+    ledger, clock = world
+    kept(ledger, five_minutes())
+    ledger.move(Ref("schedule", "refresh"), S.PAUSED, actor=Actor.OPERATOR, who="jo", reason="stock-taking")
+    ran = []
+
+    async def refresh(schedule, io):
+        ran.append(1)
+        return JobResult("refreshed")
+
+    run(ledger, clock, {"refresh": refresh}, 1_000)
+    assert ran == []
+    assert kept(ledger, five_minutes(settings_version="2")) == {"born": 0, "changed": 0, "retired": 0}
+    assert the_schedule(ledger).status is S.PAUSED
+
+
+def test_schedules_follow_what_is_wanted(world):
+    ledger, _ = world
+    assert kept(ledger, five_minutes()) == {"born": 1, "changed": 0, "retired": 0}
+    assert kept(ledger, five_minutes()) == {"born": 0, "changed": 0, "retired": 0}
+    assert kept(ledger, five_minutes(settings_version="2")) == {"born": 0, "changed": 1, "retired": 0}
+    assert kept(ledger) == {"born": 0, "changed": 0, "retired": 1}
+    assert the_schedule(ledger).status is S.RETIRED
+    assert kept(ledger, five_minutes(settings_version="2")) == {"born": 0, "changed": 1, "retired": 0}
+    assert the_schedule(ledger).status is S.ACTIVE
+    assert the_schedule(ledger).due_at is not None
+
+
+@pytest.mark.parametrize("wrong", [{"hours": "03:00"}, {"time_zone": "Nowhere"}, {"jitter": "soon"}, {"every": "5x"}])
+def test_what_cannot_tick_is_refused_before_anything_is_written(world, wrong):
+    ledger, _ = world
+    with pytest.raises(UsageError):
+        kept(ledger, Schedule(**{"name": "refresh", "job": "refresh", "every": "5m", **wrong}))
+    assert ledger.read(lambda c: c.rows("SELECT count(*) FROM schedule"))[0][0] == 0
+
+
+def test_decide_runs_what_is_due_and_waits_for_what_is_not():
+    due = five_minutes(due_at=START)
+    assert isinstance(decide(due, START, None, None), Act)
+    assert decide(due, START - timedelta(seconds=1), None, None) == Wait(START, "not due yet")
+    assert isinstance(decide(five_minutes(status=S.PAUSED), START, None, None), Wait)
+    assert cadence_of(due).every == timedelta(minutes=5)
