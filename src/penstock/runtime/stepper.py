@@ -216,27 +216,33 @@ class Stepper:
 
     async def _runner(self) -> None:
         self._spawning = False
+        task = asyncio.current_task()
         turn = self._clock.elapsed() + _TURN_SECONDS
         try:
+            self._halt_unless_leased()
             while self._ready and not self._halted:
-                if not self._leased():
-                    self.halt()
-                    break
+                now = self._clock.elapsed()
+                if now > turn:
+                    await asyncio.sleep(0)
+                    turn = self._clock.elapsed() + _TURN_SECONDS
+                    self._halt_unless_leased()
+                    continue
                 item = self._ready.popleft()
                 if self._ready and not self._spawning:
                     self._spawn()
-                await self._run(item)
-                if self._clock.elapsed() > turn:
-                    await asyncio.sleep(0)
-                    turn = self._clock.elapsed() + _TURN_SECONDS
+                await self._run(item, task, now)
         finally:
             self._running -= 1
             self._spawn()
 
-    async def _run(self, item: Held | list[Held]) -> None:
+    def _halt_unless_leased(self) -> None:
+        """No step begins past the lease: others may have taken over what is held here."""
+        if not self._leased():
+            self.halt()
+
+    async def _run(self, item: Held | list[Held], task: asyncio.Task[None] | None, now: float) -> None:
         """One step of one unit, or of siblings; those that were claimed anew meanwhile are left to their new claim."""
         group = [h for h in ([item] if isinstance(item, Held) else item) if not h.displaced]
-        task, now = asyncio.current_task(), self._clock.elapsed()
         for held in group:
             held.task, held.started = task, now
         try:
