@@ -90,7 +90,6 @@ else:
         return other
 
 
-GUARDED_COLUMNS = tuple(f.name for f in dataclasses.fields(GuardedUnit))
 DRIVEN_COLUMNS = tuple(f.name for f in dataclasses.fields(Unit))
 _FIELD_TYPES: dict[type[GuardedUnit], dict[str, Any]] = {}
 

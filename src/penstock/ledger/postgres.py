@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 _TRIES = 5
 IDLE_LIMIT_MS = 10_000
-# The lock that tells whether a lost COMMIT landed is waited for longer than a dead transaction can live.
-UNKNOWN_LOCK_MS = IDLE_LIMIT_MS + 5_000
 # The kernel's statements reach every row through an index from a small batch. The planner, knowing nothing of
 # the batch's size, would rather scan the whole table once: these settings tell it otherwise.
 _WRITER = {

@@ -265,6 +265,7 @@ class Session:
 
         def work(cursor: Cursor) -> int:
             if postgres:
+                # Longer than a dead transaction can live (10 s), so that the lock tells the end of it.
                 cursor.run("SET LOCAL lock_timeout = 15000")
             tail = " FOR UPDATE" if postgres else ""
             rows = cursor.rows(f"SELECT commit_seq FROM worker WHERE id = :worker{tail}", worker=self.identity.id)

@@ -32,8 +32,6 @@ class GroupCommitter:
         self._rng = rng
         self._queue: deque[tuple[Entry, Done]] = deque()
         self._ready = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._stopping = False
         self._waiting = 0
         self.away: LedgerError | None = None
@@ -41,12 +39,7 @@ class GroupCommitter:
     def submit(self, entry: Entry, done: Done) -> None:
         """Queue one entry; `done` is called with its result, on the event loop."""
         self._queue.append((entry, done))
-        self._idle.clear()
         self._ready.set()
-
-    async def drain(self) -> None:
-        """Wait until everything queued is committed."""
-        await self._idle.wait()
 
     def stop(self) -> None:
         """Let `run` end once its queue is empty."""
@@ -62,10 +55,8 @@ class GroupCommitter:
                 # One turn of the loop lets every step that is ready finish first; together they share a commit.
                 await asyncio.sleep(0)
                 await self._commit_some()
-            if not self._waiting:
-                self._idle.set()
-                if self._stopping:
-                    return
+            if self._stopping and not self._waiting:
+                return
 
     async def _commit_some(self) -> None:
         batch: list[tuple[Entry, Done]] = []

@@ -204,11 +204,3 @@ def _bring_up_to_date(ledger: Ledger, old: Schedule | None, new: Schedule, who: 
     except IllegalMove:
         return False  # paused meanwhile: a person's wish stands
     return True
-
-
-def describe(schedule: Schedule) -> str:
-    """A schedule in words: `every 5m, 03:00-06:00 Europe/Madrid`."""
-    parts = [f"every {schedule.every}" if schedule.every else "at " + ", ".join(schedule.at or ())]
-    if schedule.hours:
-        parts.append(schedule.hours)
-    return ", ".join(parts) + ("" if schedule.time_zone == "UTC" else f" {schedule.time_zone}")
