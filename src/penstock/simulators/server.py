@@ -1,0 +1,61 @@
+"""Serving a simulator on a loopback socket: in the caller's event loop, or in a thread with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+
+class _Server(uvicorn.Server):
+    """A server inside somebody else's program: signals are not its business, and it tells when it can be reached."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        # A simulator that breaks an answer off on purpose is an error to the server, and nobody wants to read of it.
+        super().__init__(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="critical", lifespan="off"))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    @property
+    def address(self) -> str:
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return f"http://{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def serving(application: ASGIApp) -> AsyncIterator[str]:
+    """Serve in the running loop, on a free port; gives the address."""
+    server = _Server(application)
+    task = asyncio.create_task(server.serve())
+    while not server.started and not task.done():  # noqa: ASYNC110 - the server sets a plain flag
+        await asyncio.sleep(0.01)
+    try:
+        yield server.address
+    finally:
+        server.should_exit = True
+        await task
+
+
+@contextlib.contextmanager
+def in_thread(application: ASGIApp) -> Iterator[str]:
+    """The same for a caller without a loop, or whose loop runs on virtual time."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="simulator", daemon=True)  # noqa: TID251 - for tests and demonstrations
+    thread.start()
+    context = serving(application)
+    try:
+        address = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result()
+        try:
+            yield address
+        finally:
+            asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
