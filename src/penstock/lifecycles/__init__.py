@@ -1,0 +1,1 @@
+"""The lifecycles that Penstock brings: a machine, a decision and a flow each."""

@@ -1,0 +1,106 @@
+"""What to do with a wanted partition, and what a verdict makes of a partition's state. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from penstock.errors import UsageError
+from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X
+from penstock.lifecycles.partitions.validate import Verdict
+from penstock.outcome import Act, Decision, Look, Wait
+from penstock.raw.paths import PartitionKey
+from penstock.unit import replace
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What a look found: how many records the run under way has in the sink, None when it is not finalised there."""
+
+    record_count: int | None
+
+
+def decide(unit: Extraction, now: datetime, settings: object, seen: Landed | None) -> Decision:  # noqa: ARG001 - one shape
+    """Draw a run id, ask the source, and have what was landed judged. After a failure look first: it may be there."""
+    if unit.status is X.LANDED:
+        return Act("judge", f"run {unit.run_id} has landed and nobody has judged it", spends=False)
+    if unit.status is not X.EXTRACTING:
+        return Wait(None, f"the extraction is {unit.status}")
+    if unit.run_id is None:
+        return Act("begin", "a run needs an id before the source is asked", spends=False)
+    if unit.attempts + unit.crashes > 0 and seen is None:
+        return Look(f"run {unit.run_id} was begun before and may have been finalised")
+    if seen is not None and seen.record_count is not None:
+        return Act("record", f"run {unit.run_id} is in the sink already", spends=False)
+    return Act("extract", f"run {unit.run_id} is not in the sink")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a verdict comes to: the state before (None: no row) and after, and the word for the record of attempts."""
+
+    before: PartitionState | None
+    after: PartitionState
+    verdict: Literal["success", "failed", "kept", "older"]
+    reason: str
+
+
+def judge(
+    key: PartitionKey,
+    before: PartitionState | None,
+    verdict: Verdict,
+    now: datetime,
+    *,
+    keep_last_good: bool = False,
+    evaluated: bool = False,
+    pointed_by: str | None = None,
+) -> Judged:
+    """What becomes of a partition when a run of it has been inspected.
+
+    An older run never replaces a newer one, unless somebody points at it by name. With `keep_last_good` a bad run
+    leaves a good partition as it was. `evaluated` says that the run was counted before.
+    """
+    state = before or PartitionState(
+        source=key.source, customer_id=key.customer_id, query_name=key.query_name, logical_date=key.logical_date
+    )
+    counted = replace(state, attempt_count=state.attempt_count + (not evaluated), updated_at=now)
+    current = state.current_run_id
+    if pointed_by is None and current is not None and verdict.run_id < current and state.status is not P.PENDING:
+        unchanged = replace(counted, updated_at=state.updated_at)
+        return Judged(before, unchanged, "older", f"run {verdict.run_id} is older than {current} and replaces nothing")
+    if verdict.good:
+        after = replace(
+            counted,
+            status=P.SUCCESS,
+            current_run_id=verdict.run_id,
+            schema_version=verdict.schema_version,
+            record_count=verdict.record_count,
+            error_message=None,
+        )
+        how = f"pointed at by {pointed_by}" if pointed_by else "validated"
+        return Judged(before, after, "success", f"run {verdict.run_id} {how}: {verdict.record_count:,} records")
+    if keep_last_good and state.status is P.SUCCESS and current != verdict.run_id:
+        kept = replace(counted, updated_at=state.updated_at)
+        reason = f"run {verdict.run_id} was rejected, run {current} is kept: {verdict.error}"
+        return Judged(before, kept, "kept", reason)
+    after = replace(
+        counted,
+        status=P.FAILED,
+        current_run_id=verdict.run_id,
+        schema_version=verdict.schema_version,
+        record_count=None,
+        error_message=verdict.error,
+    )
+    # A run that was good and is not any more was evaluated before, and a failed partition has an attempt in any case.
+    after = replace(after, attempt_count=max(1, after.attempt_count))
+    return Judged(before, after, "failed", str(verdict.error))
+
+
+def canonical_customer(text: str) -> str:
+    """A customer's id as digits: hyphens are removed. Raises UsageError for anything else."""
+    digits = text.strip().replace("-", "")
+    if not digits or not digits.isascii() or not digits.isdigit():
+        msg = f"{text!r} is not a customer id; it is digits, with or without hyphens, for example 123-456-7890"
+        raise UsageError(msg)
+    return digits

@@ -1,0 +1,206 @@
+"""The flow of `extraction`: ask the source, land what it gives, have it judged.
+
+It is the same for every source. What differs is the `Extractor`, which speaks to the source and writes what it is given
+to a `Landing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from penstock.clock import MILLISECOND, parse_instant
+from penstock.config import Config
+from penstock.errors import Rejected, Transient, UsageError
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.partitions.decide import Landed, decide
+from penstock.lifecycles.partitions.jobs import COLLECT, ENUMERATE, collect_raw, enumerate_partitions, gate_of
+from penstock.lifecycles.partitions.judgement import Validators
+from penstock.lifecycles.partitions.machine import Extraction, X, extraction, key_of, partition
+from penstock.lifecycles.partitions.settings import SETTINGS, Settings, settings_of
+from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
+from penstock.lifecycles.partitions.validate import Rules
+from penstock.machine import Actor
+from penstock.outcome import Outcome
+from penstock.raw.paths import PartitionKey, run_id_at
+from penstock.raw.sink import RawSink, RawWriter, Record
+from penstock.raw.store import AlreadyFinalised, RawUnavailable
+from penstock.runtime.app import App
+from penstock.runtime.flow import Door, Flow, Io
+from penstock.unit import replace
+
+_STORE_AWAY = timedelta(minutes=1)
+
+
+class Landing:
+    """Where an extractor writes: `await sink.write(rows)`, any number of times. It is finalised when it returns."""
+
+    def __init__(self, io: Io, run: RawWriter) -> None:
+        self._io = io
+        self._run = run
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the source told of the data, for `metadata.json`; it may be added to."""
+        return self._run.facts
+
+    async def write(self, records: Iterable[Record]) -> None:
+        """Append records, off the event loop. Raises Rejected for one that JSON cannot keep."""
+        await self._io.run(self._write, records)
+
+    def _write(self, records: Iterable[Record]) -> None:
+        try:
+            for record in records:
+                self._run.write(record)
+        except UsageError as error:
+            raise Rejected(f"record {self._run.count + 1:,}: {error}") from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._run.abandon()
+        else:
+            await self._io.run(self._run.finalise)
+
+
+class Extractor(Protocol):
+    """Speaks to one source. It raises a StepError when the source fails, and never writes to the ledger."""
+
+    async def extract(self, key: PartitionKey, run_id: str, sink: Landing) -> None:
+        """Write every record of the partition to the sink."""
+
+    async def close(self) -> None:
+        """Close its connections."""
+
+
+class Extractions(Flow[Extraction, Settings, Landed]):
+    """Extracts what is wanted and judges what has landed."""
+
+    machine = extraction
+    decide = staticmethod(decide)
+    deadline = timedelta(hours=1)
+
+    def __init__(self, extractors: Mapping[str, Extractor], validators: Validators) -> None:
+        super().__init__(validators.settings)
+        self.validators = validators
+        self._extractors = extractors
+        self._sink = validators.sink
+
+    def door(self, unit: Extraction) -> Door:
+        if unit.status in (X.WANTED, X.EXTRACTING):
+            return Door(gate_of(key_of(unit), backfill=unit.backfill))
+        return Door()
+
+    async def look(self, unit: Extraction, io: Io) -> Landed:
+        found = await self._stored(io, self._sink.find, key_of(unit), str(unit.run_id))
+        return Landed(None if found is None else found.record_count)
+
+    async def act(self, what: str, unit: Extraction, seen: Landed | None, io: Io) -> Outcome[Extraction]:
+        if what == "judge":
+            return await self._judge(unit, io)
+        if what == "begin":
+            run_id = await io.read(lambda ledger: self._fresh_run(ledger, unit, io))
+            return Outcome(unit, replace(unit, run_id=run_id), f"run {run_id} begins", keep_claim=True)
+        if what == "record" and seen is not None:
+            return _landed(unit, seen.record_count or 0, io)
+        if unit.backfill:
+            # Claimed behind the backfill's own door; the account's budget and its pauses count all the same.
+            async with io.door(gate_of(key_of(unit))):
+                return await self._extract(unit, io)
+        return await self._extract(unit, io)
+
+    def _fresh_run(self, ledger: Ledger, unit: Extraction, io: Io) -> str:
+        """An id after that of the authoritative run, whatever the clocks of two machines say."""
+        found = ledger.get_many(partition, [unit.unit_id])
+        run_id = run_id_at(io.now())
+        if found and found[0].current_run_id is not None and found[0].current_run_id >= run_id:
+            return run_id_at(parse_instant(found[0].current_run_id) + MILLISECOND)
+        return run_id
+
+    async def _extract(self, unit: Extraction, io: Io) -> Outcome[Extraction]:
+        key, run_id = key_of(unit), str(unit.run_id)
+        try:
+            source = self.settings.source(key.source)
+            schema = source.queries[source.query(key.query_name)]
+            source.customer(key.customer_id)
+            extractor = self._extractors[key.source]
+        except (UsageError, KeyError) as error:
+            reason = error if isinstance(error, UsageError) else f"this program has no extractor for {key.source}"
+            raise Rejected(str(reason)) from error
+        try:
+            run = await self._stored(
+                io, lambda: self._sink.writer(key, run_id, schema_version=schema.version, created_at=io.now())
+            )
+            async with Landing(io, run) as landing:
+                await extractor.extract(key, run_id, landing)
+        except AlreadyFinalised:
+            found = await self._stored(io, self._sink.find, key, run_id)
+            return _landed(unit, found.record_count if found else 0, io)
+        except RawUnavailable as error:
+            raise Transient(str(error)) from error
+        return _landed(unit, run.count, io)
+
+    async def _judge(self, unit: Extraction, io: Io) -> Outcome[Extraction]:
+        key, run_id = key_of(unit), str(unit.run_id)
+        try:
+            verdict = await io.run(self.validators.inspect, key, run_id)
+        except (RawUnavailable, UsageError) as error:
+            # Nothing can be said of the run: it waits for its store, or for its configuration.
+            return Outcome(unit, replace(unit, due_at=io.now() + _STORE_AWAY), str(error), uncharged=True)
+        made = await io.read(lambda ledger: self.validators.judgement(ledger, key, verdict, io.now(), by="worker"))
+        after = replace(unit, status=X.DONE, verdict=made.judged.verdict, due_at=None)
+        return Outcome(
+            unit,
+            after,
+            made.judged.reason,
+            writes=made.writes,
+            also=made.also,
+            events=made.events,
+            actor=Actor.VALIDATOR,
+        )
+
+    async def _stored(self, io: Io, work: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await io.run(work, *arguments)
+        except RawUnavailable as error:
+            raise Transient(str(error)) from error
+
+    async def stop(self) -> None:
+        for extractor in self._extractors.values():
+            await extractor.close()
+
+
+def _landed(unit: Extraction, records: int, io: Io) -> Outcome[Extraction]:
+    after = replace(unit, status=X.LANDED, record_count=records, attempts=0, due_at=io.now())
+    return Outcome(unit, after, f"run {unit.run_id} landed with {records:,} records")
+
+
+MACHINES = (partition, extraction)
+
+
+def partitions_app(
+    extractors: Callable[[Config], Mapping[str, Extractor]], *, rules: Rules | None = None, settings: Iterable[Any] = ()
+) -> App:
+    """A program that keeps partitions: how its extractors are made, its business rules, and settings of its own."""
+
+    def configured(config: Config) -> list[Extractions]:
+        found = settings_of(config)
+        return [Extractions(extractors(config), Validators(RawSink(found.raw_url), found, rules))]
+
+    return App(
+        machines=MACHINES,
+        data_tables=DATA_TABLES,
+        views=VIEWS,
+        configured=configured,
+        settings=(*SETTINGS, *settings),
+        configured_jobs={
+            ENUMERATE: lambda config: enumerate_partitions(settings_of(config)),
+            COLLECT: lambda config: collect_raw(RawSink(settings_of(config).raw_url)),
+        },
+    )

@@ -1,0 +1,126 @@
+"""The two machines: `partition` says what is safe to consume, `extraction` carries the work that leads there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+
+from penstock.machine import Actor, Edge, Machine, OnError
+from penstock.raw.gate import MACHINE, TABLE
+from penstock.raw.paths import PARTS, PartitionKey
+from penstock.retry import RetryPolicy
+from penstock.unit import GuardedUnit, Unit, column
+
+
+class P(StrEnum):
+    """Whether consumers may read. A key without a row is pending."""
+
+    PENDING = "pending"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+class X(StrEnum):
+    """How far the work on one key is."""
+
+    WANTED = "wanted"
+    EXTRACTING = "extracting"  # claimed: the source may have been asked
+    LANDED = "landed"  # a run is finalised, and nobody has judged it
+    DONE = "done"
+    FAILED = "failed"  # dead letter: the source would not give it
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionState(GuardedUnit):
+    """The status of one logical partition, and the run that is authoritative."""
+
+    key = PARTS
+    status: P = P.PENDING
+    source: str
+    customer_id: str
+    query_name: str
+    logical_date: date
+    current_run_id: str | None = None
+    schema_version: str | None = None
+    record_count: int | None = None
+    updated_at: datetime | None = None
+    error_message: str | None = None
+    attempt_count: int = column(0, sql_type="Integer", server_default="0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction(Unit):
+    """One wanted partition. `run_id` is that of the run under way, drawn before the source is asked."""
+
+    key = PARTS
+    status: X = X.WANTED
+    source: str
+    customer_id: str
+    query_name: str
+    logical_date: date
+    run_id: str | None = None
+    record_count: int | None = None
+    verdict: str | None = None
+    #: Wanted by a backfill: it stands behind a door of its own, after the daily work.
+    backfill: bool = False
+
+
+def key_of(unit: PartitionState | Extraction) -> PartitionKey:
+    """The logical partition that a unit is about."""
+    return PartitionKey(unit.source, unit.customer_id, unit.query_name, unit.logical_date)
+
+
+_VALIDATOR, _OPERATOR, _WORKER = {Actor.VALIDATOR}, {Actor.OPERATOR}, {Actor.WORKER}
+
+partition = Machine(
+    MACHINE,
+    PartitionState,
+    births={P.PENDING, P.SUCCESS, P.FAILED},
+    edges=[
+        Edge(P.PENDING, P.SUCCESS, "validated", _VALIDATOR),
+        Edge(P.FAILED, P.SUCCESS, "validated", _VALIDATOR),
+        Edge(P.PENDING, P.FAILED, "rejected", _VALIDATOR),
+        Edge(P.SUCCESS, P.FAILED, "rejected", _VALIDATOR),
+        Edge(P.SUCCESS, P.SUCCESS, "superseded", _VALIDATOR),
+        Edge(P.SUCCESS, P.SUCCESS, "pointed", _OPERATOR),
+        Edge(P.FAILED, P.FAILED, "rejected", _VALIDATOR),
+        Edge(P.SUCCESS, P.PENDING, "reset", _OPERATOR),
+        Edge(P.FAILED, P.PENDING, "reset", _OPERATOR),
+    ],
+    table=TABLE,
+    tracked=("current_run_id", "schema_version", "record_count"),
+    checks={
+        "status_is_known": "status IN ('pending', 'success', 'failed')",
+        "success_has_run": (
+            "status <> 'success' OR (current_run_id IS NOT NULL AND record_count IS NOT NULL"
+            " AND record_count >= 0 AND COALESCE(error_message, '') = '')"
+        ),
+        "failed_has_error": (
+            "status <> 'failed' OR (current_run_id IS NOT NULL AND COALESCE(error_message, '') <> ''"
+            " AND attempt_count >= 1)"
+        ),
+        "customer_is_canonical": (
+            "source <> 'google_ads' OR (customer_id <> '' AND ltrim(customer_id, '0123456789') = '')"
+        ),
+    },
+    # What a status over a range asks for lies together, so that it counts along the index alone.
+    indexes={"range": (*PARTS[:3], "status", "logical_date")},
+)
+
+extraction = Machine(
+    "extraction",
+    Extraction,
+    births={X.WANTED},
+    edges=[
+        Edge(X.WANTED, X.EXTRACTING, "claim", _WORKER, on_claim=True),
+        Edge(X.EXTRACTING, X.LANDED, "landed", _WORKER),
+        Edge(X.LANDED, X.DONE, "judged", _VALIDATOR),
+        Edge(X.EXTRACTING, X.WANTED, "retry", _WORKER),
+        Edge(X.EXTRACTING, X.FAILED, "give_up", _WORKER),
+        Edge(X.DONE, X.WANTED, "reprocess", {Actor.SCHEDULER, Actor.OPERATOR}),
+        Edge(X.FAILED, X.WANTED, "reprocess", {Actor.SCHEDULER, Actor.OPERATOR}),
+    ],
+    on_error=OnError(retry=X.WANTED, dead=X.FAILED, policy=RetryPolicy(max_retries=3)),
+    checks={"landed_has_run": "status NOT IN ('landed', 'done') OR run_id IS NOT NULL"},
+)

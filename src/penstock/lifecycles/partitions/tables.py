@@ -1,0 +1,38 @@
+"""The tables and views beside the machines': every evaluation of a run, and what is safe to read."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from penstock.ledger.columns import Day, Instant
+from penstock.raw.gate import TABLE
+from penstock.raw.paths import PARTS
+
+#: What became of an evaluated run: it became authoritative, it was rejected, it was rejected and the last good run
+#: kept, or it was good and older than the authoritative one.
+VERDICTS = ("success", "failed", "kept", "older")
+
+partition_attempt = sa.Table(
+    "partition_attempt",
+    sa.MetaData(),
+    *(sa.Column(name, Day if name == "logical_date" else sa.Text, primary_key=True) for name in PARTS),
+    sa.Column("run_id", sa.Text, primary_key=True),
+    # The version of the state that it was judged on: two evaluations of a run never share it.
+    sa.Column("state_version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("verdict", sa.Text, nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("record_count", sa.BigInteger),
+    sa.Column("schema_version", sa.Text),
+    sa.Column("judged_by", sa.Text, nullable=False),
+    sa.CheckConstraint(f"verdict IN ({', '.join(repr(v) for v in VERDICTS)})", name="partition_attempt_verdict"),
+    sqlite_with_rowid=False,
+)
+
+safe_partitions = (
+    f"SELECT {', '.join(PARTS)}, current_run_id, schema_version, record_count, updated_at"
+    f" FROM {TABLE} WHERE status = 'success'"
+)
+
+DATA_TABLES = (partition_attempt,)
+VIEWS = {"safe_partitions": safe_partitions}

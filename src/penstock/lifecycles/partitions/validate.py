@@ -1,0 +1,244 @@
+"""Validators: they inspect a landed run and say whether it may be consumed, with errors that a person can act on.
+
+A run is read once, in bounded memory. What it must be is declared: the schema version that configuration pins, the
+fields and their types, which rows count as duplicates, and business rules registered in Python.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.raw.paths import PartitionKey
+from penstock.raw.sink import RawMetadata, RawPartition, decode_row
+from penstock.raw.store import RawCorrupt
+
+MOST_ERRORS = 5
+WHOLE_ROW = "*"
+_INT64 = range(-(2**63), 2**63)
+_WHOLE = re.compile(r"-?\d{1,19}\Z")
+_MISSING: Any = object()
+
+RowRule = Callable[[PartitionKey, Mapping[str, Any]], str | None]
+PartitionRule = Callable[[PartitionKey, RawMetadata], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What the rows of one query must be.
+
+    `fields` maps a name (dots lead into nested objects) to a type of `TYPES`; with a `?` it may be missing or null.
+    `unique` names the fields that no two rows may share, `*` the whole row, nothing allows duplicates. `date_field`
+    must hold the partition's own date.
+    """
+
+    version: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    unique: Sequence[str] = (WHOLE_ROW,)
+    date_field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a validator says of a run: no errors make it good."""
+
+    run_id: str
+    schema_version: str
+    record_count: int
+    errors: Sequence[str] = ()
+
+    @property
+    def good(self) -> bool:
+        return not self.errors
+
+    @property
+    def error(self) -> str | None:
+        return "; ".join(self.errors) or None
+
+
+@dataclass(slots=True)
+class Rules:
+    """Business rules, by the query that they are for; `*` is every query. A rule returns what is wrong, or None."""
+
+    rows: dict[str, list[RowRule]] = field(default_factory=dict)
+    partitions: dict[str, list[PartitionRule]] = field(default_factory=dict)
+
+    def row(self, query_name: str = WHOLE_ROW) -> Callable[[RowRule], RowRule]:
+        """Register a rule for every row: `@rules.row("campaign_daily")`."""
+
+        def register(rule: RowRule) -> RowRule:
+            self.rows.setdefault(query_name, []).append(rule)
+            return rule
+
+        return register
+
+    def partition(self, query_name: str = WHOLE_ROW) -> Callable[[PartitionRule], PartitionRule]:
+        """Register a rule for the run as a whole, as its metadata tells of it."""
+
+        def register(rule: PartitionRule) -> PartitionRule:
+            self.partitions.setdefault(query_name, []).append(rule)
+            return rule
+
+        return register
+
+    def rows_of(self, query_name: str) -> list[RowRule]:
+        return [*self.rows.get(WHOLE_ROW, ()), *self.rows.get(query_name, ())]
+
+    def partitions_of(self, query_name: str) -> list[PartitionRule]:
+        return [*self.partitions.get(WHOLE_ROW, ()), *self.partitions.get(query_name, ())]
+
+
+def inspect(
+    opened: RawPartition, schema: Schema, rules: Rules | None = None, customers: Collection[str] | None = None
+) -> Verdict:
+    """Read a run to its end and judge it. `customers` are those that the configuration knows."""
+    landed, rules = opened.metadata, rules or Rules()
+    errors: list[str] = []
+    if customers is not None and landed.key.customer_id not in customers:
+        errors.append(f"customer {landed.key.customer_id} is not in the configuration of {landed.key.source}")
+    if landed.schema_version != schema.version:
+        errors.append(
+            f"schema version {landed.schema_version!r} was landed and {schema.version!r} is pinned in configuration;"
+            " extract it again, or pin the new version deliberately"
+        )
+    errors += [problem for rule in rules.partitions_of(landed.key.query_name) if (problem := _asked(rule, landed))]
+    if not errors:
+        for problem in _row_problems(opened, schema, rules):
+            errors.append(problem)
+            if len(errors) >= MOST_ERRORS:
+                errors.append("and perhaps more")
+                break
+    return Verdict(landed.run_id, landed.schema_version, landed.record_count, errors)
+
+
+def _row_problems(opened: RawPartition, schema: Schema, rules: Rules) -> Iterator[str]:
+    key = opened.metadata.key
+    own = rules.rows_of(key.query_name)
+    seen: set[bytes] = set()
+    told: set[str] = set()
+    try:
+        for number, line in enumerate(opened.lines(), 1):
+            row = decode_row(line, number, "payload.jsonl")
+            for subject, problem in _problems_of(row, line, key, schema, seen):
+                if subject not in told:  # the same mistake in every row is one mistake
+                    told.add(subject)
+                    yield f"row {number:,}: {problem}"
+            for rule in own:
+                broken = _asked(rule, key, row)
+                if broken and rule.__name__ not in told:
+                    told.add(rule.__name__)
+                    yield f"row {number:,}: {broken}"
+    except RawCorrupt as error:
+        yield str(error)
+
+
+def _problems_of(
+    row: Mapping[str, Any], line: bytes, key: PartitionKey, schema: Schema, seen: set[bytes]
+) -> Iterator[tuple[str, str]]:
+    for name, wanted in schema.fields.items():
+        value = value_at(row, name)
+        optional = wanted.endswith("?")
+        if value is _MISSING or value is None:
+            if not optional:
+                yield name, _missing(row, name, value)
+        elif not TYPES[wanted.rstrip("?")](value):
+            yield name, f"field {name} is {_shown(value)}, not {wanted.rstrip('?')}"
+    if schema.date_field is not None and value_at(row, schema.date_field) != key.logical_date.isoformat():
+        found = value_at(row, schema.date_field)
+        yield "its date", f"{schema.date_field} is {_shown(found)}, and the partition is of {key.logical_date}"
+    if schema.unique:
+        whole = schema.unique == (WHOLE_ROW,) or list(schema.unique) == [WHOLE_ROW]
+        text = line if whole else repr([value_at(row, name) for name in schema.unique]).encode()
+        # Sixteen bytes a row are kept, whatever the rows are.
+        digest = hashlib.blake2b(text, digest_size=16).digest()
+        if digest in seen:
+            what = "it" if whole else ", ".join(schema.unique) + " of it"
+            yield "duplicates", f"{what} stands in an earlier row already"
+        seen.add(digest)
+
+
+def value_at(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a field, whose dots lead into nested objects."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return _MISSING
+        value = value[part]
+    return value
+
+
+def names_of(row: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """The names of all fields of a row."""
+    for name, value in row.items():
+        yield f"{above}{name}"
+        if isinstance(value, Mapping):
+            yield from names_of(value, f"{above}{name}.")
+
+
+def _missing(row: Mapping[str, Any], name: str, value: Any) -> str:
+    if value is None:
+        return f"field {name} is null"
+    near = difflib.get_close_matches(name, list(names_of(row)), 1)
+    return f"field {name} is missing" + (f"; is it {near[0]} now?" if near else "")
+
+
+def _shown(value: Any) -> str:
+    return "missing" if value is _MISSING else f"{type(value).__name__} {value!r:.60}"
+
+
+def _asked(rule: Callable[..., str | None], *facts: Any) -> str | None:
+    name = getattr(rule, "__name__", "rule")
+    given = (facts[0].key, facts[0]) if isinstance(facts[0], RawMetadata) else facts
+    try:
+        problem = rule(*given)
+    except Exception as error:  # noqa: BLE001 - a rule that cannot judge a row does not let it pass
+        return f"rule {name} failed: {type(error).__name__} {error}"
+    return f"rule {name}: {problem}" if problem else None
+
+
+def _is_whole(value: Any) -> bool:
+    """A whole number of 64 bits, also as the text that JSON interfaces write one as."""
+    if isinstance(value, str):
+        return bool(_WHOLE.match(value)) and int(value) in _INT64
+    return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+
+
+def _is_date(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "whole": _is_whole,
+    "number": _is_number,
+    "bool": lambda value: isinstance(value, bool),
+    "date": _is_date,
+    "list": lambda value: isinstance(value, list),
+    "table": lambda value: isinstance(value, dict),
+    "any": lambda value: True,  # noqa: ARG005 - one shape
+}
+
+
+def check_fields(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The same, if every type is known. Raises UsageError."""
+    for name, kind in fields.items():
+        if not isinstance(kind, str) or kind.removesuffix("?") not in TYPES:
+            msg = f"field {name} is {kind!r}; a type is one of {', '.join(TYPES)}, with a ? if it may be missing"
+            raise UsageError(msg)
+    return dict(fields)

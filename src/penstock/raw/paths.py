@@ -1,0 +1,145 @@
+"""Names of landed data: the key of a logical partition, the id of a run, and the folder of both in any store.
+
+A folder is made of the key alone, `source=…/customer_id=…/query_name=…/logical_date=…/run_id=…`, each value
+percent-encoded: whatever a key contains, it cannot leave the root, and it is read back equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from datetime import date, datetime
+from urllib.parse import unquote
+
+from penstock.clock import instant_text, parse_instant, truncate
+from penstock.errors import BadReference, UsageError
+
+PARTS = ("source", "customer_id", "query_name", "logical_date")
+LONGEST = 200
+"""Bytes that an encoded value may have: with its name it stays below the 255 of every filesystem."""
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_TEXTS = PARTS[:3]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionKey:
+    """The smallest independent slice of work. Raises UsageError for a value that no store could keep."""
+
+    source: str
+    customer_id: str
+    query_name: str
+    logical_date: date
+
+    def __post_init__(self) -> None:
+        for name in _TEXTS:
+            _check(name, getattr(self, name))
+        if not isinstance(self.logical_date, date) or isinstance(self.logical_date, datetime):
+            msg = f"logical_date is {self.logical_date!r}; it is a date, of a day in UTC"
+            raise UsageError(msg)
+
+    @classmethod
+    def parse(cls, text: str) -> PartitionKey:
+        """Read the key's one text form, `google_ads/1234567890/campaign_daily/2026-11-01`."""
+        parts = text.split("/")
+        if len(parts) != len(PARTS):
+            msg = f"{text!r} is not a partition; write {'/'.join(PARTS)}, for example {_EXAMPLE}"
+            raise BadReference(msg)
+        try:
+            *names, day = [unquote(part, errors="strict") for part in parts]
+            return cls(names[0], names[1], names[2], parse_day(day))
+        except UnicodeDecodeError:
+            msg = f"{text!r} is not a partition: a %-escape in it is not UTF-8"
+            raise BadReference(msg) from None
+
+    def __str__(self) -> str:
+        """The key's text, which is also the id of its unit in the ledger."""
+        # As `unit.key_part` makes it, without asking again what the key was made of: a range has millions of keys.
+        texts = f"{_part(self.source)}/{_part(self.customer_id)}/{_part(self.query_name)}"
+        return f"{texts}/{self.logical_date.isoformat()}"
+
+
+_EXAMPLE = "google_ads/1234567890/campaign_daily/2026-11-01"
+
+
+def parse_day(text: str) -> date:
+    """A day as `YYYY-MM-DD`. Raises UsageError."""
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        day = None
+    if day is None or day.isoformat() != text:
+        msg = f"{text!r} is not a date; write YYYY-MM-DD, for example 2026-11-01"
+        raise UsageError(msg)
+    return day
+
+
+def run_id_at(moment: datetime) -> str:
+    """The id of a run that begins at that moment."""
+    return instant_text(truncate(moment))
+
+
+def check_run_id(text: str) -> str:
+    """The same text, if it is a run's id; ids in this form sort as their instants do. Raises UsageError."""
+    try:
+        canonical = instant_text(parse_instant(text)) == text
+    except ValueError:
+        canonical = False
+    if not canonical:
+        msg = (
+            f"{text!r} is not a run id; it is an instant in UTC with milliseconds, for example 2026-11-15T19:31:00.123Z"
+        )
+        raise UsageError(msg)
+    return text
+
+
+def partition_folder(key: PartitionKey) -> str:
+    """The folder of all runs of a partition, below the root of the store."""
+    return "/".join(f"{name}={encode(name, str(getattr(key, name)))}" for name in PARTS)
+
+
+def run_folder(key: PartitionKey, run_id: str) -> str:
+    """The folder of one run."""
+    return f"{partition_folder(key)}/run_id={encode('run_id', check_run_id(run_id))}"
+
+
+def read_folder(folder: str) -> tuple[PartitionKey, str] | None:
+    """The key and the run of a folder that `run_folder` made; None for anything else that lies in the store."""
+    named = [part.partition("=") for part in folder.split("/")]
+    if [name for name, _, _ in named] != [*PARTS, "run_id"]:
+        return None
+    try:
+        source, customer_id, query_name, day, run_id = [unquote(value, errors="strict") for _, _, value in named]
+        key = PartitionKey(source, customer_id, query_name, parse_day(day))
+        return (key, run_id) if run_folder(key, run_id) == folder else None
+    except (UsageError, UnicodeDecodeError):
+        return None
+
+
+def encode(name: str, value: str) -> str:
+    """A value as part of a folder's name. Raises UsageError when it would be too long."""
+    made = _encoded(value)
+    if len(made) > LONGEST:
+        msg = f"{name} {value[:40]!r}… takes {len(made):,} bytes in a path; at most {LONGEST} fit, choose a shorter one"
+        raise UsageError(msg)
+    return made
+
+
+@functools.lru_cache(maxsize=65_536)  # a range has many keys and few customers, queries and days
+def _encoded(value: str) -> str:
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in value.encode())
+
+
+def _part(value: str) -> str:
+    return value.replace("%", "%25").replace("/", "%2F")
+
+
+def _check(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        msg = f"{name} is {value!r}; it is a text that is not empty"
+        raise UsageError(msg)
+    if _UNSTORABLE.search(value):
+        msg = f"{name} {value!r} has a NUL character or half a surrogate pair and cannot be kept"
+        raise UsageError(msg)
+    encode(name, value)

@@ -1,0 +1,195 @@
+"""The source `google_ads`, from a configuration to a safe partition, against Google's simulator."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock.config import SETTINGS as KERNEL
+from penstock.config import Config, validate
+from penstock.connectors.google_ads import Endpoint, GoogleAds, Query
+from penstock.declarations import reference, sample
+from penstock.lifecycles.partitions.google_ads import SETTINGS, GoogleAdsExtractor, app, make_extractors
+from penstock.lifecycles.partitions.jobs import wanted_unit
+from penstock.lifecycles.partitions.machine import P, X
+from penstock.lifecycles.partitions.validate import Schema
+from penstock.machine import Actor
+from penstock.setting import ConfigError
+from penstock.simulators.google_ads import Fault, GoogleAdsSimulator, failure, quota
+from penstock.simulators.google_data import Campaigns
+from penstock.simulators.server import in_thread
+from tests.support.google import DAILY, secrets
+from tests.support.partitions import KEY, Partitions
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "connectors.md").read_text()
+FIELDS = {"campaign.id": "whole", "metrics.clicks": "whole", "metrics.conversions": "number", "segments.date": "date"}
+SCHEMA = Schema("1", FIELDS, ("campaign.id",), "segments.date")
+CONFIG = """
+[google_ads]
+client_id = "simulated.apps.googleusercontent.com"
+client_secret = { file = "client" }
+refresh_token = { file = "refresh" }
+api_url = "ADDRESS"
+token_url = "ADDRESS/token"
+
+[partitions.google_ads]
+customers = ["111-111-1111"]
+
+[partitions.google_ads.queries.campaign_daily]
+gaql = "GAQL"
+schema_version = "1"
+fields = { "campaign.id" = "whole" }
+""".replace("GAQL", DAILY)
+
+
+def want(world: Partitions) -> None:
+    world.ledger.birth([wanted_unit(KEY, world.ledger.clock.now())], actor=Actor.SCHEDULER, who="test")
+
+
+@pytest.fixture
+def google(partitions_url, tmp_path) -> Any:
+    """A ledger, a simulator in the same process on the same clock, and the flow between them."""
+    world = Partitions(partitions_url, tmp_path, queries={"campaign_daily": SCHEMA})
+    simulator = GoogleAdsSimulator(world.time, batch_rows=2)
+    credentials = secrets(tmp_path, simulator)
+
+    def work(seconds: float = 60) -> None:
+        ads = GoogleAds(
+            credentials,
+            world.time,
+            endpoint=Endpoint("http://google.sim", "http://google.sim/token"),
+            transport=httpx2.ASGITransport(app=simulator),
+        )
+        query = Query("campaign_daily", DAILY, "1", FIELDS)
+        world.work(world.flow(GoogleAdsExtractor(ads, {query.name: query})), seconds=seconds)
+
+    want(world)
+    yield world, simulator, work
+    world.close()
+
+
+def test_the_answer_to_a_query_becomes_a_safe_partition(google):
+    world, simulator, work = google
+    work()
+    state = world.state()
+    assert state is not None
+    assert (state.status, state.record_count) == (P.SUCCESS, 5)
+    opened = world.gate.open(KEY)
+    rows = list(opened.rows())
+    assert [row["campaign"]["id"] for row in rows] == [10**10 + n for n in range(5)]
+    assert {row["segments"]["date"] for row in rows} == {KEY.logical_date.isoformat()}
+    facts = world.sink.open_partition(KEY, str(state.current_run_id)).metadata.facts
+    assert facts == {"gaql": DAILY.replace("{date}", "2026-11-01"), "api_version": "v26"}
+    assert len(simulator.calls("search_stream")) == 1
+
+
+def test_a_quota_of_eleven_hours_closes_the_gate_and_is_not_asked_again_before(google):
+    world, simulator, work = google
+    simulator.faults["search_stream"].append(quota(40_591))
+    work()
+    world.time.advance(40_400)
+    work()
+    unit = world.extraction()
+    assert (unit.status, unit.attempts) == (X.WANTED, 0)
+    assert len(simulator.calls("search_stream")) == 1
+    world.time.advance(3_600)
+    work()
+    assert world.extraction().status is X.DONE
+    assert len(simulator.calls("search_stream")) == 2
+
+
+@pytest.mark.parametrize("cut", [0, 500])
+def test_a_stream_that_breaks_off_lands_nothing_and_is_asked_again(google, cut):
+    world, simulator, work = google
+    simulator.compress = False
+    simulator.faults["search_stream"].append(Fault(cut=cut, quiet=True))
+    work()
+    state = world.state()
+    assert state is not None
+    assert (state.status, state.record_count, state.attempt_count) == (P.SUCCESS, 5, 1)
+    assert len(simulator.calls("search_stream")) == 2
+    assert len(world.sink.runs(KEY)) == 1
+
+
+def test_a_query_that_google_refuses_is_a_dead_letter_with_its_words(google):
+    world, simulator, work = google
+    refused = failure(400, "queryError", "UNRECOGNIZED_FIELD", "Unrecognized field in the query: 'campaign.x'.")
+    simulator.faults["search_stream"].append(Fault(400, refused))
+    work()
+    assert world.extraction().status is X.FAILED
+    assert "Unrecognized field in the query: 'campaign.x'" in world.history("extraction")[-1][3]
+    assert world.state() is None
+    assert len(simulator.calls("search_stream")) == 1
+
+
+def test_revoked_credentials_stop_the_account_with_one_alert(google):
+    world, simulator, work = google
+    simulator.refresh_tokens.clear()
+    work(120)
+    assert world.extraction().status is X.WANTED
+    assert world.state() is None
+    assert len(world.alerts()) == 1
+    assert len(simulator.calls("token")) == 1
+    assert not simulator.calls("search_stream")
+
+
+def configured(folder: Path, text: str, address: str = "http://127.0.0.1:9") -> Config:
+    raw = tomllib.loads(text.replace("ADDRESS", address))
+    return validate(raw, folder / "penstock.toml", (*KERNEL, *app.settings))
+
+
+def test_a_configuration_is_all_that_it_takes(tmp_path, partitions_url):
+    world = Partitions(partitions_url, tmp_path, real=True, queries={"campaign_daily": SCHEMA})
+    simulator = GoogleAdsSimulator(world.ledger.clock, Campaigns(campaigns=50), batch_rows=7)
+    secrets(tmp_path, simulator)
+    want(world)
+    with in_thread(simulator) as address:
+        extractor = make_extractors(configured(tmp_path, CONFIG, address), world.ledger.clock)["google_ads"]
+        world.work_until(world.state, world.flow(extractor))
+    state = world.state()
+    assert state is not None
+    assert (state.status, state.record_count) == (P.SUCCESS, 50)
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("client_secret = { file", "# { file"), "google_ads.client_secret is missing"),
+        (("gaql = ", "# "), "campaign_daily.gaql is missing"),
+        (('gaql = "SELECT', 'gaql = "DELETE'), "campaign_daily.gaql: query campaign_daily is not GAQL"),
+        (("'{date}'", "'{day}'"), "has a brace"),
+        (("[partitions.google_ads]", 'version = "26"\n[partitions.google_ads]'), "a version of the API"),
+        (("[partitions.google_ads]", "version = 26\n[partitions.google_ads]"), "a version of the API"),
+        (("[partitions.google_ads]", 'login_customer_id = "x"\n[partitions.google_ads]'), "a customer id"),
+        (('{ file = "client" }', '"plain"'), "never the secret itself"),
+    ],
+)
+def test_what_a_configuration_lacks_is_told(tmp_path, change, said):
+    text = CONFIG.replace(*change)
+    assert text != CONFIG
+    with pytest.raises(ConfigError, match=said):
+        make_extractors(configured(tmp_path, text))
+
+
+def test_without_the_source_nothing_is_needed(tmp_path):
+    assert make_extractors(configured(tmp_path, "")) == {}
+
+
+def test_the_sample_of_the_program_names_its_settings():
+    text = sample((*KERNEL, *app.settings))
+    assert tomllib.loads(text) is not None
+    assert "[google_ads]" in text
+
+
+def test_the_documentation_has_its_settings_and_an_example_that_works(tmp_path):
+    shown = re.search(r"<!-- google settings -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
+    assert shown is not None
+    assert shown[1] == reference(SETTINGS), f"the table is stale; it should be\n{reference(SETTINGS)}"
+    (example,) = [text for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "google_ads" in text]
+    assert set(make_extractors(configured(tmp_path, example))) == {"google_ads"}

@@ -1,0 +1,170 @@
+"""A ledger and a raw sink with partitions, on a clock that tests own, and the short words that tests speak of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.clock import Rng, SystemClock, VirtualClock
+from penstock.errors import LedgerMismatch
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.partitions.flow import MACHINES, Extractions, Extractor, Landing
+from penstock.lifecycles.partitions.judgement import Validators
+from penstock.lifecycles.partitions.machine import Extraction, PartitionState, extraction, partition
+from penstock.lifecycles.partitions.settings import Settings, Source
+from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
+from penstock.lifecycles.partitions.validate import Rules, Schema
+from penstock.raw.gate import ConsumerGate
+from penstock.raw.paths import PartitionKey, run_id_at
+from penstock.raw.sink import RawSink
+from penstock.runtime import schedule
+from penstock.runtime.executor import InlineExecutor
+from penstock.runtime.simulation import simulate
+from penstock.runtime.worker import Worker, WorkerSettings
+from tests.support.ad_source import CUSTOMERS, good_rows
+
+ALL_MACHINES = (*MACHINES, schedule.machine)
+START = datetime(2026, 11, 3, 6, tzinfo=UTC)
+DAY = date(2026, 11, 1)
+KEY = PartitionKey("google_ads", CUSTOMERS[0], "campaign_daily", DAY)
+SCHEMA = Schema(
+    "1",
+    {"campaign.id": "whole", "metrics.clicks": "whole", "segments.date": "date", "note": "text?"},
+    ("campaign.id",),
+    "segments.date",
+)
+
+
+def rows(count: int = 3, note: str = "", key: PartitionKey = KEY) -> list[dict[str, Any]]:
+    return good_rows(key.logical_date.isoformat(), count, note)
+
+
+class Said:
+    """An extractor that gives what it was told to, one answer after the other; the last stays."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers) or [rows()]
+        self.asked: list[tuple[PartitionKey, str]] = []
+
+    async def extract(self, key: PartitionKey, run_id: str, sink: Landing) -> None:
+        self.asked.append((key, run_id))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            answer = answer(key)
+        if isinstance(answer, BaseException):
+            raise answer
+        await sink.write(answer)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class Partitions:
+    """One ledger, one sink, one source with two customers."""
+
+    def __init__(
+        self, url: str, folder: Path, *, real: bool = False, rules: Rules | None = None, **source: Any
+    ) -> None:
+        self.time = VirtualClock(START)
+        clock = SystemClock() if real else self.time
+        try:  # it may be a copy of one that was made before
+            self.ledger = Ledger.open(url, ALL_MACHINES, clock=clock, rng=Rng(3))
+        except LedgerMismatch:
+            self.ledger = Ledger.open(
+                url, ALL_MACHINES, clock=clock, rng=Rng(3), create=True, data_tables=DATA_TABLES, views=VIEWS
+            )
+        self.url = url
+        self.sink = RawSink(folder / "raw")
+        chosen: dict[str, Any] = {"customers": CUSTOMERS, "queries": {"campaign_daily": SCHEMA}, "days": 2, **source}
+        self.settings = Settings({"google_ads": Source("google_ads", **chosen)}, str(folder / "raw"))
+        self.validators = Validators(self.sink, self.settings, rules)
+        self.gate = ConsumerGate(self.ledger, self.sink)
+
+    def close(self) -> None:
+        self.ledger.close()
+
+    def land(self, records: Any = None, key: PartitionKey = KEY, version: str = "1") -> str:
+        """A finalised run, a second after the last one; its id."""
+        self.time.advance(1)
+        run_id = run_id_at(self.time.now())
+        found = rows(key=key) if records is None else records
+        self.sink.write_partition(key, run_id, found, schema_version=version, created_at=self.time.now())
+        return run_id
+
+    def validate(self, run_id: str, key: PartitionKey = KEY, **options: Any) -> Any:
+        return self.validators.validate(self.ledger, key, run_id, who="test", **options)
+
+    def judge(self, records: Any = None, key: PartitionKey = KEY, version: str = "1") -> str:
+        """Land a run and have it judged; its id."""
+        run_id = self.land(records, key, version)
+        self.validate(run_id, key)
+        return run_id
+
+    def state(self, key: PartitionKey = KEY) -> PartitionState | None:
+        found = self.ledger.get_many(partition, [str(key)])
+        return found[0] if found else None
+
+    def extraction(self, key: PartitionKey = KEY) -> Extraction:
+        (found,) = self.ledger.get_many(extraction, [str(key)])
+        assert isinstance(found, Extraction)
+        return found
+
+    def flow(self, extractor: Extractor) -> Extractions:
+        return Extractions({"google_ads": extractor}, self.validators)
+
+    def work(self, *flows: Any, seconds: float = 60) -> None:
+        """Let a worker run for so much virtual time."""
+
+        async def main() -> None:
+            worker = Worker(
+                self.ledger, list(flows), WorkerSettings(place_seconds=None), executor=InlineExecutor(), rng=Rng(5)
+            )
+            running = asyncio.create_task(worker.run())
+            done, _ = await asyncio.wait([running], timeout=seconds)
+            worker.stop()
+            await running
+            assert not done, "the worker stopped by itself"
+
+        simulate(self.time, main)
+
+    def work_until(self, condition: Callable[[], Any], *flows: Any, patience: float = 60) -> None:
+        """Let a worker run in real time until a condition holds."""
+
+        async def main() -> None:
+            worker = Worker(self.ledger, list(flows), WorkerSettings(place_seconds=None))
+            running = asyncio.create_task(worker.run())
+            deadline = time.monotonic() + patience
+            while not condition():
+                assert time.monotonic() < deadline, "waited in vain"
+                await asyncio.wait([running], timeout=0.05)
+                assert not running.done(), "the worker stopped by itself"
+            worker.stop()
+            await running
+
+        asyncio.run(main())
+
+    def rows(self, sql: str, **given: Any) -> list[tuple[Any, ...]]:
+        return self.ledger.read(lambda c: [tuple(r) for r in c.rows(sql, **given)])
+
+    def history(self, machine: str = "partition", key: PartitionKey = KEY) -> list[tuple[Any, ...]]:
+        """(from, to, who, reason) of every logged change."""
+        found = self.rows(
+            "SELECT from_status, to_status, actor, reason FROM transition_log WHERE machine = :m AND unit_id = :u"
+            " ORDER BY seq",
+            m=machine,
+            u=str(key),
+        )
+        return [(a, b, str(c).partition(":")[0], d) for a, b, c, d in found]
+
+    def attempts(self, key: PartitionKey = KEY) -> list[tuple[Any, ...]]:
+        sql = "SELECT run_id, verdict, error FROM partition_attempt WHERE customer_id = :c ORDER BY at, state_version"
+        return self.rows(sql, c=key.customer_id)
+
+    def alerts(self) -> list[str]:
+        return [
+            r[0] for r in self.rows("SELECT event_type FROM event_log WHERE severity IS NOT NULL ORDER BY created_at")
+        ]
