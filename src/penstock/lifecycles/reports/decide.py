@@ -1,0 +1,186 @@
+"""The seed's `getNextAction`: create, process or none, and why. Pure, like all that is here.
+
+An offset is *due* once its moment has come, and *served* by any report that was created at that moment or later, so
+that several missed offsets make one report. `serving_offset` remembers the one that a report is for until it is loaded:
+a failure leaves it set, and it is tried again until one of its limits is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+from penstock.lifecycles.reports.machine import Aggregation, Report, S
+from penstock.outcome import Act, Decision, Look, Wait
+
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+DAILY_OFFSETS = tuple(n * DAY for n in (1, 3, 5, 7, 14, 30, 60))
+HOURLY_OFFSETS = tuple(n * HOUR for n in (24, 72, 312))
+BEYOND = 2 * DAY
+"""How long a dataset is kept after its last offset (P6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often each kind of failure is borne, for one offset, before the dataset rests in `error`."""
+
+    create: int = 3
+    provider: int = 3
+    pending: int = 3
+    parse: int = 3
+    link: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the decision knows besides the dataset: the offsets, the patience, and whether an account is paused."""
+
+    accounts: Mapping[str, bool]
+    daily: Sequence[timedelta] = DAILY_OFFSETS
+    hourly: Sequence[timedelta] = HOURLY_OFFSETS
+    poll: timedelta = timedelta(minutes=5)
+    cancel_after: timedelta = 3 * HOUR
+    give_up_after: timedelta = 24 * HOUR
+    pause: timedelta = HOUR
+    limits: Limits = field(default_factory=Limits)
+
+    def offsets(self, aggregation: Aggregation) -> Sequence[timedelta]:
+        """The offsets of one kind of dataset, in order."""
+        return self.daily if aggregation is Aggregation.DAILY else self.hourly
+
+    def retention(self, aggregation: Aggregation) -> timedelta:
+        """How long a dataset is wanted after its beginning."""
+        return self.offsets(aggregation)[-1] + BEYOND
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One observation: how the report stands at the provider, or whether an account has daily work waiting."""
+
+    state: Literal["pending", "ready", "failed", "busy", "free"]
+    says: str = ""
+    url: str | None = None
+
+
+def decide(report: Report, now: datetime, settings: Settings, seen: Seen | None) -> Decision:
+    """What the dataset needs now."""
+    paused = settings.accounts.get(report.account)
+    if paused is None:
+        return Act("disown", f"account {report.account!r} is not configured", spends=False)
+    if paused:
+        return Wait(now + settings.pause, f"account {report.account!r} is paused in the configuration")
+    if report.report_id is None:
+        return _create_or_wait(report, now, settings, seen)
+    if seen is None:
+        return Look(f"is report {report.report_id} ready?" if report.status is S.FETCHING else "a fresh link is needed")
+    return _process_or_wait(report, now, settings, seen)
+
+
+def _create_or_wait(report: Report, now: datetime, settings: Settings, seen: Seen | None) -> Decision:
+    offset = wanted_offset(report, now, settings)
+    if offset is None:
+        return Wait(next_offset_at(report, now, settings), _resting(report, now, settings))
+    if report.backfill and seen is None:
+        return Look("a backfill goes behind the daily work of its account")
+    if report.backfill and seen is not None and seen.state == "busy":
+        return Wait(now + settings.poll, "a backfill waits while its account has daily work that is due")
+    again = report.serving_offset is not None and failures(report) > 0
+    return Act("create", f"{named(report, offset)} is {'tried again' if again else 'due and unserved'}")
+
+
+def _process_or_wait(report: Report, now: datetime, settings: Settings, seen: Seen) -> Decision:
+    if seen.state == "ready":
+        return Act("process", f"report {report.report_id} is ready")
+    if seen.state == "failed":
+        return Act("fail", f"the provider says of report {report.report_id}: {seen.says}", spends=False)
+    age = now - (report.last_report_created_at or now)
+    if age >= settings.give_up_after:
+        return Act("give_up", f"report {report.report_id} is not ready after {told(age)}", spends=False)
+    if age >= settings.cancel_after and report.cancel_refused_at is None and report.status is S.FETCHING:
+        return Act("cancel", f"report {report.report_id} is pending for {told(age)}")
+    return Wait(now + settings.poll, f"report {report.report_id} is not ready: {seen.says}")
+
+
+def wanted_offset(report: Report, now: datetime, settings: Settings) -> timedelta | None:
+    """The offset that a report created now would serve; None when none is wanted (P1, P2)."""
+    due = last_due_offset(report, now, settings)
+    serving = None if report.serving_offset is None else timedelta(seconds=report.serving_offset)
+    if serving is not None and (due is None or due <= serving):
+        return None if exhausted(report, settings.limits) else serving
+    if due is None:
+        return None
+    created = report.last_report_created_at
+    unserved = serving is not None or created is None or created < report.timestamp + due
+    return due if unserved else None
+
+
+def last_due_offset(report: Report, now: datetime, settings: Settings) -> timedelta | None:
+    """The latest offset whose moment has come."""
+    age = now - report.timestamp
+    return max((o for o in settings.offsets(report.aggregation) if o <= age), default=None)
+
+
+def next_offset_at(report: Report, now: datetime, settings: Settings) -> datetime | None:
+    """The moment of the next offset; None after the last."""
+    age = now - report.timestamp
+    coming = min((o for o in settings.offsets(report.aggregation) if o > age), default=None)
+    return None if coming is None else report.timestamp + coming
+
+
+def next_attention(report: Report, now: datetime, settings: Settings) -> datetime | None:
+    """When a dataset without a report wants attention: now where an offset is wanted, else at the next one."""
+    return now if wanted_offset(report, now, settings) is not None else next_offset_at(report, now, settings)
+
+
+def failures(report: Report) -> int:
+    """How often the offset that is being served has failed, in whichever way."""
+    return (
+        report.create_failures
+        + report.provider_failures
+        + report.pending_failures
+        + report.parse_failures
+        + report.link_expiries
+    )
+
+
+def exhausted(report: Report, limits: Limits) -> bool:
+    """Whether one of the limits is reached."""
+    return (
+        report.create_failures >= limits.create
+        or report.provider_failures >= limits.provider
+        or report.pending_failures >= limits.pending
+        or report.parse_failures >= limits.parse
+        or report.link_expiries >= limits.link
+    )
+
+
+def named(report: Report, offset: timedelta) -> str:
+    """An offset as the seed writes it: `T+3d`, `T+312h`."""
+    return offset_name(report.aggregation, int(offset.total_seconds()))
+
+
+def offset_name(aggregation: str, seconds: int) -> str:
+    """The same of an offset in seconds: days for daily datasets, hours for hourly ones."""
+    units = [("d", 86_400)] if aggregation == Aggregation.DAILY else []
+    for unit, size in (*units, ("h", 3_600), ("m", 60)):
+        if seconds % size == 0:
+            return f"T+{seconds // size}{unit}"
+    return f"T+{seconds}s"
+
+
+def told(span: timedelta) -> str:
+    """A span for people, in hours and minutes."""
+    minutes = int(span.total_seconds()) // 60
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
+def _resting(report: Report, now: datetime, settings: Settings) -> str:
+    coming = next_offset_at(report, now, settings)
+    until = "there is no later offset" if coming is None else f"the next is {named(report, coming - report.timestamp)}"
+    if report.serving_offset is not None:
+        return f"{offset_name(report.aggregation, report.serving_offset)} was given up: {report.error}; {until}"
+    if last_due_offset(report, now, settings) is None:
+        return f"no offset is due yet; {until}"
+    return f"every offset that is due is served; {until}"

@@ -1,0 +1,280 @@
+"""The job `update-report-datasets`: the rows of every account's retention window, made by the set.
+
+Accounts of one time zone have the same periods, so a window is a product: these accounts, those periods. How far an
+account's window has been made is kept in `report_account`, in the transaction that made it; a pass with nothing to
+make reads that table and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from penstock.cadence import local_instant, parse_zone
+from penstock.clock import instant_text, parse_instant
+from penstock.ledger.births import AT_ONCE, Product, birth_products
+from penstock.ledger.database import Cursor
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.reports.decide import HOUR, Settings
+from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
+from penstock.lifecycles.reports.settings import Account, gate_of
+from penstock.lifecycles.reports.tables import report_account
+from penstock.machine import Actor
+from penstock.outcome import Write
+
+JOB = "update-report-datasets"
+ACTIVE, PAUSED, GONE = "active", "paused", "gone"
+_REASON = "within its retention window"
+LIKE = Report(
+    account="",
+    period="",
+    aggregation=Aggregation.DAILY,
+    entity_type=EntityType.TARGET,
+    timestamp=datetime(1, 1, 1, tzinfo=UTC),
+    report_date=date(1, 1, 1),
+    time_zone="",
+    country="",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Periods of one kind, both ends included: local dates, or UTC hours."""
+
+    first: Any
+    last: Any
+
+    def lacks(self, there: Window | None) -> list[Window]:
+        """What of this window lies outside of the one that is there."""
+        if there is None:
+            return [self]
+        step = HOUR if isinstance(self.first, datetime) else timedelta(days=1)
+        before = Window(self.first, min(self.last, there.first - step))
+        after = Window(max(self.first, there.last + step), self.last)
+        return [part for part in (before, after) if part.first <= part.last]
+
+    def joined(self, there: Window | None) -> Window:
+        """Both, as one; a gap between them counts as made, as nothing in it is wanted any more."""
+        if there is None:
+            return self
+        return Window(min(self.first, there.first), max(self.last, there.last))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How far the datasets of an account have been made."""
+
+    account: str
+    state: str
+    time_zone: str
+    country: str
+    daily: Window | None = None
+    hourly: Window | None = None
+
+
+@dataclass(slots=True)
+class Updated:
+    """What a pass came to."""
+
+    born: int = 0
+    accounts: int = 0
+    woken: int = 0
+
+
+def window(settings: Settings, aggregation: Aggregation, time_zone: str, now: datetime) -> Window:
+    """The periods that are wanted now: those that have begun and are not beyond their retention."""
+    oldest = now - settings.retention(aggregation)
+    if aggregation is Aggregation.HOURLY:
+        return Window(_hour(oldest) + HOUR, _hour(now))
+    zone = parse_zone(time_zone)
+    return Window(oldest.astimezone(zone).date() + timedelta(days=1), now.astimezone(zone).date())
+
+
+def periods(within: Window, time_zone: str, aggregation: Aggregation) -> list[dict[str, Any]]:
+    """The columns of a period, for each in the window."""
+    zone = parse_zone(time_zone)
+    found: list[dict[str, Any]] = []
+    at = within.first
+    while at <= within.last:
+        if aggregation is Aggregation.HOURLY:
+            found.append({"period": f"{at:%Y-%m-%dT%HZ}", "timestamp": at, "report_date": at.astimezone(zone).date()})
+            at += HOUR
+        else:
+            begins = local_instant(at, time(), zone)
+            found.append({"period": at.isoformat(), "timestamp": begins, "report_date": at})
+            at += timedelta(days=1)
+    return found
+
+
+def columns_of(accounts: Iterable[Account], aggregation: Aggregation) -> list[dict[str, Any]]:
+    """The columns of an account's datasets that are the account's."""
+    return [{"account": a.name, "country": a.country, "gate_id": gate_of(a.name, aggregation)} for a in accounts]
+
+
+def datasets(
+    within: Window,
+    aggregation: Aggregation,
+    time_zone: str,
+    settings: Settings,
+    entities: Sequence[EntityType] = tuple(EntityType),
+) -> list[dict[str, Any]]:
+    """The columns of datasets that are not the account's. Each is due at its first offset, be that past."""
+    first = settings.offsets(aggregation)[0]
+    return [
+        {**period, "aggregation": aggregation, "entity_type": entity, "due_at": period["timestamp"] + first}
+        for period in periods(within, time_zone, aggregation)
+        for entity in entities
+    ]
+
+
+def update_report_datasets(
+    ledger: Ledger, accounts: Mapping[str, Account], settings: Settings, now: datetime, *, who: str
+) -> Updated:
+    """Make the datasets that are missing. It can be interrupted at any point, and may run beside itself."""
+    there = ledger.read(_made)
+    done = Updated(accounts=len(accounts), woken=_note_states(ledger, accounts, there, now))
+    plans = Plans(settings, now)
+    lacking = [
+        (account, plan)
+        for _, account in sorted(accounts.items())  # in order of the table, so that its pages are written once
+        if not account.paused and (plan := plans.of(account, there.get(account.name))).those
+    ]
+    while lacking:
+        some, lacking = _some(lacking)
+        born, marks = [], []
+        for plan in dict.fromkeys(plan for _, plan in some):
+            group = [account for account, own in some if own is plan]
+            born += [Product(machine, plan.like, columns_of(group, a), those) for a, those in plan.those]
+            marks += [_mark(account, plan, now) for account in group]
+        writes = [Write(report_account, marks)]
+        done.born += birth_products(ledger, born, actor=Actor.SCHEDULER, who=who, reason=_REASON, writes=writes)
+    return done
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What accounts lack that have the same time zone and the same windows."""
+
+    like: Report
+    daily: Window
+    hourly: Window
+    those: tuple[tuple[Aggregation, list[dict[str, Any]]], ...]
+    size: int
+
+
+class Plans:
+    """Plans, each made once."""
+
+    def __init__(self, settings: Settings, now: datetime) -> None:
+        self._settings = settings
+        self._now = now
+        self._made: dict[tuple[str, Window | None, Window | None], Plan] = {}
+
+    def of(self, account: Account, made: Made | None) -> Plan:
+        """What the account lacks; after a change of its time zone, everything again."""
+        known = made is not None and made.time_zone == account.time_zone
+        key = (account.time_zone, made.daily, made.hourly) if made and known else (account.time_zone, None, None)
+        if key not in self._made:
+            self._made[key] = self._make(*key)
+        return self._made[key]
+
+    def _make(self, time_zone: str, daily: Window | None, hourly: Window | None) -> Plan:
+        known = {Aggregation.DAILY: daily, Aggregation.HOURLY: hourly}
+        wanted = {a: window(self._settings, a, time_zone, self._now) for a in Aggregation}
+        those = tuple(
+            (a, datasets(part, a, time_zone, self._settings)) for a in Aggregation for part in wanted[a].lacks(known[a])
+        )
+        return Plan(
+            replace(LIKE, time_zone=time_zone),
+            wanted[Aggregation.DAILY].joined(daily),
+            wanted[Aggregation.HOURLY].joined(hourly),
+            those,
+            sum(len(part) for _, part in those),
+        )
+
+
+def _some(lacking: Sequence[tuple[Account, Plan]]) -> tuple[list[tuple[Account, Plan]], list[tuple[Account, Plan]]]:
+    """As many accounts as one transaction should bear, and the rest."""
+    size = count = 0
+    while count < len(lacking) and (count == 0 or size + lacking[count][1].size <= AT_ONCE):
+        size += lacking[count][1].size
+        count += 1
+    return list(lacking[:count]), list(lacking[count:])
+
+
+def _mark(account: Account, plan: Plan, now: datetime) -> dict[str, Any]:
+    daily, hourly = plan.daily, plan.hourly
+    return {
+        "account": account.name,
+        "state": ACTIVE,
+        "time_zone": account.time_zone,
+        "country": account.country,
+        "daily_from": daily.first,
+        "daily_through": daily.last,
+        "hourly_from": hourly.first,
+        "hourly_through": hourly.last,
+        "changed_at": now,
+    }
+
+
+def _note_states(ledger: Ledger, accounts: Mapping[str, Account], there: Mapping[str, Made], now: datetime) -> int:
+    """Keep who is paused and who is gone; the datasets of those that are back want attention again."""
+    changed = []
+    for name, made in there.items():
+        account = accounts.get(name)
+        state = GONE if account is None else PAUSED if account.paused else ACTIVE
+        if state != made.state:
+            changed.append((name, state, made.state == GONE))
+    return ledger.database.write(lambda cursor: _change_states(ledger, cursor, changed, now)) if changed else 0
+
+
+def _change_states(ledger: Ledger, cursor: Cursor, changed: Iterable[tuple[str, str, bool]], now: datetime) -> int:
+    cast = "CAST(:at AS timestamptz)" if ledger.database.dialect == "postgresql" else ":at"
+    woken = 0
+    for name, state, back in changed:
+        cursor.run(
+            f"UPDATE report_account SET state = :state, changed_at = {cast} WHERE account = :account",
+            state=state,
+            account=name,
+            at=instant_text(now),
+        )
+        if back:  # those that came to rest because their account was not configured
+            woken += cursor.run(
+                f"UPDATE report_dataset_metadata SET next_refresh_at = {ledger.database.now_sql}, wakes = wakes + 1"
+                " WHERE account = :account AND status = 'error' AND next_refresh_at IS NULL",
+                account=name,
+                **ledger.database.bind_now(),
+            )
+    return woken
+
+
+def _made(cursor: Cursor) -> dict[str, Made]:
+    rows = cursor.gather(
+        "SELECT account, state, time_zone, country, daily_from, daily_through, hourly_from, hourly_through"
+        " FROM report_account"
+    )
+    return {
+        str(name): Made(
+            name,
+            state,
+            time_zone,
+            country,
+            None if daily_from is None else Window(_day(daily_from), _day(daily_through)),
+            None if hourly_from is None else Window(_instant(hourly_from), _instant(hourly_through)),
+        )
+        for name, state, time_zone, country, daily_from, daily_through, hourly_from, hourly_through in rows
+    }
+
+
+def _hour(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def _day(value: Any) -> date:
+    return date.fromisoformat(value) if isinstance(value, str) else value
+
+
+def _instant(value: Any) -> datetime:
+    return parse_instant(value) if isinstance(value, str) else value

@@ -1,0 +1,116 @@
+"""The machine `report`: one dataset of one account, fetched again and again while the provider still restates it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+
+from penstock.machine import Actor, Edge, Machine
+from penstock.unit import Unit, column
+
+_WORKER = frozenset({Actor.WORKER})
+_EITHER = frozenset({Actor.WORKER, Actor.OPERATOR})
+
+
+class S(StrEnum):
+    """The statuses of the seed."""
+
+    MISSING = "missing"
+    FETCHING = "fetching"  # the provider is making the report
+    PARSING = "parsing"  # it is being downloaded and loaded
+    COMPLETED = "completed"
+    ERROR = "error"
+
+
+class Aggregation(StrEnum):
+    """The span of one dataset."""
+
+    DAILY = "daily"
+    HOURLY = "hourly"
+
+
+class EntityType(StrEnum):
+    """What a dataset's rows are about."""
+
+    TARGET = "target"
+    PRODUCT = "product"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Unit):
+    """A dataset: whose, of when, of what kind; the report under way, the one that is loaded, and what went wrong.
+
+    `period` is the account's local date, or the UTC hour (`2026-11-01T05Z`). `timestamp` is the instant at which the
+    period begins; the offsets count from it.
+    """
+
+    key = ("account", "period", "aggregation", "entity_type")
+
+    status: S = S.MISSING
+    account: str
+    period: str
+    aggregation: Aggregation
+    entity_type: EntityType
+    timestamp: datetime
+    report_date: date
+    time_zone: str
+    country: str
+    #: Asked for by hand, outside of the daily work, and done behind it.
+    backfill: bool = False
+
+    report_id: str | None = None
+    last_processed_report_id: str | None = None
+    last_report_created_at: datetime | None = None
+    #: The seconds after `timestamp` of the refresh that is under way or was given up; None when all is served.
+    serving_offset: int | None = None
+    #: A create was about to be sent, and its answer is not known yet.
+    create_requested_at: datetime | None = None
+    #: The provider was asked to cancel the report and would not.
+    cancel_refused_at: datetime | None = None
+
+    create_failures: int = 0
+    provider_failures: int = 0
+    pending_failures: int = 0
+    parse_failures: int = 0
+    link_expiries: int = 0
+    error: str | None = None
+
+    #: The visible rows of `performance_row`, and where they came from.
+    loaded_stage: str | None = None
+    loaded_report_id: str | None = None
+    loaded_at: datetime | None = None
+    loaded_rows: int | None = None
+    loaded_digest: str | None = None
+    raw_run_id: str | None = None
+
+    refreshing: bool = column(default=False, generated="claimed_by IS NOT NULL")
+
+
+machine = Machine(
+    "report",
+    Report,
+    births={S.MISSING},
+    edges=[
+        Edge(S.MISSING, S.FETCHING, "created", _WORKER),
+        Edge(S.COMPLETED, S.FETCHING, "created", _EITHER),
+        Edge(S.ERROR, S.FETCHING, "created", _EITHER),
+        Edge(S.FETCHING, S.PARSING, "ready", _WORKER),
+        Edge(S.PARSING, S.COMPLETED, "loaded", _WORKER),
+        Edge(S.MISSING, S.ERROR, "create_failed", _WORKER),
+        Edge(S.COMPLETED, S.ERROR, "create_failed", _WORKER),
+        Edge(S.FETCHING, S.ERROR, "provider_failed", _WORKER),
+        Edge(S.FETCHING, S.ERROR, "pending_too_long", _WORKER),
+        Edge(S.PARSING, S.ERROR, "parse_failed", _WORKER),
+        Edge(S.ERROR, S.MISSING, "reset", {Actor.OPERATOR}),
+    ],
+    checks={
+        "under_way_has_report": "(status IN ('fetching', 'parsing')) = (report_id IS NOT NULL)",
+        "completed_is_loaded": "status <> 'completed' OR loaded_report_id IS NOT NULL",
+        "error_says_why": "status <> 'error' OR error IS NOT NULL",
+        "offset_from_zero": "serving_offset IS NULL OR serving_offset >= 0",
+    },
+    tracked=("report_id", "loaded_report_id"),
+    table="report_dataset_metadata",
+    due="next_refresh_at",
+)

@@ -1,0 +1,80 @@
+"""The program `penstock.lifecycles.reports:app`: reports as `penstock.toml` configures them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Config
+from penstock.connectors.amazon_ads import DOWNLOAD_HOSTS, Amazon
+from penstock.connectors.amazon_stream import AmazonStream
+from penstock.connectors.download import Allowed
+from penstock.lifecycles.reports import job, prune
+from penstock.lifecycles.reports.flow import Reports
+from penstock.lifecycles.reports.machine import machine
+from penstock.lifecycles.reports.settings import SETTINGS, read_accounts, read_connections, read_settings
+from penstock.lifecycles.reports.sources import Source
+from penstock.lifecycles.reports.tables import DATA_TABLES, PERFORMANCE, VIEWS
+from penstock.raw.sink import RawSink
+from penstock.runtime.app import App
+from penstock.runtime.flow import Io
+from penstock.runtime.schedule import Job, JobResult, Schedule
+
+
+def make_flow(config: Config, clock: Clock) -> Reports:
+    """The flow of a configuration; accounts of one region share its connections."""
+    connections = read_connections(config)
+    allowed = Allowed(DOWNLOAD_HOSTS, private_hosts=tuple(config["reports.private_downloads"]))
+    regions = {own.region: Amazon(own.region, clock, downloads=allowed) for own in connections.values()}
+    sources = {}
+    for name, account in read_accounts(config).items():
+        own = connections[name]
+        ads = regions[own.region].profile(account.profile_id, own.credentials)
+        sources[name] = Source(ads, AmazonStream(Path(config["reports.stream"]), account.profile_id, clock))
+    return Reports(read_settings(config), sources, RawSink(config["raw.url"]), close=list(regions.values()))
+
+
+def _flows(config: Config) -> Sequence[Reports]:
+    return [make_flow(config, SystemClock())]
+
+
+def update_job(config: Config) -> Job:
+    """The job `update-report-datasets`."""
+    accounts, settings = read_accounts(config), read_settings(config)
+
+    async def run(schedule: Schedule, io: Io) -> JobResult:
+        who, now = f"schedule:{schedule.name}", io.now()
+        done = await io.read(lambda ledger: job.update_report_datasets(ledger, accounts, settings, now, who=who))
+        woken = f", {done.woken:,} of accounts that are back" if done.woken else ""
+        return JobResult(f"{done.born:,} datasets of {done.accounts:,} accounts made{woken}")
+
+    return run
+
+
+def prune_job(config: Config) -> Job:
+    """The job `prune-report-datasets`."""
+    settings = read_settings(config)
+
+    async def run(schedule: Schedule, io: Io) -> JobResult:
+        who, now = f"schedule:{schedule.name}", io.now()
+        gone = await io.read(lambda ledger: prune.prune_report_datasets(ledger, settings, now, who=who, rng=io.rng))
+        return JobResult(f"{gone:,} datasets beyond their retention pruned")
+
+    return run
+
+
+app = App(
+    machines=[machine],
+    data_tables=DATA_TABLES,
+    views=VIEWS,
+    staged=[PERFORMANCE],
+    configured=_flows,
+    settings=SETTINGS,
+    configured_jobs={job.JOB: update_job, prune.JOB: prune_job},
+    schedules=[
+        Schedule(name=job.JOB, job=job.JOB, every="5m", settings_version="usual"),
+        Schedule(name=prune.JOB, job=prune.JOB, every="1h", jitter="30m", settings_version="usual"),
+        Schedule(name="sweep-stages", job="sweep-stages", every="10m", settings_version="usual"),
+    ],
+)

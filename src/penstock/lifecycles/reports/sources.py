@@ -1,0 +1,52 @@
+"""Where the reports of an account come from: days from the reporting API, hours from the stream's deltas."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import UTC
+
+from penstock.connectors.amazon_ads import AmazonAds, Created, ReportStatus, daily
+from penstock.connectors.amazon_stream import AmazonStream
+from penstock.connectors.records import Record
+from penstock.lifecycles.reports.machine import Aggregation, Report
+from penstock.runtime.flow import Io
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One account. Both kinds of dataset are asked for in the same words."""
+
+    ads: AmazonAds
+    stream: AmazonStream
+
+    async def create(self, report: Report) -> Created:
+        """Ask for a report; for an hour, open a snapshot of what has arrived."""
+        if report.aggregation is Aggregation.HOURLY:
+            return self.stream.snapshot(report.timestamp.astimezone(UTC), report.entity_type)
+        return await self.ads.create(daily(report.entity_type, report.report_date))
+
+    async def status(self, report: Report) -> ReportStatus:
+        """How the report under way stands."""
+        assert report.report_id is not None  # noqa: S101 - decide asks only then
+        if report.aggregation is Aggregation.HOURLY:
+            return self.stream.status(report.report_id)
+        return await self.ads.status(report.report_id)
+
+    async def cancel(self, report: Report) -> bool:
+        """Ask to give it up; False when that is refused."""
+        assert report.report_id is not None  # noqa: S101 - decide asks only then
+        return report.aggregation is Aggregation.HOURLY or await self.ads.cancel(report.report_id)
+
+    async def records(self, report: Report, url: str | None, io: Io) -> AsyncGenerator[list[Record]]:
+        """The records, some hundreds at a time."""
+        assert report.report_id is not None  # noqa: S101 - decide asks only then
+        if report.aggregation is Aggregation.DAILY:
+            async with contextlib.aclosing(self.ads.records(url or "")) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        found = self.stream.records(report.report_id)
+        while (some := await io.run(next, found, None)) is not None:
+            yield some
