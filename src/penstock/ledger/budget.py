@@ -1,0 +1,145 @@
+"""How many calls a gate allows, reckoned from its limits, its places and its health at one moment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+#: How long a place in a budget stays good: a call that leaves later might meet those of the next.
+HORIZON = 0.25
+#: No less than this, however small the burst: a call needs some time to leave.
+_LEAST_HORIZON = 0.05
+#: A gate whose budget is spent is left alone for so long, where that wastes nothing, and then gives several places.
+PACE = 0.1
+#: A gate whose places are all taken is told when one is given back; whoever died could not tell.
+FULL_SECONDS = 1.0
+BREAKER_AFTER = 5
+PROBE_SECONDS = 60.0
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Leave to make one call through a gate: the epoch that it carries, and what is known of the gate's health."""
+
+    gate_id: str
+    epoch: int
+    #: It was closed lately and has not let a call through since: tell it when one succeeds.
+    troubled: bool = False
+    #: This call is the one that finds out whether the provider is back.
+    probe: bool = False
+    #: For how many seconds the place in its budget is good; None: nothing is counted.
+    good_for: float | None = None
+    #: The gate has a number of places: tell it when this one is given back.
+    placed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """No call may be made through the gate until then (None: until somebody resumes it)."""
+
+    until: datetime | None
+    reason: str
+    #: Where only its budget is spent: in how many seconds there is room for one call, and for each more.
+    seconds: float | None = None
+    each: float = 0.0
+
+
+@dataclass(slots=True)
+class Budget:
+    """One limit of a gate as it stands at a moment."""
+
+    name: str
+    rate: float
+    burst: float
+    cost: float
+    level: float
+
+    @property
+    def horizon(self) -> float:
+        """How long a place is good: at most what half of the burst covers, so that the other half can be given out."""
+        return min(HORIZON, max(_LEAST_HORIZON, (self.burst - self.cost) / (2 * self.rate)))
+
+    @property
+    def capacity(self) -> float:
+        """The provider's burst less what may be on its way: places given out and not yet used."""
+        return max(self.cost, self.burst - self.horizon * self.rate)
+
+    def places(self) -> int:
+        """How many calls it allows now; at most the block that comes in one horizon."""
+        block = max(self.cost, self.horizon * self.rate)
+        return max(0, math.floor(min(self.level, block) / self.cost + 1e-9))
+
+    def wait(self) -> float:
+        """In how many seconds it is worth asking again: for one call, or for a few if nothing overflows meanwhile."""
+        overflows = (self.capacity - self.level) / self.rate
+        return max((self.cost - self.level) / self.rate, min(PACE, overflows / 2))
+
+
+@dataclass(slots=True)
+class Metered:
+    """A gate that must be asked before units are claimed behind it."""
+
+    gate_id: str
+    epoch: int
+    throttles: int
+    max_in_flight: int | None
+    now: datetime
+    budgets: list[Budget] = field(default_factory=list)
+    in_flight: int = 0
+    taken: int = 0
+
+    @property
+    def half_open(self) -> bool:
+        """One probe first: the breaker was open, or it was closed and has no budget that would let it open gently."""
+        return self.throttles > BREAKER_AFTER or (self.throttles > 0 and not self.budgets)
+
+    @property
+    def full(self) -> bool:
+        """Whether as many calls are under way as may be."""
+        return self.max_in_flight is not None and self.in_flight >= self.max_in_flight
+
+    def allowed(self, wanted: int) -> int:
+        """How many calls may leave now, of so many."""
+        room = [wanted, *(b.places() for b in self.budgets)]
+        if self.max_in_flight is not None:
+            room.append(self.max_in_flight - self.in_flight)
+        if self.half_open:
+            room.append(1 - self.taken)
+        return max(0, min(room))
+
+    def take(self, count: int) -> None:
+        """So many calls will leave."""
+        self.taken += count
+        self.in_flight += count
+        for budget in self.budgets:
+            budget.level -= count * budget.cost
+
+    def next_at(self) -> datetime | None:
+        """When the gate is worth asking again; None: whenever a unit is due."""
+        if self.half_open and self.taken:
+            return self.now + timedelta(seconds=PROBE_SECONDS)
+        waits = [b.wait() for b in self.budgets if not b.places()]
+        if self.full:
+            waits.append(FULL_SECONDS)
+        # Instants are cut to milliseconds: a moment too early would find nothing.
+        return self.now + timedelta(seconds=max(waits)) + _MILLISECOND if waits else None
+
+    def closed(self, until: datetime | None) -> Closed:
+        """There is no room until then."""
+        why = f"{self.gate_id} has no room"
+        if until is None or self.half_open or not self.budgets:
+            return Closed(until, why)
+        return Closed(until, why, (until - self.now).total_seconds(), max(b.cost / b.rate for b in self.budgets))
+
+    def given(self) -> Pass:
+        """What a call through it carries."""
+        return Pass(
+            self.gate_id,
+            self.epoch,
+            troubled=self.throttles > 0,
+            probe=self.half_open,
+            good_for=min((b.horizon for b in self.budgets), default=None),
+            placed=self.max_in_flight is not None,
+        )

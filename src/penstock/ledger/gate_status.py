@@ -1,0 +1,116 @@
+"""Gates as people see them: open or why not, until when, and how much room is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from penstock.clock import parse_instant
+from penstock.ledger.budget import BREAKER_AFTER, Budget
+from penstock.ledger.database import Cursor, Database
+from penstock.ledger.gates import FATAL
+from penstock.unit import NO_GATE
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """One budget of a gate: what it refills by and holds, and what is there now."""
+
+    name: str
+    rate: float
+    burst: float
+    cost: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatus:
+    """One gate. `state`: open, busy (its budget is spent), closed, half-open, paused or stopped."""
+
+    gate_id: str
+    state: str
+    until: datetime | None
+    reason: str | None
+    by: str | None
+    throttles: int
+    epoch: int
+    max_in_flight: int | None
+    limits: list[LimitStatus] = field(default_factory=list)
+    in_flight: int = 0
+    waiting: int = 0
+
+
+def gate_statuses(database: Database, cursor: Cursor, *, counts: bool = False) -> list[GateStatus]:
+    """Every gate but the one that needs none; `counts` adds who waits behind it and who is inside."""
+    now = _now(database, cursor)
+    limits = _limits(cursor, now)
+    waiting, inside = (_waiting(database, cursor), _inside(cursor)) if counts else ({}, {})
+    rows = cursor.rows(
+        "SELECT gate_id, closed_until, closed_reason, next_at, throttles, epoch, max_in_flight, held_by, held_reason"
+        " FROM gate WHERE gate_id <> :none ORDER BY gate_id",
+        none=NO_GATE,
+    )
+    found = []
+    for gate_id, closed, why, ahead, throttles, epoch, places, held_by, held_reason in rows:
+        probing = throttles > BREAKER_AFTER or (throttles > 0 and gate_id not in limits)
+        shut = [m for m in (_instant(closed), _instant(ahead)) if m is not None and m > now]
+        until = max(shut, default=None)
+        if held_by is not None:
+            state, until, reason = ("stopped" if held_by == FATAL else "paused"), None, held_reason
+        elif closed is not None and _instant(closed) > now:
+            state, reason = "closed", why
+        elif probing:
+            out = "is out" if until is not None else "goes first"
+            state, reason = "half-open", f"one call {out}, to see whether the provider is back"
+        else:
+            state, reason = ("busy", "its budget is spent") if until is not None else ("open", None)
+        found.append(
+            GateStatus(
+                gate_id, state, until, reason, held_by, throttles, epoch, places,
+                limits.get(gate_id, []), inside.get(gate_id, 0), waiting.get(gate_id, 0),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _limits(cursor: Cursor, now: datetime) -> dict[str, list[LimitStatus]]:
+    found: dict[str, list[LimitStatus]] = {}
+    for gate_id, name, rate, burst, cost, tokens, filled_at in cursor.rows(
+        "SELECT gate_id, name, rate, burst, cost, tokens, filled_at FROM gate_limit ORDER BY gate_id, name"
+    ):
+        seconds = max(0.0, (now - _instant(filled_at)).total_seconds())
+        left = min(Budget(name, rate, burst, cost, 0.0).capacity, tokens + rate * seconds)
+        found.setdefault(gate_id, []).append(LimitStatus(name, rate, burst, cost, round(left, 3)))
+    return found
+
+
+def _waiting(database: Database, cursor: Cursor) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for table, due in cursor.rows("SELECT table_name, due_column FROM machine_definition WHERE driven"):
+        rows = cursor.rows(
+            f"SELECT gate_id, count(*) FROM {table} WHERE {due} <= {database.now_sql} AND {due} IS NOT NULL"
+            " AND claimed_by IS NULL AND parked_at IS NULL GROUP BY gate_id",
+            **database.bind_now(),
+        )
+        for gate_id, count in rows:
+            counts[gate_id] = counts.get(gate_id, 0) + count
+    return counts
+
+
+def _inside(cursor: Cursor) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for (table,) in cursor.rows("SELECT table_name FROM machine_definition WHERE driven"):
+        rows = cursor.rows(f"SELECT gate_id, count(*) FROM {table} WHERE claimed_by IS NOT NULL GROUP BY gate_id")
+        for gate_id, count in rows:
+            counts[gate_id] = counts.get(gate_id, 0) + count
+    return counts
+
+
+def _now(database: Database, cursor: Cursor) -> datetime:
+    now: datetime = _instant(cursor.rows(f"SELECT {database.now_sql}", **database.bind_now())[0][0])
+    return now
+
+
+def _instant(value: Any) -> Any:
+    return parse_instant(value) if isinstance(value, str) else value

@@ -1,0 +1,236 @@
+"""A worker's dealings with provider gates: leave for calls within a step, and what the answers mean for everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from penstock.clock import Clock, Rng
+from penstock.errors import Fatal, GateClosed, InDoubt, LedgerUnavailable, Rejected, StepError, Throttled, Transient
+from penstock.ledger.budget import HORIZON, Closed, Pass
+from penstock.ledger.columns import readable
+from penstock.ledger.gates import Gates
+from penstock.runtime.executor import Executor
+from penstock.unit import NO_GATE
+
+log = structlog.get_logger()
+_MOST_WAITERS = 1_000
+#: How long a step waits for its turn at a budget; longer waits are the unit's, not the step's.
+_PATIENCE = 2.0
+_Granted = tuple[Pass, float]
+
+
+class Doors:
+    """Leave is asked for together: whoever comes while the ledger is asked waits for the next answer.
+
+    `wake` is called when a gate may have opened by what was told here.
+    """
+
+    def __init__(
+        self,
+        gates: Gates,
+        executor: Executor,
+        clock: Clock,
+        rng: Rng,
+        config_version: str | None = None,
+        *,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._wake = wake
+        self._gates = gates
+        self._executor = executor
+        self._clock = clock
+        self._rng = rng
+        self.config_version = config_version
+        self._waiting: dict[str, deque[asyncio.Future[_Granted]]] = {}
+        self._open: dict[str, _Granted] = {}
+        self._healed: set[tuple[str, int]] = set()
+        self._left: set[str] = set()
+        self._lessons: dict[tuple[str, str], tuple[float | None, float | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def through(self, gate_id: str) -> AsyncIterator[Pass]:
+        """One call through a gate that the unit does not stand behind. Raises GateClosed, with the moment it opens.
+
+        What the provider answers inside is this gate's affair, not that of the unit's own, and the gate is told even
+        if the step deals with it.
+        """
+        if gate_id == NO_GATE:
+            yield Pass(NO_GATE, 0)
+            return
+        given = await self.enter(gate_id)
+        try:
+            yield given
+            self.worked(given)
+        except StepError as error:
+            if error.through is None:
+                error.through = given
+                error.until = (await self.failed([given], error)).get(gate_id)
+            raise
+        finally:
+            self.over(given)
+
+    async def enter(self, gate_id: str) -> Pass:
+        """Leave for one call, to be made at once."""
+        while True:
+            known = self._open.get(gate_id)
+            if known is None or self._clock.elapsed() - known[1] >= HORIZON:
+                known = await self._wait(gate_id)
+            given, at = known
+            if given.good_for is None or self._clock.elapsed() - at <= given.good_for:
+                return given
+
+    def _wait(self, gate_id: str) -> asyncio.Future[_Granted]:
+        future: asyncio.Future[_Granted] = asyncio.get_running_loop().create_future()
+        queue = self._waiting.get(gate_id)
+        if queue is None:
+            self._waiting[gate_id] = queue = deque()
+            self._spawn(self._ask(gate_id, queue))
+        queue.append(future)
+        return future
+
+    async def _ask(self, gate_id: str, queue: deque[asyncio.Future[_Granted]]) -> None:
+        try:
+            while queue:
+                wanted = min(len(queue), _MOST_WAITERS)
+                at = self._clock.elapsed()
+                answer = await self._executor.run(self._gates.enter, gate_id, wanted)
+                if isinstance(answer, Closed):
+                    await self._refuse(queue, answer)
+                else:
+                    self._grant(queue, *answer, wanted, at)
+        except Exception as error:  # noqa: BLE001 - those who wait must hear of it
+            away = isinstance(error, LedgerUnavailable)
+            for future in queue:
+                if not future.done():
+                    future.set_exception(GateClosed(f"{gate_id}: {error}", None) if away else error)
+        finally:
+            del self._waiting[gate_id]
+
+    async def _refuse(self, queue: deque[asyncio.Future[_Granted]], answer: Closed) -> None:
+        """Where only a budget is spent, the first few wait here; the others come again when it will be their turn.
+
+        Were they all to come when there is room for one, their steps would begin anew time after time.
+        """
+        patient = 0
+        if answer.seconds is not None and answer.seconds <= _PATIENCE:
+            patient = 1 + int((_PATIENCE - answer.seconds) / answer.each)
+        asked = [future for future in queue if not future.done()]
+        queue.clear()
+        queue.extend(asked[:patient])
+        for turn, future in enumerate(asked[patient:], start=patient):
+            until = answer.until and answer.until + timedelta(seconds=turn * answer.each)
+            future.set_exception(GateClosed(answer.reason, until))
+        if queue and answer.seconds is not None:
+            await asyncio.sleep(answer.seconds)
+
+    def _grant(self, queue: deque[asyncio.Future[_Granted]], given: Pass, granted: int, wanted: int, at: float) -> None:
+        asked = [future for future in (queue.popleft() for _ in range(wanted)) if not future.done()]
+        if given.good_for is None and not given.troubled:
+            # Nothing is counted here: the answer stands until it might have changed.
+            self._open[given.gate_id] = (given, at)
+        for future in asked[:granted]:
+            future.set_result((given, at))
+        queue.extendleft(reversed(asked[granted:]))  # asked again, which tells until when
+
+    async def failed(self, passes: Iterable[Pass], error: Exception) -> dict[str, datetime | None]:
+        """What a failed call means for the doors it went through; those that are now closed, and until when."""
+        closed: dict[str, datetime | None] = {}
+        reason = readable(str(error))
+        for given in sorted(passes, key=lambda p: p.gate_id):
+            asked = error.retry_after if isinstance(error, Throttled) else None
+            if isinstance(error, Throttled) or (given.probe and isinstance(error, (Transient, InDoubt))):
+                chance = self._rng.uniform(0.0, 1.0)
+                until = await self._told(functools.partial(self._gates.throttle, given, asked, reason, chance))
+            elif isinstance(error, Fatal):
+                until = None
+                await self._told(functools.partial(self._gates.stop, given.gate_id, reason, self.config_version))
+            else:
+                if isinstance(error, Rejected):
+                    self.worked(given)  # it was asked, and it answered
+                continue
+            closed[given.gate_id] = until
+            self._open.pop(given.gate_id, None)
+        return closed
+
+    def worked(self, given: Pass | None) -> None:
+        """A call came through: where calls had failed, the ledger is told, once."""
+        if given is not None and given.troubled and (given.gate_id, given.epoch) not in self._healed:
+            self._healed.add((given.gate_id, given.epoch))
+            self._spawn(self._heal(given))
+
+    async def _heal(self, given: Pass) -> None:
+        try:
+            await self._executor.run(self._gates.worked, given)
+        except LedgerUnavailable as away:
+            log.warning("ledger.away", error=str(away))
+            self._healed.discard((given.gate_id, given.epoch))  # the next one tells
+        self._wake()
+
+    def over(self, given: Pass | None) -> None:
+        """The call is over, or was never made: its place is free, and where it was a probe another may go."""
+        if given is None:
+            return
+        if given.probe and (given.gate_id, given.epoch) not in self._healed:
+            self._spawn(self._opened(functools.partial(self._gates.probe_over, given)))
+        elif given.placed:
+            if not self._left:
+                self._spawn(self._tell_left())
+            self._left.add(given.gate_id)
+
+    async def _tell_left(self) -> None:
+        left, self._left = self._left, set()
+        await self._opened(functools.partial(self._gates.left, left))
+
+    def charge(self, gate_id: str, times: float) -> None:
+        """Calls that cost other than the usual were let through."""
+        self._spawn(self._told(functools.partial(self._gates.charge, gate_id, times)))
+
+    async def learn(self, gate_id: str, name: str, *, left: float | None = None, rate: float | None = None) -> None:
+        """What a response says of a limit: how much is left, how fast it refills. It may only lower ours.
+
+        The ledger is told soon, of what the least of the responses since said.
+        """
+        key = (gate_id, name)
+        if key not in self._lessons:
+            self._spawn(self._teach(gate_id, name))
+        known = self._lessons.get(key, (None, None))
+        self._lessons[key] = (_least(known[0], left), _least(known[1], rate))
+
+    async def _teach(self, gate_id: str, name: str) -> None:
+        left, rate = self._lessons.pop((gate_id, name))
+        await self._told(functools.partial(self._gates.learn, gate_id, name, left=left, rate=rate))
+
+    async def close(self) -> None:
+        """Wait for what was begun."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _told(self, work: Callable[[], Any]) -> Any:
+        """Tell the ledger. Where it is away, it does without."""
+        try:
+            return await self._executor.run(work)
+        except LedgerUnavailable as away:
+            log.warning("ledger.away", error=str(away))
+
+    async def _opened(self, work: Callable[[], Any]) -> None:
+        await self._told(work)
+        self._wake()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    known = [x for x in (one, other) if x is not None]
+    return min(known, default=None)

@@ -1,0 +1,101 @@
+"""`python -m tests.support.gate_app URL`: a worker whose units are calls to a provider, each behind its gate.
+
+Where the provider is, what it allows and how the worker works come by the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from penstock.cli.process import Plan, Process
+from penstock.cli.run import tune_interpreter
+from penstock.clock import SystemClock
+from penstock.connectors.http import Http
+from penstock.logs import configure_logs
+from penstock.machine import Actor, Edge, Machine, OnError
+from penstock.outcome import Act, Decision, Outcome, Wait
+from penstock.provider import Limit, Provider
+from penstock.runtime.app import App
+from penstock.runtime.flow import Door, Flow, Io
+from penstock.runtime.worker import WorkerSettings
+from penstock.unit import Unit, replace
+
+ADDRESS = "GATE_APP_ADDRESS"
+PROVIDERS = "GATE_APP_PROVIDERS"
+SETTINGS = "GATE_APP_SETTINGS"
+_WORKER = frozenset({Actor.WORKER})
+
+
+class S(StrEnum):
+    OPEN = "open"
+    DONE = "done"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Unit):
+    key = ("name",)
+
+    status: S = S.OPEN
+    name: str
+
+
+CALL = Machine(
+    "call_",
+    Call,
+    births={S.OPEN},
+    edges=[
+        Edge(S.OPEN, S.DONE, "made", _WORKER),
+        Edge(S.OPEN, S.DEAD, "give_up", _WORKER),
+    ],
+    terminal={S.DONE, S.DEAD},
+    on_error=OnError(dead=S.DEAD),
+)
+
+
+def decide(call: Call, now: datetime, settings: None, seen: None) -> Decision:
+    return Act("call", "due") if call.status is S.OPEN else Wait(None, "over")
+
+
+class Calls(Flow[Call, None, None]):
+    machine = CALL
+    decide = staticmethod(decide)
+
+    def __init__(self, address: str) -> None:
+        super().__init__(None)
+        self._http = Http(address, SystemClock())
+
+    def door(self, unit: Call) -> Door:
+        return Door(unit.gate_id)
+
+    async def act(self, what: str, unit: Call, seen: None, io: Io) -> Outcome[Call]:
+        await self._http.send("POST", f"/{unit.gate_id}/{unit.name}")
+        return Outcome(unit, replace(unit, status=S.DONE), "answered")
+
+    async def stop(self) -> None:
+        await self._http.close()
+
+
+def main(url: str) -> None:
+    configure_logs()
+    tune_interpreter()
+    said: dict[str, Any] = json.loads(os.environ[PROVIDERS])
+    providers = [
+        Provider(name, tuple(Limit(*limit) for limit in limits), places) for name, (limits, places) in said.items()
+    ]
+    settings = WorkerSettings(**json.loads(os.environ[SETTINGS]))
+    plan = Plan([Calls(os.environ[ADDRESS])], settings, "v1", providers=tuple(providers))
+    asyncio.run(Process(url, App(machines=[CALL]), plan).run())
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
