@@ -1,0 +1,192 @@
+"""What a table is and what it is declared to be: the differences, and those that can be made good by adding.
+
+Adding never breaks a program that does not know what was added: a new table, a column that may be NULL or has a default
+in the database, an index. Everything else needs a migration, written by whoever knows what it means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, ExecutableDDLElement
+
+from penstock.ledger.database import Cursor, Database
+
+# The parameter style of psycopg would double every '%' in the CHECKs.
+_DIALECTS = {"sqlite": sqlite.dialect(), "postgresql": postgresql.dialect(paramstyle="named")}  # type: ignore[no-untyped-call]
+_NAMED_CHECK = re.compile(r"CONSTRAINT\s+\"?(\w+)\"?\s+CHECK", re.IGNORECASE)
+# PostgreSQL's own words for types that SQLAlchemy spells otherwise.
+_SPELLINGS = {"varchar": "character varying", "char": "character", "float": "double precision", "decimal": "numeric"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a table of the ledger is not as declared; `statements` make it good, where adding is enough."""
+
+    table: str
+    subject: str
+    message: str
+    statements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    columns: dict[str, tuple[str, bool]]  # type, and whether it may be NULL
+    key: tuple[str, ...]
+    checks: frozenset[str]
+    indexes: frozenset[str]
+
+
+def ddl(element: ExecutableDDLElement | CreateColumn, dialect: str) -> str:
+    """A statement as this dialect writes it."""
+    return str(element.compile(dialect=_DIALECTS[dialect])).strip()
+
+
+def create(table: sa.Table, dialect: str) -> tuple[str, ...]:
+    """The statements that make a table and its indexes."""
+    indexes = sorted(table.indexes, key=lambda i: str(i.name))
+    return (ddl(CreateTable(table), dialect), *(ddl(CreateIndex(i), dialect) for i in indexes))
+
+
+def differences(
+    database: Database, cursor: Cursor, tables: Iterable[sa.Table], present: Iterable[str]
+) -> list[Difference]:
+    """How the ledger's tables differ from the declared ones, in the order in which they are declared."""
+    found: list[Difference] = []
+    names = set(present)
+    for table in tables:
+        if table.name not in names:
+            statements = create(table, database.dialect)
+            found.append(Difference(table.name, table.name, "the table is missing", statements))
+        else:
+            found += _compare(table, _look(database, cursor, table.name), database.dialect)
+    return found
+
+
+def _compare(table: sa.Table, there: _Found, dialect: str) -> list[Difference]:
+    made: list[Difference] = []
+    added: set[str] = set()
+    for column in table.columns:
+        if column.name not in there.columns:
+            added |= {str(c.name) for c in _own_checks(table, column)}
+            made.append(_missing_column(table, column, dialect))
+        else:
+            made += _compare_column(table, column, *there.columns[column.name], dialect)
+    unknown = sorted(there.columns.keys() - set(table.columns.keys()))
+    made += [Difference(table.name, c, "the ledger has this column, the program does not") for c in unknown]
+    key = tuple(c.name for c in table.primary_key.columns)
+    if key != there.key:
+        what = f"the key is ({', '.join(there.key)}), the program's is ({', '.join(key)})"
+        made.append(Difference(table.name, "key", what))
+    checks = {str(c.name) for c in _checks(table, dialect) if c.name is not None}
+    made += [Difference(table.name, n, "this check is missing") for n in sorted(checks - there.checks - added)]
+    made += [Difference(table.name, n, "the program has no such check") for n in sorted(there.checks - checks)]
+    for index in sorted(table.indexes, key=lambda i: str(i.name)):
+        if index.name not in there.indexes:
+            made.append(
+                Difference(table.name, str(index.name), "the index is missing", (ddl(CreateIndex(index), dialect),))
+            )
+    return made
+
+
+def _compare_column(table: sa.Table, column: sa.Column[Any], kind: str, null: bool, dialect: str) -> list[Difference]:
+    wanted = _type(column, dialect)
+    if wanted != kind:
+        return [Difference(table.name, column.name, f"the column is {kind}, the program's is {wanted}")]
+    if null != column.nullable:
+        words = {True: "may be NULL", False: "is NOT NULL"}
+        what = f"the column {words[null]}, the program's {words[bool(column.nullable)]}"
+        return [Difference(table.name, column.name, what)]
+    return []
+
+
+def _missing_column(table: sa.Table, column: sa.Column[Any], dialect: str) -> Difference:
+    obstacle = None
+    if not column.nullable and column.server_default is None:
+        obstacle = "it is NOT NULL without a default in the database"
+    elif column.primary_key or column.foreign_keys:
+        obstacle = "it is part of a key"
+    elif column.computed is not None and dialect == "sqlite":
+        obstacle = "SQLite adds no stored generated column"
+    if obstacle is not None:
+        return Difference(table.name, column.name, f"the column is missing, and {obstacle}")
+    checks = [f"CONSTRAINT {c.name} CHECK ({_text(c, dialect)})" for c in _own_checks(table, column)]
+    add = f"ALTER TABLE {table.name} ADD COLUMN {ddl(CreateColumn(column), dialect)}"
+    if dialect == "sqlite":
+        statements = [" ".join([add, *checks])]
+    else:
+        statements = [add, *(f"ALTER TABLE {table.name} ADD {check}" for check in checks)]
+    return Difference(table.name, column.name, "the column is missing", tuple(statements))
+
+
+def _checks(table: sa.Table, dialect: str) -> list[sa.CheckConstraint]:
+    found = [c for c in table.constraints if isinstance(c, sa.CheckConstraint)]
+    return [c for c in found if f"CONSTRAINT {c.name} " in ddl(CreateTable(table), dialect)]
+
+
+def _own_checks(table: sa.Table, column: sa.Column[Any]) -> list[sa.CheckConstraint]:
+    """The checks of a column's own form (`<table>_<column>_is_instant` and the like): they come with the column."""
+    found = [c for c in table.constraints if isinstance(c, sa.CheckConstraint)]
+    return [c for c in found if str(c.name).startswith(f"{table.name}_{column.name}_is_"[:54])]
+
+
+def _text(check: sa.CheckConstraint, dialect: str) -> str:
+    return str(check.sqltext.compile(dialect=_DIALECTS[dialect]))
+
+
+def _type(column: sa.Column[Any], dialect: str) -> str:
+    text = column.type.compile(_DIALECTS[dialect]).lower().replace(", ", ",")
+    if dialect == "sqlite":
+        return text
+    word, bracket, rest = text.partition("(")
+    return _SPELLINGS.get(word, word) + bracket + rest
+
+
+def _look(database: Database, cursor: Cursor, table: str) -> _Found:
+    return (_look_sqlite if database.dialect == "sqlite" else _look_postgres)(cursor, table)
+
+
+def _look_sqlite(cursor: Cursor, table: str) -> _Found:
+    columns = cursor.rows('SELECT name, type, "notnull", pk FROM pragma_table_xinfo(:name) ORDER BY cid', name=table)
+    ((sql,),) = cursor.rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name", name=table)
+    indexes = cursor.rows("SELECT name FROM pragma_index_list(:name) WHERE origin = 'c'", name=table)
+    return _Found(
+        {
+            str(n): (str(kind).lower().replace(", ", ",").removesuffix(" generated always"), not filled)
+            for n, kind, filled, _ in columns
+        },
+        tuple(str(n) for n, *_, place in sorted(columns, key=lambda row: row[3]) if place),
+        frozenset(_NAMED_CHECK.findall(str(sql))),
+        frozenset(str(row[0]) for row in indexes),
+    )
+
+
+def _look_postgres(cursor: Cursor, table: str) -> _Found:
+    which = "CAST(quote_ident(:name) AS regclass)"
+    columns = cursor.rows(
+        f"SELECT attname, format_type(atttypid, atttypmod), NOT attnotnull FROM pg_attribute WHERE attrelid = {which}"
+        " AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        name=table,
+    )
+    key = cursor.rows(
+        "SELECT a.attname FROM pg_constraint k CROSS JOIN unnest(k.conkey) WITH ORDINALITY AS part(attnum, place)"
+        " JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = part.attnum"
+        f" WHERE k.contype = 'p' AND k.conrelid = {which} ORDER BY part.place",
+        name=table,
+    )
+    checks = cursor.rows(f"SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = {which}", name=table)
+    indexes = cursor.rows(
+        f"SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = {which}",
+        name=table,
+    )
+    return _Found(
+        {str(n): (str(kind), bool(null)) for n, kind, null in columns},
+        tuple(str(row[0]) for row in key),
+        frozenset(str(row[0]) for row in checks),
+        frozenset(str(row[0]) for row in indexes),
+    )

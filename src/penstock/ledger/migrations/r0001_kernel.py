@@ -1,0 +1,300 @@
+"""The kernel's tables as they were first released.
+
+Text, and not the declarations of `tables.py`: those go on, and this revision must not change with them.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+SQLITE = r"""
+CREATE TABLE event_log (
+    tenant_id TEXT DEFAULT 'default' NOT NULL,
+    event_key TEXT NOT NULL,
+    event_type TEXT NOT NULL,
+    severity TEXT,
+    payload TEXT NOT NULL,
+    machine TEXT,
+    unit_id TEXT,
+    correlation_id TEXT,
+    created_at TEXT NOT NULL,
+    PRIMARY KEY (tenant_id, event_key),
+    CONSTRAINT event_log_severity CHECK (severity IN ('info', 'warning', 'critical'))
+)
+ WITHOUT ROWID;
+
+CREATE INDEX event_log_created ON event_log (created_at);
+
+CREATE TABLE gate (
+    gate_id TEXT NOT NULL,
+    closed_until TEXT,
+    closed_reason TEXT,
+    throttles INTEGER DEFAULT '0' NOT NULL,
+    epoch BIGINT DEFAULT '0' NOT NULL,
+    next_at TEXT,
+    metered BOOLEAN DEFAULT 0 NOT NULL,
+    max_in_flight INTEGER,
+    held_by TEXT,
+    held_reason TEXT,
+    held_at TEXT,
+    held_config TEXT,
+    PRIMARY KEY (gate_id),
+    CONSTRAINT gate_none_is_open CHECK (gate_id <> 'none' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered AND throttles = 0)),
+    CONSTRAINT gate_closed_until_is_instant CHECK (closed_until IS NULL OR closed_until IS strftime('%Y-%m-%dT%H:%M:%fZ', closed_until)),
+    CONSTRAINT gate_next_at_is_instant CHECK (next_at IS NULL OR next_at IS strftime('%Y-%m-%dT%H:%M:%fZ', next_at))
+);
+
+CREATE TABLE machine_definition (
+    name TEXT NOT NULL,
+    table_name TEXT NOT NULL,
+    driven BOOLEAN NOT NULL,
+    due_column TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    definition TEXT NOT NULL,
+    installed_at TEXT NOT NULL,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE penstock_meta (
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE prune_permit (
+    id TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at TEXT NOT NULL,
+    open BOOLEAN NOT NULL,
+    PRIMARY KEY (id)
+)
+ WITHOUT ROWID;
+
+CREATE TABLE stage (
+    stage_id TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    unit_id TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    claimed_by TEXT NOT NULL,
+    table_name TEXT NOT NULL,
+    row_count BIGINT NOT NULL,
+    chunks INTEGER NOT NULL,
+    opened_at TEXT NOT NULL,
+    sealed_at TEXT,
+    loose_at TEXT,
+    PRIMARY KEY (stage_id)
+)
+ WITHOUT ROWID;
+
+CREATE INDEX stage_of_table ON stage (table_name, stage_id);
+
+CREATE TABLE subscription (
+    subscriber TEXT NOT NULL,
+    event_type TEXT NOT NULL,
+    severity TEXT NOT NULL,
+    since TEXT NOT NULL,
+    PRIMARY KEY (subscriber, event_type, severity)
+)
+ WITHOUT ROWID;
+
+CREATE TABLE worker (
+    id TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    started_at TEXT NOT NULL,
+    lease_until BIGINT NOT NULL,
+    boot_id TEXT,
+    commit_seq BIGINT DEFAULT '0' NOT NULL,
+    machines TEXT NOT NULL,
+    config_version TEXT,
+    reaped_at TEXT,
+    stopped_at TEXT,
+    PRIMARY KEY (id)
+);
+
+CREATE INDEX worker_live ON worker (id) WHERE reaped_at IS NULL;
+
+CREATE TABLE gate_limit (
+    gate_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    rate DOUBLE NOT NULL,
+    burst DOUBLE NOT NULL,
+    cost DOUBLE NOT NULL,
+    tokens DOUBLE NOT NULL,
+    filled_at TEXT NOT NULL,
+    PRIMARY KEY (gate_id, name),
+    CONSTRAINT gate_limit_is_possible CHECK (rate > 0 AND burst >= cost AND cost > 0),
+    CONSTRAINT limit_filled_at_is_instant CHECK (filled_at IS NULL OR filled_at IS strftime('%Y-%m-%dT%H:%M:%fZ', filled_at)),
+    FOREIGN KEY(gate_id) REFERENCES gate (gate_id)
+)
+ WITHOUT ROWID;
+
+CREATE TABLE transition_log (
+    seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    machine TEXT NOT NULL,
+    unit_id TEXT NOT NULL,
+    from_status TEXT,
+    to_status TEXT,
+    actor TEXT NOT NULL,
+    reason TEXT,
+    version BIGINT NOT NULL,
+    at TEXT NOT NULL,
+    data TEXT,
+    CHECK (seq > 0)
+);
+
+CREATE INDEX transition_log_at ON transition_log (at);
+
+CREATE INDEX transition_log_unit ON transition_log (machine, unit_id, seq);
+"""
+
+POSTGRESQL = r"""
+CREATE TABLE event_log (
+    tenant_id TEXT DEFAULT 'default' NOT NULL,
+    event_key TEXT NOT NULL,
+    event_type TEXT NOT NULL,
+    severity TEXT,
+    payload JSONB NOT NULL,
+    machine TEXT,
+    unit_id TEXT,
+    correlation_id TEXT,
+    created_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    PRIMARY KEY (tenant_id, event_key),
+    CONSTRAINT event_log_severity CHECK (severity IN ('info', 'warning', 'critical'))
+);
+
+CREATE INDEX event_log_created ON event_log (created_at);
+
+CREATE TABLE gate (
+    gate_id TEXT NOT NULL,
+    closed_until TIMESTAMP WITH TIME ZONE,
+    closed_reason TEXT,
+    throttles INTEGER DEFAULT '0' NOT NULL,
+    epoch BIGINT DEFAULT '0' NOT NULL,
+    next_at TIMESTAMP WITH TIME ZONE,
+    metered BOOLEAN DEFAULT false NOT NULL,
+    max_in_flight INTEGER,
+    held_by TEXT,
+    held_reason TEXT,
+    held_at TIMESTAMP WITH TIME ZONE,
+    held_config TEXT,
+    PRIMARY KEY (gate_id),
+    CONSTRAINT gate_none_is_open CHECK (gate_id <> 'none' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered AND throttles = 0)),
+    CONSTRAINT gate_closed_until_is_instant CHECK (closed_until >= '0001-01-01 UTC' AND closed_until < '10000-01-01 UTC'),
+    CONSTRAINT gate_next_at_is_instant CHECK (next_at >= '0001-01-01 UTC' AND next_at < '10000-01-01 UTC')
+);
+
+CREATE TABLE machine_definition (
+    name TEXT NOT NULL,
+    table_name TEXT NOT NULL,
+    driven BOOLEAN NOT NULL,
+    due_column TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    definition JSONB NOT NULL,
+    installed_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE penstock_meta (
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE prune_permit (
+    id TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at TIMESTAMP WITH TIME ZONE NOT NULL,
+    open BOOLEAN NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE TABLE stage (
+    stage_id TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    unit_id TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    claimed_by TEXT NOT NULL,
+    table_name TEXT NOT NULL,
+    row_count BIGINT NOT NULL,
+    chunks INTEGER NOT NULL,
+    opened_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    sealed_at TIMESTAMP WITH TIME ZONE,
+    loose_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (stage_id)
+)
+ WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+
+CREATE INDEX stage_of_table ON stage (table_name, stage_id);
+
+CREATE TABLE subscription (
+    subscriber TEXT NOT NULL,
+    event_type TEXT NOT NULL,
+    severity TEXT NOT NULL,
+    since TIMESTAMP WITH TIME ZONE NOT NULL,
+    PRIMARY KEY (subscriber, event_type, severity)
+);
+
+CREATE TABLE worker (
+    id TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    lease_until TIMESTAMP WITH TIME ZONE NOT NULL,
+    boot_id TEXT,
+    commit_seq BIGINT DEFAULT '0' NOT NULL,
+    machines JSONB NOT NULL,
+    config_version TEXT,
+    reaped_at TIMESTAMP WITH TIME ZONE,
+    stopped_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id)
+)
+ WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+
+CREATE INDEX worker_live ON worker (id) WHERE reaped_at IS NULL;
+
+CREATE TABLE gate_limit (
+    gate_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    rate DOUBLE PRECISION NOT NULL,
+    burst DOUBLE PRECISION NOT NULL,
+    cost DOUBLE PRECISION NOT NULL,
+    tokens DOUBLE PRECISION NOT NULL,
+    filled_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    PRIMARY KEY (gate_id, name),
+    CONSTRAINT gate_limit_is_possible CHECK (rate > 0 AND burst >= cost AND cost > 0),
+    CONSTRAINT limit_filled_at_is_instant CHECK (filled_at >= '0001-01-01 UTC' AND filled_at < '10000-01-01 UTC'),
+    FOREIGN KEY(gate_id) REFERENCES gate (gate_id)
+);
+
+CREATE TABLE transition_log (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY,
+    machine TEXT NOT NULL,
+    unit_id TEXT NOT NULL,
+    from_status TEXT,
+    to_status TEXT,
+    actor TEXT NOT NULL,
+    reason TEXT,
+    version BIGINT NOT NULL,
+    at TIMESTAMP WITH TIME ZONE NOT NULL,
+    data JSONB,
+    PRIMARY KEY (machine, unit_id, seq)
+);
+
+CREATE INDEX transition_log_at ON transition_log USING brin (at);
+"""
+
+
+def upgrade() -> None:
+    """Make them."""
+    bind = op.get_bind()
+    text = SQLITE if bind.dialect.name == "sqlite" else POSTGRESQL
+    for statement in text.strip().removesuffix(";").split(";\n"):
+        bind.exec_driver_sql(statement)
