@@ -1,0 +1,127 @@
+"""Births by the hundred thousand: every one of these with every one of those, made by the database itself.
+
+A row per unit through Python would take most of a minute for what one statement does in seconds. Guards and history
+are the triggers', as for any birth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from penstock.errors import BrokenFlow
+from penstock.ledger import statements
+from penstock.ledger.columns import plain, readable
+from penstock.ledger.commit import statements_of
+from penstock.ledger.database import Cursor
+from penstock.ledger.entries import plain_rows
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.tables import machine_table
+from penstock.machine import Actor, Machine
+from penstock.outcome import Write
+from penstock.unit import GuardedUnit, key_part
+
+AT_ONCE = 20_000
+"""How many units one transaction should bear: about half a second during which nobody else writes."""
+_MADE = ("unit_id", "version", "changed_by", "change_reason", "changed_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Units of one machine: columns of `these`, columns of `those`, and everything else as in `like`.
+
+    All of `these` name the same columns, and so do all of `those`; together they name the whole key.
+    """
+
+    machine: Machine
+    like: GuardedUnit
+    these: Sequence[Mapping[str, Any]]
+    those: Sequence[Mapping[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.these) * len(self.those)
+
+
+def birth_products(
+    ledger: Ledger,
+    products: Sequence[Product],
+    *,
+    actor: Actor,
+    who: str,
+    reason: str = "born",
+    writes: Sequence[Write] = (),
+) -> int:
+    """Give birth to those units that are not there yet, in one transaction with `writes`; returns how many were new."""
+    made = {
+        "version": ledger.rng.version(),  # the same for all of them; a unit is only ever compared with itself
+        "changed_by": f"{actor}:{who}",
+        "change_reason": readable(reason),
+    }
+    births = [_statement(ledger, product, made) for product in products if len(product)]
+    rows = (Write(w.table, plain_rows(w.table.name, w.table, w.rows), w.on_conflict) for w in writes)
+    beside = [
+        (
+            statements.upsert_rows(ledger.database, table, names, mode),
+            statements.batch_text(ledger.database, names, values),
+        )
+        for table, names, mode, values in statements_of(rows)
+    ]
+    sides = [side for product in products for side in (product.these, product.those)]
+    gates = {str(row["gate_id"]) for side in sides for row in side if "gate_id" in row}
+
+    def work(cursor: Cursor) -> int:
+        ledger.gates.ensure(cursor, sorted(gates))
+        born = sum(cursor.run(sql, **given, **ledger.database.bind_now()) for sql, given in births)
+        for sql, text in beside:
+            cursor.run(sql, batch=text)
+        return born
+
+    return ledger.database.write(work)
+
+
+def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    machine, database = product.machine, ledger.database
+    if str(product.like.status) not in machine.births:
+        raise BrokenFlow(f"{machine.name} cannot be born as {product.like.status}")
+    table = machine_table(machine, database.dialect)
+    sides = {"these": _columns(product.these), "those": _columns(product.those)}
+    named = [name for names in sides.values() for name in names]
+    if len(set(named)) != len(named) or not set(machine.unit.key) <= set(named) <= set(machine.columns):
+        raise BrokenFlow(f"{machine.name}: {', '.join(named)} do not make up its key, or name a column twice")
+    parameters: dict[str, Any] = {}
+    sources = []
+    for side, rows in (("these", product.these), ("those", product.those)):
+        names = sides[side]
+        keys = [n for n in names if n in machine.unit.key]
+        types: dict[str, statements.SqlType] = {n: table.c[machine.column(n)].type for n in names}
+        types |= {f"key_{n}": sa.Text() for n in keys}
+        values = [[*(plain(row[n]) for n in names), *(key_part(row[n]) for n in keys)] for row in rows]
+        parameters[side] = statements.batch_text(database, [], values)
+        # Materialised: the JSON is read once, not once for every unit.
+        sources.append(f"{side} AS MATERIALIZED (SELECT * FROM {statements.batch(database, types, parameter=side)})")
+    picks: dict[str, str] = {"unit_id": " || '/' || ".join(f"n_key_{n}" for n in machine.unit.key)}
+    picks["changed_at"] = database.now_sql
+    picks |= {machine.column(n): f"n_{n}" for n in named}
+    for name in machine.columns:
+        value = made.get(name, None if name in _MADE else vars(product.like)[name])
+        if name in machine.generated() or machine.column(name) in picks or value is None:
+            continue
+        parameters[f"like_{name}"] = plain(value)
+        kind = table.c[machine.column(name)].type.compile(statements.POSTGRES)
+        typed = f"CAST(:like_{name} AS {kind})" if database.dialect == "postgresql" else f":like_{name}"
+        picks[machine.column(name)] = typed
+    sql = (
+        f"WITH {', '.join(sources)} INSERT INTO {machine.table} ({', '.join(picks)})"
+        f" SELECT {', '.join(picks.values())} FROM these CROSS JOIN those WHERE true ON CONFLICT DO NOTHING"
+    )
+    return sql, parameters
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = list(rows[0])
+    if any(list(row) != names for row in rows):
+        raise BrokenFlow("rows of a product name the same columns in the same order")
+    return names

@@ -1,0 +1,321 @@
+"""The outbox: which events are to be delivered to whom, and how far that has come.
+
+`subscription` says who wants which events. A trigger of `event_log` gives birth to one unit of the machine `delivery`
+for each subscriber that wants the event, in the transaction that writes it: whoever writes, an older program or a
+person at a SQL prompt included, no event can be committed without its deliveries. The trigger comes with the machine; a
+ledger without subscribers has neither.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from penstock.clock import instant_text, parse_instant
+from penstock.errors import UsageError
+from penstock.ledger import statements
+from penstock.ledger.database import Cursor, Database
+from penstock.ledger.triggers_postgres import FUNCTION
+from penstock.machine import Actor, Edge, Machine, OnError
+from penstock.retry import RetryPolicy
+from penstock.unit import Unit, unit_id_of
+
+ANY = "*"
+SEVERITIES = ("info", "warning", "critical")
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}\Z")
+_REPLAY_AT_ONCE = 5_000
+
+
+class D(StrEnum):
+    """Pending until the subscriber took it; dead when it refused, or failed too often."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery(Unit):
+    """One event for one subscriber."""
+
+    key = ("subscriber", "tenant_id", "event_key")
+    status: D = D.PENDING
+    subscriber: str
+    tenant_id: str
+    event_key: str
+
+
+machine = Machine(
+    "delivery",
+    Delivery,
+    births={D.PENDING},
+    edges=[
+        Edge(D.PENDING, D.DELIVERED, "taken", {Actor.WORKER}),
+        Edge(D.PENDING, D.DEAD, "give_up", {Actor.WORKER, Actor.OPERATOR}),
+        Edge(D.DEAD, D.PENDING, "retry", {Actor.OPERATOR}),
+    ],
+    terminal={D.DELIVERED},
+    # Two seconds, doubled to an hour: a subscriber may be away for some two hours before anything is dead.
+    on_error=OnError(dead=D.DEAD, policy=RetryPolicy(max_retries=12, cap=timedelta(hours=1))),
+    table="event_delivery",
+)
+
+
+def installed(cursor: Cursor) -> bool:
+    """Whether the ledger has the machine: a program with subscribers has been there."""
+    return bool(cursor.rows("SELECT 1 FROM machine_definition WHERE name = :name", name=machine.name))
+
+
+def gate_of(subscriber: str) -> str:
+    """The gate of a subscriber: one that throttles or is paused holds up nobody else."""
+    return f"outbox/{subscriber}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event as subscribers and commands see it; `(tenant_id, event_key)` names it for ever."""
+
+    tenant_id: str
+    event_key: str
+    event_type: str
+    severity: str | None
+    payload: Any
+    machine: str | None
+    unit_id: str | None
+    correlation_id: str | None
+    created_at: datetime
+
+
+_EVENT = "tenant_id, event_key, event_type, severity, payload, machine, unit_id, correlation_id, created_at"
+
+
+def _event(row: Sequence[Any]) -> EventRow:
+    payload = json.loads(row[4]) if isinstance(row[4], str) else row[4]
+    created = parse_instant(row[8]) if isinstance(row[8], str) else row[8]
+    return EventRow(row[0], row[1], row[2], row[3], payload, row[5], row[6], row[7], created)
+
+
+def read_event(database: Database, tenant_id: str, event_key: str) -> EventRow | None:
+    """The event of that name; None when there is none any more."""
+    sql = f"SELECT {_EVENT} FROM event_log WHERE tenant_id = :tenant AND event_key = :key"
+    rows = database.read(lambda cursor: cursor.rows(sql, tenant=tenant_id, key=event_key))
+    return _event(rows[0]) if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An event and what became of it: subscriber to status."""
+
+    event: EventRow
+    deliveries: Mapping[str, str]
+
+
+def list_events(database: Database, *, most: int = 50, alerts: bool = False) -> list[Listed]:
+    """The newest events, or the newest alerts, with their deliveries."""
+    which = " WHERE severity IS NOT NULL" if alerts else ""
+
+    def work(cursor: Cursor) -> list[Listed]:
+        rows = cursor.rows(
+            f"SELECT {_EVENT} FROM event_log{which} ORDER BY created_at DESC, event_key LIMIT :most", most=most
+        )
+        events = [_event(row) for row in rows]
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        if events and installed(cursor):
+            for subscriber, tenant, key, status in _deliveries(database, cursor, events):
+                found.setdefault((tenant, key), {})[subscriber] = status
+        return [Listed(e, found.get((e.tenant_id, e.event_key), {})) for e in events]
+
+    return database.read(work)
+
+
+def _deliveries(database: Database, cursor: Cursor, events: Iterable[EventRow]) -> list[Sequence[Any]]:
+    names = [str(r[0]) for r in cursor.rows("SELECT DISTINCT subscriber FROM subscription")]
+    wanted = [[_unit_id(name, e)] for e in events for name in names]
+    source = statements.batch(database, {"unit_id": statements.TEXT})
+    return cursor.rows(
+        f"SELECT subscriber, tenant_id, event_key, status FROM {machine.table}"
+        f" WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY subscriber",
+        batch=statements.batch_text(database, ["unit_id"], wanted),
+    )
+
+
+def _unit_id(subscriber: str, event: EventRow) -> str:
+    return unit_id_of(Delivery(subscriber=subscriber, tenant_id=event.tenant_id, event_key=event.event_key))
+
+
+def subscribers(database: Database) -> list[str]:
+    """Everybody who subscribes to events of this ledger, or did and has deliveries left."""
+
+    def work(cursor: Cursor) -> list[str]:
+        sql = "SELECT subscriber FROM subscription"
+        if installed(cursor):
+            sql += f" UNION SELECT subscriber FROM {machine.table} WHERE status <> 'delivered'"
+        return sorted({str(r[0]) for r in cursor.rows(sql)})
+
+    return database.read(work)
+
+
+def dead_letters(database: Database, subscriber: str | None = None) -> list[str]:
+    """The ids of the deliveries that are dead, oldest first."""
+    which = "" if subscriber is None else " AND subscriber = :subscriber"
+    names = {} if subscriber is None else {"subscriber": subscriber}
+    sql = f"SELECT unit_id FROM {machine.table} WHERE status = 'dead'{which} ORDER BY changed_at, unit_id"
+    return [str(r[0]) for r in database.read(lambda cursor: cursor.rows(sql, **names))]
+
+
+def check_wish(subscriber: str, kinds: Collection[str], severities: Collection[str]) -> None:
+    """Raise UsageError unless somebody of that name can want these events."""
+    if not _NAME.match(subscriber):
+        msg = f"subscriber {subscriber!r} must be lower case letters, digits, '_', '-' and '.', at most 63 characters"
+        raise UsageError(msg)
+    if isinstance(kinds, str) or not kinds or not all(isinstance(k, str) and k for k in kinds):
+        msg = f"subscriber {subscriber!r} names no kinds of events; name them, or write '*' for all"
+        raise UsageError(msg)
+    unknown = sorted(set(severities) - set(SEVERITIES))
+    if unknown:
+        msg = f"subscriber {subscriber!r} wants the severity {unknown[0]!r}; severities are {', '.join(SEVERITIES)}"
+        raise UsageError(msg)
+
+
+def subscribe(database: Database, subscriber: str, kinds: Collection[str], severities: Collection[str] = ()) -> bool:
+    """From now on the subscriber gets events of these kinds (`*` is any) and severities (none named is any).
+
+    Every event that is committed after this returns is delivered; earlier ones are not, but see `replay`. Any number
+    of processes may say the same at once. Returns whether anything changed.
+    """
+    check_wish(subscriber, kinds, severities)
+    wanted = {(kind, severity) for kind in kinds for severity in (severities or (ANY,))}
+    return _change(database, subscriber, wanted)
+
+
+def unsubscribe(database: Database, subscriber: str) -> bool:
+    """No further events for the subscriber; what is pending stays."""
+    return _change(database, subscriber, set())
+
+
+def _change(database: Database, subscriber: str, wanted: set[tuple[str, str]]) -> bool:
+    sql = "SELECT event_type, severity FROM subscription WHERE subscriber = :subscriber"
+
+    def there(cursor: Cursor) -> set[tuple[str, str]]:
+        return {(str(k), str(s)) for k, s in cursor.rows(sql, subscriber=subscriber)}
+
+    def work(cursor: Cursor) -> bool:
+        if database.dialect == "postgresql":
+            # Waits for transactions that have written events without having seen the change, and keeps others off.
+            cursor.run("LOCK TABLE event_log IN SHARE ROW EXCLUSIVE MODE")
+        found = there(cursor)
+        cursor.run("INSERT INTO gate (gate_id) VALUES (:gate) ON CONFLICT DO NOTHING", gate=gate_of(subscriber))
+        for kind, severity in sorted(found - wanted):
+            cursor.run(
+                "DELETE FROM subscription"
+                " WHERE subscriber = :subscriber AND event_type = :kind AND severity = :severity",
+                subscriber=subscriber,
+                kind=kind,
+                severity=severity,
+            )
+        for kind, severity in sorted(wanted - found):
+            cursor.run(
+                "INSERT INTO subscription (subscriber, event_type, severity, since)"
+                f" VALUES (:subscriber, :kind, :severity, {database.now_sql})",
+                subscriber=subscriber,
+                kind=kind,
+                severity=severity,
+                **database.bind_now(),
+            )
+        return found != wanted
+
+    return database.read(there) != wanted and database.write(work)
+
+
+def replay(database: Database, subscriber: str, since: datetime) -> int:
+    """Deliver older events, from that instant on, to a subscriber that came later; how many deliveries were born.
+
+    What was delivered, or waits, is left as it is: saying it twice is harmless.
+    """
+    cast = "CAST(:since AS timestamptz)" if database.dialect == "postgresql" else ":since"
+    sql = _born(f"event_log AS e JOIN subscription AS s ON {_matches('e')}") + (
+        f" AND s.subscriber = :subscriber AND e.created_at >= {cast} AND {_unborn('e')}"
+        f" LIMIT {_REPLAY_AT_ONCE} ON CONFLICT DO NOTHING"
+    )
+    born = 0
+    while True:
+        some = database.write(lambda c: c.run(sql, subscriber=subscriber, since=instant_text(since)))
+        born += some
+        if some < _REPLAY_AT_ONCE:
+            return born
+
+
+def _matches(event: str) -> str:
+    """Whether the subscription `s` wants the event.
+
+    What the outbox says of itself is never delivered: a dead letter would bring forth the next one, for ever.
+    """
+    own = f"COALESCE({event}.machine, '') <> '{machine.name}'"
+    return (
+        f"s.event_type IN ({event}.event_type, '{ANY}') AND s.severity IN (COALESCE({event}.severity, ''), '{ANY}')"
+        f" AND {own}"
+    )
+
+
+def _key(event: str) -> str:
+    """The id of the delivery of an event to the subscriber `s`, whose name needs no encoding."""
+    parts = (f"replace(replace({event}.{name}, '%', '%25'), '/', '%2F')" for name in ("tenant_id", "event_key"))
+    return " || '/' || ".join(("s.subscriber", *parts))
+
+
+def _unborn(event: str) -> str:
+    return f"NOT EXISTS (SELECT 1 FROM {machine.table} AS d WHERE d.unit_id = {_key(event)})"
+
+
+def _born(source: str, event: str = "e") -> str:
+    """The births of deliveries, from events and the subscriptions `s` that want them."""
+    # A subscriber may want an event by two of its subscriptions, hence DISTINCT.
+    return (
+        f"INSERT INTO {machine.table} (unit_id, subscriber, tenant_id, event_key, status, changed_by, change_reason,"
+        f" changed_at, due_at, gate_id) SELECT DISTINCT {_key(event)}, s.subscriber, {event}.tenant_id,"
+        f" {event}.event_key, '{D.PENDING}', 'scheduler:outbox', {event}.event_type, {event}.created_at,"
+        f" {event}.created_at, '{gate_of('')}' || s.subscriber FROM {source} WHERE true"
+    )
+
+
+_TRIGGER = "penstock_event_deliver"
+
+
+def sqlite_triggers() -> dict[str, str]:
+    """Name to statement of the trigger that comes with the machine."""
+    return {
+        _TRIGGER: f"""CREATE TRIGGER {_TRIGGER} AFTER INSERT ON event_log
+WHEN EXISTS (SELECT 1 FROM subscription AS s WHERE {_matches("NEW")})
+BEGIN
+  {_born("subscription AS s", "NEW")} AND {_matches("NEW")} AND {_unborn("NEW")};
+END"""
+    }
+
+
+def postgres_functions() -> dict[str, str]:
+    """Name to statement of the function behind the trigger."""
+    return {
+        _TRIGGER: f"""CREATE OR REPLACE FUNCTION {_TRIGGER}() RETURNS trigger {FUNCTION} AS $body$
+BEGIN
+  IF EXISTS (SELECT 1 FROM subscription) THEN
+    {_born(f"written AS e JOIN subscription AS s ON {_matches('e')}")} ON CONFLICT DO NOTHING;
+  END IF;
+  RETURN NULL;
+END $body$"""
+    }
+
+
+def postgres_triggers() -> dict[str, tuple[str, str]]:
+    """Name to (table, statement) of the trigger that comes with the machine."""
+    return {
+        _TRIGGER: (
+            "event_log",
+            f"""AFTER INSERT ON event_log REFERENCING NEW TABLE AS written
+FOR EACH STATEMENT EXECUTE FUNCTION {_TRIGGER}()""",
+        )
+    }

@@ -1,0 +1,291 @@
+"""Stage: more rows than ride on one outcome, committed chunk by chunk and made visible at once.
+
+The rows of a batch carry its `stage_id`, and whoever reads them joins on the unit's pointer column: a batch is visible
+from the commit that points at it until the commit that points elsewhere. Each chunk is a transaction of its own that
+first asks whether the claim still holds, and leaves its mark on the batch's row in `stage`. That row is there with the
+first chunk, so that whatever a crash leaves behind is known, and swept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from penstock.clock import instant_text, parse_instant
+from penstock.errors import BrokenFlow, ClaimLost, MachineError
+from penstock.ledger import statements
+from penstock.ledger.columns import python_type
+from penstock.ledger.commit import statements_of
+from penstock.ledger.database import Cursor, Database
+from penstock.ledger.entries import plain_rows, size_of
+from penstock.machine import Machine
+from penstock.outcome import MAX_BYTES, MAX_ROWS, Write
+from penstock.unit import DRIVEN_COLUMNS, Unit, field_types
+
+GRACE = timedelta(hours=1)
+"""How long a batch that is no longer pointed at stays, for readers that took its id and read on page by page."""
+AT_MOST = 100_000
+"""How many rows one sweep removes."""
+_BATCHES_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A data table that is filled in batches. Raises MachineError when the declaration is wrong.
+
+    The first column of the table's primary key is the text `stage_id`. `pointer` is the column of the machine's units
+    that holds the visible batch; `keeps` names further columns whose batches are not to be swept.
+    """
+
+    table: sa.Table
+    machine: Machine
+    pointer: str
+    keeps: Sequence[str] = ()
+    on_conflict: Literal["update", "ignore", "error"] = "update"
+
+    def __post_init__(self) -> None:
+        problems = []
+        keys = [c.name for c in self.table.primary_key]
+        if keys[:1] != ["stage_id"] or not isinstance(self.table.c.stage_id.type, sa.Text):
+            problems.append("the primary key must begin with the text column stage_id")
+        if not self.machine.driven:
+            problems.append(f"{self.machine.name} is not driven, so that nobody could load it")
+        types = field_types(self.machine.unit)
+        for name in (self.pointer, *self.keeps):
+            own = name in types and name not in DRIVEN_COLUMNS and name not in self.machine.unit.key
+            if not own or python_type(types[name]) != (str, True):
+                problems.append(f"{self.machine.name} has no column {name}: str | None to point with")
+        if problems:
+            raise MachineError(f"staged table {self.table.name!r}: " + "; ".join(problems))
+
+    @property
+    def visible(self) -> str:
+        """What to select from, or to make a view of: the visible rows as `r`, each beside its unit as `u`."""
+        return f"{self.table.name} AS r JOIN {self.machine.table} AS u ON u.{self.pointer} = r.stage_id"
+
+
+class StageWriter:
+    """One batch under one claim. Its methods block; after LedgerUnavailable call `write` or `seal` again."""
+
+    def __init__(self, database: Database, staged: Staged, unit: Unit, stage_id: str) -> None:
+        if type(unit) is not staged.machine.unit or unit.claimed_by is None:
+            msg = f"{staged.table.name} is filled by a claimed unit of {staged.machine.name}, not by {unit!r:.200}"
+            raise BrokenFlow(msg)
+        self.stage_id = stage_id
+        self.rows = 0
+        self.sealed = False
+        self._database = database
+        self._staged = staged
+        self._ref = f"{staged.machine.name}:{unit.unit_id}"
+        self._claim = {"unit_id": unit.unit_id, "version": unit.version, "worker": unit.claimed_by}
+        self._waiting: deque[list[dict[str, Any]]] = deque([[]])
+        self._size = 0
+        self._written = 0
+
+    def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Check rows and put them into chunks. Raises BrokenFlow that names what cannot be kept."""
+        table = self._staged.table
+        for row in plain_rows(self._ref, table, rows):
+            if "stage_id" in row:
+                raise BrokenFlow(f"{self._ref}: stage_id of {table.name} is filled by the stage, not by its rows")
+            size = size_of(row)
+            if size > MAX_BYTES:
+                raise BrokenFlow(f"{self._ref}: a row of {table.name} has {size:,} bytes; a chunk carries at most 4 MB")
+            if len(self._waiting[-1]) >= MAX_ROWS or self._size + size > MAX_BYTES:
+                self._waiting.append([])
+                self._size = 0
+            self._waiting[-1].append({"stage_id": self.stage_id, **row})
+            self._size += size
+            self.rows += 1
+
+    @property
+    def full(self) -> bool:
+        """Whether a chunk is complete and wants to be written."""
+        return len(self._waiting) > 1
+
+    def write(self) -> None:
+        """Commit the oldest chunk. Raises ClaimLost when the unit was taken away."""
+        self._commit(self._waiting[0], last=False)
+        self._waiting.popleft()
+
+    def seal(self) -> None:
+        """Commit what is left; the batch is complete and takes no more rows. One without rows is a batch too."""
+        while self.full:
+            self.write()
+        self._commit(self._waiting[0], last=True)
+        self._waiting = deque([[]])
+        self.sealed = True
+
+    def _commit(self, rows: list[dict[str, Any]], *, last: bool) -> None:
+        groups = list(statements_of([Write(self._staged.table, rows, self._staged.on_conflict)]))
+        prepared = [
+            (
+                statements.upsert_rows(self._database, table, names, mode),
+                statements.batch_text(self._database, names, values),
+            )
+            for table, names, mode, values in groups
+        ]
+
+        def work(cursor: Cursor) -> None:
+            self._fence(cursor)
+            if self._note(cursor, len(rows), last=last):
+                for sql, text in prepared:
+                    cursor.run(sql, batch=text)
+
+        self._database.write(work)
+        self._written += 1
+
+    def _fence(self, cursor: Cursor) -> None:
+        """No lock: what slips in beside the loss of the claim is in a batch that nobody will ever point at."""
+        held = cursor.rows(
+            f"SELECT 1 FROM {self._staged.machine.table}"
+            " WHERE unit_id = :unit_id AND version = :version AND claimed_by = :worker",
+            **self._claim,
+        )
+        if not held:
+            raise self._lost()
+
+    def _note(self, cursor: Cursor, count: int, *, last: bool) -> bool:
+        """Leave the chunk's mark on the batch. False: it is there already, from a COMMIT whose answer was lost.
+
+        The row lock waits out a COMMIT still under way, and it keeps the sweep off until the chunk is there.
+        """
+        now = self._database.now_sql
+        batch = {"stage_id": self.stage_id, "count": count, **self._database.bind_now()}
+        sealed = now if last else "NULL"
+        if self._written == 0:
+            touched = cursor.run(
+                "INSERT INTO stage (stage_id, machine, unit_id, version, claimed_by, table_name, row_count, chunks,"
+                f" opened_at, sealed_at) VALUES (:stage_id, :machine, :unit_id, :version, :worker, :table, :count, 1,"
+                f" {now}, {sealed}) ON CONFLICT DO NOTHING",
+                machine=self._staged.machine.name,
+                table=self._staged.table.name,
+                **self._claim,
+                **batch,
+            )
+        else:
+            touched = cursor.run(
+                f"UPDATE stage SET row_count = row_count + :count, chunks = chunks + 1, sealed_at = {sealed}"
+                " WHERE stage_id = :stage_id AND chunks = :written AND loose_at IS NULL",
+                written=self._written,
+                **batch,
+            )
+        if touched == 0:
+            found = cursor.rows("SELECT chunks FROM stage WHERE stage_id = :stage_id", stage_id=self.stage_id)
+            if not found or found[0][0] != self._written + 1:
+                raise self._lost()
+        return touched == 1
+
+    def _lost(self) -> ClaimLost:
+        return ClaimLost(f"{self._ref} was taken away while {self._staged.table.name} was being filled for it")
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep removed; `more`: it stopped at its limit, and there is more to remove."""
+
+    batches: int
+    rows: int
+    more: bool
+
+
+def sweep(database: Database, staged: Iterable[Staged], *, grace: timedelta = GRACE, at_most: int = AT_MOST) -> Swept:
+    """Remove batches that nobody can point at any more, a chunk of rows per transaction.
+
+    A batch is loose when its unit neither points at it nor is still claimed as it was when the batch was opened. Both
+    are columns of one row that a commit changes together, so a COMMIT under way is seen whole or not at all: before it
+    the claim protects the batch, after it the pointer does. A loose batch takes no more chunks. One that was never
+    sealed was never visible and goes at once; the others go when the grace is over.
+    """
+    batches = rows = 0
+    for each in staged:
+        _loosen(database, each)
+        for stage_id in _ripe(database, each, grace):
+            done = 0
+            while not done:
+                if rows >= at_most:
+                    return Swept(batches, rows, more=True)
+                gone, done = database.write(_remover(database, each, stage_id, min(MAX_ROWS, at_most - rows)))
+                rows += gone
+                batches += done
+                if gone == 0:
+                    break
+    return Swept(batches, rows, more=False)
+
+
+def _unreferenced(staged: Staged) -> str:
+    """Of a row `s` of `stage`: its unit has moved on without it, or is gone."""
+    pointers = ", ".join(f"u.{name}" for name in (staged.pointer, *staged.keeps))
+    return (
+        f"NOT EXISTS (SELECT 1 FROM {staged.machine.table} AS u WHERE u.unit_id = s.unit_id"
+        f" AND (u.version = s.version OR s.stage_id IN ({pointers})))"
+    )
+
+
+def _loosen(database: Database, staged: Staged) -> None:
+    """Mark batches as loose, from when on their grace runs."""
+    names = {"table": staged.table.name, "machine": staged.machine.name}
+    mine = f"s.table_name = :table AND s.machine = :machine AND s.loose_at IS NULL AND {_unreferenced(staged)}"
+    # Looked for on a connection that reads: where batches are many and loose ones few, no writer waits for it.
+    sql = f"SELECT s.stage_id FROM stage AS s WHERE {mine} LIMIT {_BATCHES_AT_ONCE}"
+    found = database.read(lambda cursor: cursor.rows(sql, **names))
+    if not found:
+        return
+    source = statements.batch(database, {"stage_id": statements.TEXT})
+    # A chunk under way holds the batch's row: that batch is marked the next time.
+    skip = " FOR UPDATE OF s SKIP LOCKED" if database.dialect == "postgresql" else ""
+    text = statements.batch_text(database, ["stage_id"], [[r[0]] for r in found])
+    mark = (
+        f"UPDATE stage SET loose_at = {database.now_sql} WHERE stage_id IN (SELECT s.stage_id FROM stage AS s"
+        f" WHERE s.stage_id IN (SELECT n_stage_id FROM {source}) AND {mine}{skip})"
+    )
+    database.write(lambda cursor: cursor.run(mark, batch=text, **names, **database.bind_now()))
+
+
+def _ripe(database: Database, staged: Staged, grace: timedelta) -> list[str]:
+    """The loose batches that may go now."""
+    cast = "CAST(:cutoff AS timestamptz)" if database.dialect == "postgresql" else ":cutoff"
+    sql = (
+        "SELECT s.stage_id FROM stage AS s WHERE s.table_name = :table AND s.machine = :machine"
+        f" AND s.loose_at IS NOT NULL AND (s.sealed_at IS NULL OR s.loose_at <= {cast})"
+        f" ORDER BY s.loose_at, s.stage_id LIMIT {_BATCHES_AT_ONCE}"
+    )
+
+    def work(cursor: Cursor) -> list[str]:
+        (now,) = cursor.rows(f"SELECT {database.now_sql}", **database.bind_now())[0]
+        cutoff = (parse_instant(now) if isinstance(now, str) else now) - grace
+        names = {"table": staged.table.name, "machine": staged.machine.name}
+        return [str(r[0]) for r in cursor.rows(sql, cutoff=instant_text(cutoff), **names)]
+
+    return database.read(work)
+
+
+def _remover(database: Database, staged: Staged, stage_id: str, limit: int) -> Callable[[Cursor], tuple[int, int]]:
+    """One chunk of a removal, as a transaction; it gives (rows removed, 1 when the batch is gone)."""
+    postgres = database.dialect == "postgresql"
+    table = staged.table.name
+    # Asked again in every transaction: if somebody pointed back at the batch by hand, it stays.
+    check = (
+        f"SELECT 1 FROM stage AS s WHERE s.stage_id = :stage_id AND s.loose_at IS NOT NULL AND {_unreferenced(staged)}"
+    )
+    if postgres:
+        check += " FOR UPDATE OF s SKIP LOCKED"
+        some = f"ctid = ANY (ARRAY (SELECT ctid FROM {table} WHERE stage_id = :stage_id LIMIT {limit}))"
+    else:
+        key = ", ".join(c.name for c in staged.table.primary_key)
+        some = f"({key}) IN (SELECT {key} FROM {table} WHERE stage_id = :stage_id LIMIT {limit})"
+
+    def work(cursor: Cursor) -> tuple[int, int]:
+        if not cursor.rows(check, stage_id=stage_id):
+            return 0, 0
+        gone = cursor.run(f"DELETE FROM {table} WHERE {some}", stage_id=stage_id)
+        if gone == limit:
+            return gone, 0
+        return gone, cursor.run("DELETE FROM stage WHERE stage_id = :stage_id", stage_id=stage_id)
+
+    return work

@@ -1,0 +1,71 @@
+"""Births by the set: the same guards and the same history as for any birth."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from penstock.errors import BrokenFlow, LedgerRefused
+from penstock.ledger.births import Product, birth_products
+from penstock.ledger.doctor import examine
+from penstock.machine import Actor
+from penstock.outcome import Write
+from penstock.unit import Ref, replace
+from tests.support.machines import DUE, INVOICE, PARTITION, InvoiceState, invoice, partition
+from tests.support.more_machines import DATA_TABLES
+
+TENANTS = [{"tenant": name, "gate_id": f"shop/{n}"} for n, name in enumerate(("acme", "a/b%c", "é"))]
+NUMBERS = [{"number": str(n), "amount_minor": n} for n in range(4)]
+
+
+def bear(world, product, **options):
+    return birth_products(world.ledger, [product], actor=Actor.SCHEDULER, who="test", reason="wanted", **options)
+
+
+def test_every_one_of_these_with_every_one_of_those(world):
+    assert bear(world, Product(INVOICE, invoice(), TENANTS, NUMBERS)) == 12
+    found = world.unit(Ref("invoice", "a%2Fb%25c/3"))
+    assert (found.tenant, found.number, found.amount_minor, found.due_at) == ("a/b%c", "3", 3, DUE)
+    assert (found.status, found.gate_id, found.changed_by) == (InvoiceState.QUEUED, "shop/1", "scheduler:test")
+    assert world.history(Ref("invoice", "acme/0")) == [(None, "QUEUED", "scheduler:test", "wanted")]
+    assert not examine(world.ledger.database, world.ledger.machines)
+    session = world.worker("invoice")
+    assert len(session.claim({"invoice": 100})) == 12
+
+
+def test_those_that_are_there_are_left_as_they_are(world):
+    world.born(invoice("2", tenant="acme", amount_minor=99))
+    assert bear(world, Product(INVOICE, invoice(), TENANTS, NUMBERS)) == 11
+    assert world.unit(Ref("invoice", "acme/2")).amount_minor == 99
+    assert bear(world, Product(INVOICE, invoice(), TENANTS, NUMBERS)) == 0
+    assert bear(world, Product(INVOICE, invoice(), [], NUMBERS)) == 0
+
+
+def test_a_guarded_machine_with_a_date_in_its_key(world):
+    days = [{"logical_date": date(2026, 11, n)} for n in (1, 2)]
+    assert bear(world, Product(PARTITION, partition(), [{"source": "ads"}], days)) == 2
+    assert world.unit(Ref("partition", "ads/2026-11-02")).logical_date == date(2026, 11, 2)
+
+
+@pytest.mark.parametrize(
+    ("like", "these", "those", "said"),
+    [
+        (replace(invoice(), status=InvoiceState.SENT), TENANTS, NUMBERS, "cannot be born as SENT"),
+        (invoice(), [{"tenant": "acme"}], [{"amount_minor": 1}], "do not make up its key"),
+        (invoice(), [{"tenant": "acme"}], [{"number": "1", "tenant": "b"}], "name a column twice"),
+        (invoice(), [{"tenant": "acme"}], [{"number": "1", "nonsense": 1}], "do not make up its key"),
+        (invoice(), [{"tenant": "acme"}, {"number": "1"}], NUMBERS, "the same columns"),
+    ],
+)
+def test_what_makes_no_units_is_refused(world, like, these, those, said):
+    with pytest.raises(BrokenFlow, match=said):
+        bear(world, Product(INVOICE, like, these, those))
+    assert world.one("SELECT count(*) FROM invoice") == 0
+
+
+def test_rows_ride_in_the_same_transaction(world):
+    table = DATA_TABLES[0]
+    with pytest.raises((LedgerRefused, BrokenFlow)):
+        bear(world, Product(INVOICE, invoice(), TENANTS, NUMBERS), writes=[Write(table, [{"no_such_column": 1}])])
+    assert world.one("SELECT count(*) FROM invoice") == 0
