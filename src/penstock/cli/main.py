@@ -2,6 +2,8 @@
 
 Exit codes: 0 all is well, 1 the command found something wrong (doctor) or failed on the way, 2 what was asked cannot be
 done as it was asked, 130 interrupted.
+
+A command imports what it needs when it runs, and a group's module does the same, so that help is quick.
 """
 
 from __future__ import annotations
@@ -12,9 +14,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.errors import LedgerError, PenstockError, UsageError
-
-DEFAULT_APP = "penstock.examples.invoices:app"
+from penstock.cli.database import db
+from penstock.cli.events import events
+from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle
+from penstock.cli.partitions import partitions
+from penstock.cli.providers import providers
+from penstock.cli.reports import reports
+from penstock.cli.schedules import schedules
+from penstock.errors import LedgerError, LedgerUnavailable, PenstockError, UsageError
+from penstock.redaction import last_words, redact
 
 cli = typer.Typer(
     name="penstock",
@@ -22,32 +30,81 @@ cli = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help, in half the time: Rich is loaded by what shows tables
 )
-db = typer.Typer(help="The ledger's database.", no_args_is_help=True)
 cli.add_typer(db, name="db")
+cli.add_typer(events, name="events")
+cli.add_typer(partitions, name="partitions")
+cli.add_typer(providers, name="providers")
+cli.add_typer(reports, name="reports")
+cli.add_typer(schedules, name="schedules")
 
-LedgerOption = Annotated[
-    str,
-    typer.Option(
-        "--ledger", envvar="PENSTOCK_LEDGER", help="sqlite:///path/to/penstock.db or postgresql://user@host/name."
-    ),
+ConcurrencyOption = Annotated[
+    int | None, typer.Option("--concurrency", help="How many steps run at once; else PENSTOCK_CONCURRENCY, else 1000.")
 ]
-AppOption = Annotated[str, typer.Option("--app", envvar="PENSTOCK_APP", help="The program's App, as module:attribute.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print exact JSON instead of tables.")]
-DEFAULT_LEDGER = "sqlite:///penstock.db"
+LogLevelOption = Annotated[
+    str | None, typer.Option("--log-level", help="debug, info, warning or error; else PENSTOCK_LOG, else info.")
+]
+
+
+@cli.command()
+def init(
+    dir: Annotated[Path, typer.Option("--dir", help="Where to write penstock.toml.")] = Path(),  # noqa: A002
+    app: AppOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a commented penstock.toml that works as it is."""
+    from penstock.cli.init import next_steps, write_sample
+
+    for line in next_steps(write_sample(dir, app, force=force)):
+        typer.echo(line)
+
+
+@cli.command()
+def up(
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    app: AppOption = None,
+    concurrency: ConcurrencyOption = None,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Run everything in one process: keep the schedules of the configuration, and work until stopped."""
+    from penstock.cli.run import run_worker
+
+    run_worker(config, _wishes(ledger, app, concurrency, log_level), scheduler=True)
+
+
+@cli.command()
+def worker(
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    app: AppOption = None,
+    concurrency: ConcurrencyOption = None,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Work until stopped: claim due units, step them, commit. SIGTERM and Ctrl-C finish or give back what is held."""
+    from penstock.cli.run import run_worker
+
+    run_worker(config, _wishes(ledger, app, concurrency, log_level), scheduler=False)
+
+
+def _wishes(
+    ledger: str | None, app: str | None, concurrency: int | None, log_level: str | None
+) -> dict[str, str | int | None]:
+    return {"ledger.url": ledger, "app": app, "worker.concurrency": concurrency, "log.level": log_level}
 
 
 @cli.command()
 def machines(
-    app: AppOption = DEFAULT_APP,
+    config: ConfigOption = None,
+    app: AppOption = None,
     json: JsonOption = False,
     format: Annotated[Literal["table", "mermaid"], typer.Option(help="How to show them.")] = "table",  # noqa: A002
 ) -> None:
     """List the state machines: their states, and who may move a unit where."""
     from penstock.cli import show
-    from penstock.runtime.app import load_app
 
-    found = load_app(app).machines
+    found = settle(config, {"app": app}, program=True).app.machines
     if json:
         show.print_json([m.definition() for m in found])
     elif format == "mermaid":
@@ -57,12 +114,12 @@ def machines(
 
 
 @cli.command()
-def status(ledger: LedgerOption = DEFAULT_LEDGER, json: JsonOption = False) -> None:
+def status(config: ConfigOption = None, ledger: LedgerOption = None, json: JsonOption = False) -> None:
     """Show how every machine's units stand, who works on them, closed gates and alerts."""
     from penstock.cli import show
     from penstock.ledger import inspect
 
-    with show.reading(ledger) as database:
+    with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
         found = inspect.status(database)
     if json:
         show.print_json(found)
@@ -71,18 +128,52 @@ def status(ledger: LedgerOption = DEFAULT_LEDGER, json: JsonOption = False) -> N
 
 
 @cli.command()
-def history(
+def why(
     unit: Annotated[str, typer.Argument(help="machine:key, for example invoice:acme/17.")],
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print every transition of one unit: from, to, who, why, when."""
+    """Say what holds a unit back or moves it on: state, due, claim, gate, budget, family, decision; and until when."""
+    from penstock.cli import show
+    from penstock.ledger.ledger import Ledger
+    from penstock.runtime.why import explain
+    from penstock.unit import Ref
+
+    ref = Ref.parse(unit)
+    setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
+    with Ledger.open(setup.url, setup.app.machines, migrations=setup.app.migrations) as opened:
+        flows = {flow.machine.name: flow for flow in setup.app.make_flows(setup.config)}
+        found = explain(opened, flows, ref)
+    if json:
+        show.print_json(found)
+    else:
+        show.why(found)
+
+
+@cli.command()
+def history(
+    unit: Annotated[str, typer.Argument(help="machine:key, for example invoice:acme/17.")],
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", metavar="INSTANT", help="How it stood then, for example 2026-11-15T19:31:00Z."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Print every transition of one unit: from, to, who, why, when. Or how it stood at one moment."""
     from penstock.cli import show
     from penstock.ledger import inspect
     from penstock.unit import Ref
 
-    ref = Ref.parse(unit)
-    with show.reading(ledger) as database:
+    ref, moment = Ref.parse(unit), show.moment(as_of) if as_of else None
+    with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
+        if moment is not None:
+            then = inspect.as_of(database, ref, moment)
+            show.print_json(then) if json else show.as_of(then)
+            return
         found = inspect.history(database, ref)
     if json:
         show.print_json(found)
@@ -91,33 +182,23 @@ def history(
 
 
 @cli.command()
-def doctor(ledger: LedgerOption = DEFAULT_LEDGER, app: AppOption = DEFAULT_APP, json: JsonOption = False) -> None:
-    """Check the ledger for what must never be. Exit code 1 and a list when something is wrong."""
+def doctor(
+    config: ConfigOption = None, ledger: LedgerOption = None, app: AppOption = None, json: JsonOption = False
+) -> None:
+    """Check the ledger for what must never be, and for what soon will be. Exit code 1 when something is wrong."""
     from penstock.cli import show
     from penstock.ledger.doctor import CHECKS, examine
-    from penstock.runtime.app import load_app
 
-    known = {m.name: m for m in load_app(app).machines}
-    with show.reading(ledger) as database, show.progress(len(CHECKS), quiet=json) as step:
+    setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
+    known = {m.name: m for m in setup.app.machines}
+    with show.reading(setup.url) as database, show.progress(len(CHECKS), quiet=json) as step:
         findings = examine(database, known, step)
     if json:
         show.print_json({"checks": list(CHECKS), "findings": findings})
     else:
         show.findings(findings, list(CHECKS))
-    if findings:
+    if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
-
-
-@cli.command()
-def worker(
-    ledger: LedgerOption = DEFAULT_LEDGER,
-    app: AppOption = DEFAULT_APP,
-    concurrency: Annotated[int, typer.Option(min=1, help="How many steps run at once.")] = 1_000,
-) -> None:
-    """Work until stopped: claim due units, step them, commit. SIGTERM and Ctrl-C finish or give back what is held."""
-    from penstock.cli.run import run_worker
-
-    run_worker(ledger, app, concurrency)
 
 
 @cli.command()
@@ -132,28 +213,18 @@ def demo(
     run_demo(dir, ledger, once=once)
 
 
-@db.command("upgrade")
-def db_upgrade(ledger: LedgerOption = DEFAULT_LEDGER, app: AppOption = DEFAULT_APP) -> None:
-    """Create the ledger's tables and triggers, or bring them up to this program."""
-    from penstock.ledger.ledger import Ledger
-    from penstock.runtime.app import load_app
-
-    found = load_app(app)
-    with Ledger.open(ledger, found.machines, create=True, data_tables=found.data_tables) as opened:
-        typer.echo(f"{opened.database.url} is ready: {', '.join(sorted(opened.machines))}")
-
-
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
+    sys.excepthook = last_words
     # As with `python -m`: a program that stands in the present folder can be named by --app.
     sys.path.insert(0, "")
     try:
         cli()
     except (UsageError, LedgerError) as error:
-        typer.echo(f"penstock: {error}", err=True)
+        _say(error)
         sys.exit(2)
     except PenstockError as error:
-        typer.echo(f"penstock: {error}", err=True)
+        _say(error)
         sys.exit(1)
     except KeyboardInterrupt:
         typer.echo("penstock: interrupted", err=True)
@@ -162,3 +233,10 @@ def main() -> None:
         # The reader (head, less) has gone: nothing more to say, and Python must not complain at exit.
         sys.stderr.close()
         sys.exit(0)
+
+
+def _say(error: PenstockError) -> None:
+    """One line for each thing that is wrong."""
+    advice = "; is it running, and is --ledger right?" if isinstance(error, LedgerUnavailable) else ""
+    for line in redact(f"{error}{advice}").splitlines():
+        typer.echo(f"penstock: {line}", err=True)

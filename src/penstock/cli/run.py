@@ -1,54 +1,41 @@
-"""Commands that run: the worker and the demonstration."""
+"""Commands that run: the worker, everything at once, and the demonstration."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
 from penstock.cli import show
+from penstock.cli.options import Setup, settle
+from penstock.cli.process import Plan, Process, on_signals
 from penstock.clock import Rng, SystemClock
+from penstock.config import DEFAULT_APP, Config
 from penstock.connectors.http import Http
-from penstock.errors import LedgerUnavailable
+from penstock.errors import UsageError
 from penstock.examples import invoices
 from penstock.examples.invoice_server import InvoiceServer
 from penstock.ledger import inspect
 from penstock.ledger.ledger import Ledger
+from penstock.logs import configure_logs as configure_logs  # noqa: PLC0414 - for programs that run a worker themselves
 from penstock.machine import Actor
 from penstock.runtime.app import App, load_app
-from penstock.runtime.executor import ThreadExecutor
+from penstock.runtime.schedule import wanted_by
 from penstock.runtime.worker import Worker, WorkerSettings
 
 log = structlog.get_logger()
-_OPEN_SECONDS = 1.0
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
-def configure_logs(default: str = "info") -> None:
-    """Structured logs on standard error: JSON lines, or readable ones on a terminal."""
-    level = _LEVELS.get(os.environ.get("PENSTOCK_LOG", default).lower(), logging.INFO)
-    tty = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer() if tty else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+#: What a running process cannot change: its program is loaded, and its ledger is open.
+_FIXED = ("app", "ledger.url", "ledger.password")
 
 
 def tune_interpreter() -> None:
@@ -59,67 +46,60 @@ def tune_interpreter() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-@contextlib.contextmanager
-def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`, which asks for an orderly end."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+def plan(setup: Setup, *, scheduler: bool) -> Plan:
+    """Raises UsageError for flows that cannot be made of the configuration; nothing is opened yet."""
+    config = setup.config
+    concurrency = config["worker.concurrency"]
+    return Plan(
+        setup.app.make_flows(config),
+        WorkerSettings(
+            concurrency=concurrency, slots=concurrency * 2 + 2_000, stop_seconds=config["worker.stop_seconds"]
+        ),
+        config.version,
+        str(config.path or "no file"),
+        wanted_by(config, setup.app.schedules) if scheduler else None,
+        (config["log.level"], config["log.format"]),
+        config.providers(),
+    )
 
 
-def run_worker(url: str, app_path: str, concurrency: int) -> None:
-    """Run one worker process until it is told to stop."""
-    configure_logs()
+def run_worker(file: Path | None, given: dict[str, Any], *, scheduler: bool) -> None:
+    """Run one process until it is told to stop; with the scheduler, it also keeps the ledger's schedules."""
+
+    def read() -> Setup:
+        return settle(file, given, program=True, required=scheduler, secrets=True)
+
+    def again() -> Plan:
+        fresh = read()
+        _refuse_fixed(setup.config, fresh.config)
+        return plan(fresh, scheduler=scheduler)
+
+    setup = read()
+    config = setup.config
+    configure_logs(config["log.level"], config["log.format"])
+    first = plan(setup, scheduler=scheduler)
     tune_interpreter()
-    settings = WorkerSettings(concurrency=concurrency, slots=concurrency * 2 + 2_000)
-    asyncio.run(serve(url, load_app(app_path), settings))
+
+    async def work() -> None:
+        await Process(setup.url, setup.app, first, again=again, create=scheduler).run()
+
+    asyncio.run(work())
     # A thread may still wait for somebody's lock on the ledger. Everything is given back; nobody waits for it.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
+def _refuse_fixed(old: Config, new: Config) -> None:
+    changed = [key for key in _FIXED if old[key] != new[key]]
+    if changed:
+        msg = f"{new.path or 'the configuration'}: {', '.join(changed)} changed; that takes a restart"
+        raise UsageError(msg)
+
+
 async def serve(url: str, app: App, settings: WorkerSettings) -> None:
-    """Work on a ledger until SIGTERM or Ctrl-C. A database that is away is waited for, from the start."""
-    stop = asyncio.Event()
-    worker: Worker | None = None
-
-    def ask() -> None:
-        stop.set()
-        if worker is not None:
-            worker.stop()
-
-    # One handler from the first moment to the last: a signal that came between two would be lost.
-    with stopping_on_signals(ask):
-        ledger = await _open(url, app, stop)
-        if ledger is None:
-            return
-        with ledger:
-            worker = Worker(ledger, app.flows(), settings)
-            if stop.is_set():
-                return
-            await worker.run()
-
-
-async def _open(url: str, app: App, stop: asyncio.Event) -> Ledger | None:
-    """The ledger, once it answers; None when told to stop meanwhile."""
-    executor = ThreadExecutor(1)
-    try:
-        while not stop.is_set():
-            try:
-                return await executor.run(Ledger.open, url, app.machines)
-            except LedgerUnavailable as error:
-                log.warning("ledger.away", error=str(error))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _OPEN_SECONDS)
-        return None
-    finally:
-        executor.close()
+    """Work on a ledger until SIGTERM or Ctrl-C, without a configuration."""
+    await Process(url, app, Plan(list(app.flows()), settings)).run()
 
 
 class _QuietServer(uvicorn.Server):
@@ -148,8 +128,13 @@ async def serving(application: ASGIApp) -> AsyncIterator[str]:
 
 def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
     """Sixty invoices of three tenants, a server that misbehaves, one worker."""
-    configure_logs("error")
-    directory.mkdir(parents=True, exist_ok=True)
+    configure_logs(os.environ.get("PENSTOCK_LOG", "error"))
+    if url is None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            msg = f"{directory} cannot be made: {error.strerror}; name another folder with --dir"
+            raise UsageError(msg) from error
     address = url or f"sqlite:///{directory / 'penstock.db'}"
     asyncio.run(_demo(address, once=once))
 
@@ -157,7 +142,7 @@ def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
 async def _demo(url: str, *, once: bool) -> None:
     clock, rng = SystemClock(), Rng()
     server = InvoiceServer(rng.child())
-    with Ledger.open(url, [invoices.machine], clock=clock, rng=rng, create=True) as ledger:
+    with Ledger.open(url, load_app(DEFAULT_APP).machines, clock=clock, rng=rng, create=True) as ledger:
         batch = f"{clock.now():%Y%m%d-%H%M%S}"
         born = ledger.birth(
             [
@@ -178,7 +163,7 @@ async def _demo(url: str, *, once: bool) -> None:
         async with serving(server) as address:
             worker = Worker(ledger, [invoices.Invoices(Http(address, clock))])
             running = asyncio.create_task(worker.run())
-            with stopping_on_signals(worker.stop):
+            with on_signals({signal.SIGTERM: worker.stop, signal.SIGINT: worker.stop}):
                 await _watch(ledger, worker, running, once=once)
                 await running
         counts = worker.counts

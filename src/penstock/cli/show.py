@@ -6,20 +6,27 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from penstock.clock import SystemClock, instant_text
-from penstock.ledger.database import Database, open_database
-from penstock.ledger.doctor import Finding
-from penstock.ledger.inspect import Status, Transition
+from penstock.ledger.database import Cursor, Database, open_database
+from penstock.ledger.finding import Finding
+from penstock.ledger.gate_status import GateStatus
+from penstock.ledger.inspect import AsOf, Status, Transition
+from penstock.ledger.outbox import Listed
+from penstock.ledger.prune import Count
 from penstock.machine import Machine
 from penstock.unit import Ref
+
+if TYPE_CHECKING:
+    from penstock.runtime.schedule import Schedule
+    from penstock.runtime.why import Why
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 console = Console(highlight=False)
@@ -27,16 +34,26 @@ console = Console(highlight=False)
 
 @contextlib.contextmanager
 def reading(url: str) -> Iterator[Database]:
-    """A ledger opened to be read; a SQLite file that does not exist is an error, not created."""
+    """A ledger opened to be read; a SQLite file that does not exist is an error, not created.
+
+    A database that is no ledger, or one that this program cannot read, is refused.
+    """
     from pathlib import Path
 
     from penstock.errors import UsageError
+    from penstock.ledger import migrate
+    from penstock.ledger.inspect import require_ledger
+
+    def check(cursor: Cursor) -> None:
+        require_ledger(database, cursor)
+        migrate.refuse_distant(database, migrate.KERNEL, migrate.stamped(cursor, migrate.KERNEL) or 0)
 
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        msg = f"{url.removeprefix('sqlite:///')} does not exist; name the ledger with --ledger or PENSTOCK_LEDGER"
+        msg = f"{url.removeprefix('sqlite:///')} does not exist; 'penstock db upgrade' makes it, --ledger names another"
         raise UsageError(msg)
     database = open_database(url, SystemClock())
     try:
+        database.read(check)
         yield database
     finally:
         database.close()
@@ -53,6 +70,37 @@ def progress(total: int, *, quiet: bool) -> Iterator[Callable[[str], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda name: bar.update(task, advance=1, description=name)
+
+
+@contextlib.contextmanager
+def amount(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar of so much of so much, on a terminal; a total of nothing is not known."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def ledger_now(database: Database, cursor: Cursor) -> datetime:
+    """The ledger's present."""
+    now = cursor.rows(f"SELECT {database.now_sql}", **database.bind_now())[0][0]
+    return moment(now) if isinstance(now, str) else now
+
+
+def moment(text: str) -> datetime:
+    """An instant as a person writes it, with its offset from UTC. Raises UsageError."""
+    from penstock.clock import parse_instant
+    from penstock.errors import UsageError
+
+    try:
+        return parse_instant(text)
+    except ValueError:
+        msg = f"{text!r} is not an instant; write date, time and offset, for example 2026-11-15T19:31:00Z"
+        raise UsageError(msg) from None
 
 
 def print_json(value: Any) -> None:
@@ -93,6 +141,19 @@ def _table(*headers: str) -> Table:
     return table
 
 
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Aligned rows; a header that begins with `>` has its column to the right."""
+    made = _table(*headers)
+    for row in rows:
+        made.add_row(*(escape(cell) for cell in row))
+    console.print(made)
+
+
+def fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass, by name."""
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+
+
 def machines(found: Sequence[Machine]) -> None:
     """Machines with their edges."""
     for machine in found:
@@ -116,18 +177,20 @@ def status(found: Status) -> None:
     console.print(table)
     console.print()
     if found.workers:
-        table = _table("worker", "host", ">pid", "since", ">lease", "machines")
+        table = _table("worker", "host", ">pid", "since", ">lease", "configuration", "machines")
         for w in found.workers:
             lease = f"{w.lease_seconds:.0f} s" if w.lease_seconds > 0 else "expired"
-            table.add_row(w.id, w.host, str(w.pid), when(w.started_at, found.now), lease, ", ".join(w.machines))
+            version = w.config_version or "-"
+            since, machines = when(w.started_at, found.now), ", ".join(w.machines)
+            table.add_row(w.id, w.host, str(w.pid), since, lease, version, machines)
         console.print(table)
     else:
         console.print("no worker is running")
     if found.closed_gates:
         console.print()
-        table = _table("closed gate", "until", "why")
+        table = _table("gate", "state", "until", "why")
         for g in found.closed_gates:
-            table.add_row(g.gate_id, when(g.closed_until, found.now), escape(g.closed_reason or ""))
+            table.add_row(escape(g.gate_id), g.state, _until(g, found.now), escape(g.reason or ""))
         console.print(table)
     if found.alerts:
         console.print()
@@ -136,6 +199,68 @@ def status(found: Status) -> None:
             detail = escape(json.dumps(a.payload, default=str))
             table.add_row(a.severity, when(a.at, found.now), a.kind, escape(a.unit or ""), detail)
         console.print(table)
+
+
+def _until(gate: GateStatus, now: datetime) -> str:
+    if gate.until is not None:
+        return when(gate.until, now)
+    return "resumed" if gate.state in {"paused", "stopped"} else ""
+
+
+def gates(found: Sequence[GateStatus], now: datetime) -> None:
+    """Gates with their budgets."""
+    if not found:
+        console.print("no gate yet: they are made when a unit first needs one")
+        return
+    table = _table("gate", "state", "until", ">waiting", ">inside", "budget", "why")
+    for g in found:
+        places = f"{g.in_flight:,}" + (f" of {g.max_in_flight:,}" if g.max_in_flight is not None else "")
+        budget = "  ".join(f"{x.name} {x.left:,.4g} of {x.burst:,.4g} (+{x.rate:,.4g}/s)" for x in g.limits)
+        why = escape(g.reason or "") + (f" [by {escape(g.by)}]" if g.by and g.state == "paused" else "")
+        table.add_row(escape(g.gate_id), g.state, _until(g, now), f"{g.waiting:,}", places, budget, why)
+    console.print(table)
+
+
+def schedules(found: Sequence[Schedule], now: datetime) -> None:
+    """Periodic jobs."""
+    if not found:
+        console.print("no schedules: 'penstock up' keeps those of the configuration")
+        return
+    table = _table("schedule", "state", "job", "cadence", "last", "next", "last error")
+    for s in found:
+        often = f"every {s.every}" if s.every else f"at {', '.join(s.at or [])}"
+        hours = f" between {s.hours}" if s.hours else ""
+        last = when(s.last_tick_at, now) if s.last_tick_at is not None else "never"
+        due = "running" if s.claimed_by else when(s.due_at, now) if s.due_at is not None else "-"
+        row = (s.name, s.status, s.job, f"{often}{hours} {s.time_zone}", last, due, escape(s.last_error or ""))
+        table.add_row(*map(str, row))
+    console.print(table)
+
+
+def why(found: Why) -> None:
+    """The chain that decides what happens to a unit."""
+    console.print(f"[bold]{escape(found.unit)}[/] {escape(found.verdict)}")
+    table = _table("", "what", "says", "until")
+    for link in found.links:
+        until = when(link.until, found.now) if link.until is not None else ""
+        table.add_row("[red]✗[/]" if link.holds else "[green]✓[/]", link.topic, escape(link.says), until)
+    console.print(table)
+    following = when(found.next_at, found.now) if found.next_at is not None else "not by itself"
+    console.print(f"next change: {following}")
+
+
+def events(found: Sequence[Listed]) -> None:
+    """Events with what became of their deliveries."""
+    now = SystemClock().now()
+    table = _table("when", "severity", "what", "key", "delivered to", "detail")
+    for listed in found:
+        e = listed.event
+        told = ", ".join(name if s == "delivered" else f"{name} ({s})" for name, s in listed.deliveries.items())
+        detail = escape(json.dumps(e.payload, default=str))
+        table.add_row(
+            when(e.created_at, now), e.severity or "", escape(e.event_type), escape(e.event_key), escape(told), detail
+        )
+    console.print(table if found else "no events yet")
 
 
 def history(ref: Ref, found: Sequence[Transition]) -> None:
@@ -150,13 +275,38 @@ def history(ref: Ref, found: Sequence[Transition]) -> None:
     console.print(table)
 
 
+def as_of(found: AsOf) -> None:
+    """How a unit stood at one moment."""
+    at = instant_text(found.at)
+    if found.since is None:
+        console.print(f"{escape(found.unit)} was not born at {at}")
+        return
+    data = f", {escape(json.dumps(found.data))}" if found.data is not None else ""
+    status = found.status or "gone"
+    console.print(f"{escape(found.unit)} was {status} at {at}, since {instant_text(found.since)}{data}", soft_wrap=True)
+
+
+def prunable(found: Sequence[Count]) -> None:
+    """What pruning would remove."""
+    if not found:
+        console.print("nothing is old enough to be pruned")
+        return
+    table = _table("what", "table", "machine", "before", "rows")
+    table.columns[-1].justify = "right"
+    for count in found:
+        table.add_row(count.what, count.table, count.machine or "", instant_text(count.before), f"{count.rows:,}")
+    console.print(table)
+
+
 def findings(found: Sequence[Finding], checks: Sequence[str]) -> None:
     """What the doctor found."""
     if not found:
         console.print(f"all is well: {', '.join(checks)}")
         return
-    table = _table("check", "subject", "finding")
-    for finding in found:
-        table.add_row(finding.check, escape(finding.subject), escape(finding.message))
+    table = _table("", "check", "subject", "finding")
+    for finding in sorted(found, key=lambda f: f.severity):
+        mark = "[red]error[/]" if finding.severity == "error" else "[yellow]warning[/]"
+        table.add_row(mark, finding.check, escape(finding.subject), escape(finding.message))
     console.print(table)
-    console.print(f"{len(found)} finding{'s' if len(found) != 1 else ''}")
+    errors = sum(f.severity == "error" for f in found)
+    console.print(f"{errors} error{'s' if errors != 1 else ''}, {len(found) - errors} warnings")

@@ -1,0 +1,180 @@
+"""A process that works: it opens the ledger, keeps the schedules, runs a worker, and reads its configuration again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from penstock.clock import SystemClock
+from penstock.errors import LedgerUnavailable, UsageError
+from penstock.ledger.database import open_database
+from penstock.ledger.install import table_names
+from penstock.ledger.ledger import Ledger
+from penstock.logs import configure_logs
+from penstock.provider import Provider
+from penstock.runtime.app import App
+from penstock.runtime.executor import ThreadExecutor, unless
+from penstock.runtime.outbox import keep_subscriptions
+from penstock.runtime.schedule import Schedule, keep_schedules
+from penstock.runtime.stepping import AnyFlow
+from penstock.runtime.worker import Worker, WorkerSettings
+
+T = TypeVar("T")
+log = structlog.get_logger()
+_OPEN_SECONDS = 1.0
+# A server that answers like this will answer like this tomorrow. Anything else may only be starting.
+_HOPELESS = re.compile(r"(database|role) .* does not exist|authentication failed|no password supplied")
+
+
+@contextlib.contextmanager
+def on_signals(handlers: dict[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    """Call a function on the event loop for each signal, in place of what the signal would do."""
+    loop = asyncio.get_running_loop()
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One configuration made ready to run: flows, how much at once, and the schedules to keep (None: not ours)."""
+
+    flows: list[AnyFlow]
+    settings: WorkerSettings
+    version: str | None = None
+    path: str = "no file"
+    schedules: list[Schedule] | None = None
+    log: tuple[str, str] | None = None
+    providers: tuple[Provider, ...] | None = None
+
+
+class Process:
+    """Works on a ledger until SIGTERM or Ctrl-C. A database that is away is waited for, from the start.
+
+    SIGHUP asks `again` for another plan. What it refuses changes nothing; what it gives is put into force by a worker
+    under a fresh id, so that the history tells under which configuration each step was made. `create` makes a ledger
+    where there is nothing at all.
+    """
+
+    def __init__(
+        self, url: str, app: App, plan: Plan, *, again: Callable[[], Plan] | None = None, create: bool = False
+    ) -> None:
+        self._url = url
+        self._app = app
+        self._plan = plan
+        self._again = again
+        self._create = create
+        self._following: Plan | None = None
+        self._worker: Worker | None = None
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until told to stop."""
+        handlers = {signal.SIGTERM: self._end, signal.SIGINT: self._end}
+        if self._again is not None:
+            handlers[signal.SIGHUP] = self._hang_up
+        # One handler from the first moment to the last: a signal that came between two would be lost.
+        with on_signals(handlers):
+            ledger = await self._patiently(self._open)
+            if ledger is None:
+                return
+            with ledger:
+                while not self._stop.is_set():
+                    await self._work(ledger)
+
+    async def _work(self, ledger: Ledger) -> None:
+        """One worker, under one configuration."""
+        if self._following is not None:
+            self._plan, self._following = self._following, None
+            configure_logs(*(self._plan.log or ()))
+        plan = self._plan
+        if plan.version is not None:
+            log.info("config.loaded", version=plan.version, path=plan.path)
+        if plan.schedules is not None:
+            keep = functools.partial(keep_schedules, ledger, plan.schedules, f"config-{plan.version}")
+            kept = await self._patiently(keep)
+            if kept is None:
+                return
+            log.info("schedules.kept", born=kept["born"], changed=kept["changed"], retired=kept["retired"])
+        if self._app.subscribers:
+            await self._patiently(functools.partial(keep_subscriptions, ledger, self._app.subscribers))
+        ledger.gates.providers = plan.providers
+        self._worker = Worker(ledger, plan.flows, plan.settings, config_version=plan.version)
+        if not self._stop.is_set() and self._following is None:
+            await self._worker.run()
+
+    def _end(self) -> None:
+        self._stop.set()
+        if self._worker is not None:
+            self._worker.stop()
+
+    def _hang_up(self) -> None:
+        assert self._again is not None  # noqa: S101 - handled only then
+        try:
+            self._following = self._again()
+        except UsageError as error:
+            log.error("config.refused", error=str(error), version=self._plan.version)  # noqa: TRY400 - one line is enough
+            return
+        if self._worker is not None:
+            self._worker.stop()
+
+    async def _patiently(self, work: Callable[[], T]) -> T | None:
+        """The result of ledger work, once the database answers; None when told to stop meanwhile."""
+        executor = ThreadExecutor(1)
+        try:
+            while not self._stop.is_set():
+                try:
+                    return await unless(self._stop, executor.run(work))
+                except LedgerUnavailable as error:
+                    log.warning("ledger.away", error=str(error))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), _OPEN_SECONDS)
+            return None
+        finally:
+            executor.close()
+
+    def _open(self) -> Ledger:
+        try:
+            return self._found_or_made()
+        except LedgerUnavailable as error:
+            if _HOPELESS.search(str(error)):
+                msg = f"{error}; correct the ledger's address"
+                raise UsageError(msg) from error
+            raise
+
+    def _found_or_made(self) -> Ledger:
+        app = self._app
+        if self._create and _nothing_there(self._url):
+            return Ledger.open(
+                self._url,
+                app.machines,
+                create=True,
+                data_tables=app.data_tables,
+                migrations=app.migrations,
+                views=app.views,
+            )
+        return Ledger.open(self._url, app.machines, migrations=app.migrations)
+
+
+def _nothing_there(url: str) -> bool:
+    """Whether there is no table yet; also while another process is making them, for whom making them again waits."""
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
+        return True
+    database = open_database(url, SystemClock())
+    try:
+        return not database.read(lambda cursor: table_names(database, cursor))
+    finally:
+        database.close()

@@ -1,0 +1,80 @@
+"""Keeping secrets out of every text: what was revealed once is replaced wherever a text leaves the program.
+
+`conceal` is called with each value that a reference to a secret gives away. From then on `redact` replaces it, also in
+the forms that it takes inside URLs, JSON, `repr` and Basic authorisation. Everything that goes to the ledger (`plain`,
+`readable`), the log, the HTTP connector's errors and the command line's own messages pass through it. As long as no
+secret was revealed it costs one look at an empty list.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from types import TracebackType
+
+SHORTEST = 4
+"""A shorter secret is refused: it would be found in every other text, and guessed by anybody."""
+MARK = "[secret]"
+
+_ESCAPES = {"\n": "n", "\r": "r", "\t": "t"}
+_INSTEAD = {" ": [r"\+"]}  # in a form
+_values: set[str] = set()
+PATTERNS: list[re.Pattern[str]] = []
+"""Empty, or the one pattern of all that is concealed; never replaced, so that it may be imported by name."""
+
+
+def conceal(value: str) -> None:
+    """From now on the value is replaced in every text."""
+    if len(value) < SHORTEST or value in _values:
+        return
+    _values.add(value)
+    _compile()
+
+
+def release(value: str) -> None:
+    """No longer look for a value that no longer opens anything: a token that was replaced and has expired."""
+    if value in _values:
+        _values.discard(value)
+        _compile()
+
+
+def redact(text: str) -> str:
+    """The text without any secret."""
+    return PATTERNS[0].sub(MARK, text) if PATTERNS else text
+
+
+def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """For `sys.excepthook`: a bug ends the program with its traceback, in which a secret may stand as anywhere."""
+    import sys
+    import traceback
+
+    sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _compile() -> None:
+    longest_first = sorted(_values, key=lambda known: (-len(known), known))
+    pattern = "|".join(form for known in longest_first for form in _forms(known))
+    PATTERNS[:] = [re.compile(pattern)] if pattern else []
+
+
+def _forms(value: str) -> list[str]:
+    """What the value looks like, as patterns: its characters in whatever way each is written, and in base64."""
+    written = ["".join(map(_character, value))]
+    raw = value.encode(errors="surrogatepass")
+    # In base64 a text looks in one of three ways, depending on what stands before it; its ends mix with its neighbours.
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + raw).decode()
+        core = encoded[(0, 2, 3)[shift] : len(encoded) - (0, 3, 2)[(len(raw) + shift) % 3]]
+        if len(core) >= 2 * SHORTEST:
+            written.append("".join({"+": "[+-]", "/": "[/_]"}.get(c, re.escape(c)) for c in core))
+    return written
+
+
+def _character(character: str) -> str:
+    """One character: as it is, escaped several times over, or as in a URL, where every client encodes others."""
+    if character.isascii() and character.isalnum():
+        return character
+    encoded = "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
+    escapes = [f"u{ord(character):04x}", f"x{ord(character):02x}", *_ESCAPES.get(character, ())]
+    ways = [rf"\\{{0,8}}{re.escape(character)}", encoded, encoded.lower(), rf"\\{{1,8}}(?:{'|'.join(escapes)})"]
+    return f"(?:{'|'.join([*ways, *_INSTEAD.get(character, ())])})"

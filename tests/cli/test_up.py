@@ -1,0 +1,232 @@
+"""`penstock init` and `penstock up` in real processes: what the file says is done, and done anew on SIGHUP."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.ledger.ledger import Ledger
+from penstock.machine import Actor
+from penstock.runtime.app import load_app
+from penstock.runtime.schedule import S, Schedule
+from penstock.unit import Ref
+from tests.support.fleet import ROOT, Member, until
+from tests.support.secret_app import Order, Way
+
+APP = "tests.support.secret_app:app"
+
+
+class Home:
+    """A folder with a configuration, and the processes that were started in it."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        self.members: list[Member] = []
+        self.ledger: Ledger | None = None
+
+    def write(self, more: str = "", level: str = "info") -> None:
+        (self.folder / "penstock.toml").write_text(
+            f'app = "{APP}"\n[ledger]\nurl = "{self.url}"\n[log]\nlevel = "{level}"\n[worker]\nconcurrency = 5\n'
+            f'[flows.orders]\ntoken = {{ file = "token" }}\n{more}'
+        )
+
+    def start(self, *arguments: str) -> Member:
+        command = [sys.executable, "-c", "from penstock.cli.main import main; main()", *arguments]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        log = self.folder / f"{len(self.members)}.log"
+        member = Member(command, clean | {"PYTHONPATH": str(ROOT)}, log, cwd=self.folder)
+        self.members.append(member)
+        return member
+
+    def started(self, member: Member, times: int = 1) -> str:
+        """The id of the worker, once it has started so often."""
+        said = until(lambda: member.said("worker.started")[times - 1 : times] or not member.alive, "it starts")
+        assert said is not True, member.text()
+        return str(said[0]["worker"])
+
+    def rows(self, sql: str, **parameters: Any) -> list[Any]:
+        self.ledger = self.ledger or Ledger.open(self.url, load_app(APP).machines)
+        return [tuple(row) for row in self.ledger.read(lambda c: c.rows(sql, **parameters))]
+
+    def schedule(self, name: str) -> Schedule:
+        self.rows("SELECT 1")
+        assert self.ledger is not None
+        found = self.ledger.get(Ref("schedule", name))
+        assert isinstance(found, Schedule)
+        return found
+
+    def close(self) -> None:
+        for member in self.members:
+            if member.alive:
+                member.kill()
+        if self.ledger is not None:
+            self.ledger.close()
+
+
+@pytest.fixture
+def home(ledger_url: str, tmp_path: Path) -> Iterator[Home]:
+    made = Home(ledger_url, tmp_path)
+    (tmp_path / "token").write_text("a-token-for-nobody")
+    yield made
+    made.close()
+
+
+def every_second(name: str, what: str = "apples") -> str:
+    return f'[schedules.{name}]\njob = "count"\nevery = "1s"\nsettings = {{ what = "{what}" }}\n'
+
+
+def test_up_makes_the_ledger_and_runs_the_schedules_of_the_file(home):
+    home.write(every_second("tally"))
+    first, second = home.start("up"), home.start("up")
+    home.started(first)
+    home.started(second)
+    ticks = functools.partial(
+        home.rows, "SELECT count(*) FROM transition_log WHERE machine = 'schedule' AND reason = 'counted apples'"
+    )
+    until(lambda: home.schedule("tally").last_tick_at is not None, "a tick")
+    assert home.schedule("tally").change_reason == "counted apples"
+    assert ticks() == [(0,)], "a tick that changes no state is not history"
+    for member in home.members:
+        member.signal(signal.SIGTERM)
+        assert member.wait() == 0, member.text()
+    assert sum(said["born"] for m in home.members for said in m.said("schedules.kept")) == 1
+
+
+def test_a_worker_runs_schedules_and_keeps_none(home):
+    home.write(every_second("tally"))
+    keeper = home.start("up")
+    home.started(keeper)
+    keeper.signal(signal.SIGTERM)
+    assert keeper.wait() == 0
+    home.write()
+    worker = home.start("worker")
+    home.started(worker)
+    last = home.schedule("tally").last_tick_at
+    until(lambda: home.schedule("tally").last_tick_at != last, "the worker ticks")
+    assert home.schedule("tally").status is S.ACTIVE, "only up retires what the file no longer wants"
+    assert worker.said("schedules.kept") == []
+
+
+def test_sighup_puts_another_configuration_into_force_under_a_fresh_worker(home):
+    home.write(every_second("tally"))
+    member = home.start("up")
+    first = home.started(member)
+    home.write(every_second("other", "pears"), level="debug")
+    member.signal(signal.SIGHUP)
+    second = home.started(member, 2)
+    assert second != first
+    versions = dict(home.rows("SELECT id, config_version FROM worker"))
+    assert [said["version"] for said in member.said("config.loaded")] == [versions[first], versions[second]]
+    assert versions[first] != versions[second]
+    assert home.schedule("tally").status is S.RETIRED
+    until(lambda: home.schedule("other").change_reason == "counted pears", "the new schedule ticks")
+    ((actor,),) = home.rows(
+        "SELECT actor FROM transition_log WHERE machine = 'schedule' AND unit_id = 'tally' AND to_status = 'retired'"
+    )
+    assert actor == f"scheduler:config-{versions[second]}"
+    assert member.alive
+
+
+def test_limits_of_the_file_reach_the_gates(home):
+    home.write()
+    member = home.start("up")
+    home.started(member)
+    home.rows("SELECT 1")
+    assert home.ledger is not None
+    home.ledger.birth([Order(way=Way.ACCEPTED, gate_id="orders/acme")], actor=Actor.API, who="test")
+    home.write('[providers.orders]\nlimits = [{ name = "requests", rate = 2, burst = 40 }]\nmax_in_flight = 3\n')
+    member.signal(signal.SIGHUP)
+    home.started(member, 2)
+    gates = "SELECT gate_id, max_in_flight FROM gate WHERE gate_id LIKE 'orders/%'"
+    until(lambda: home.rows(gates) == [("orders/acme", 3)], "the gate has the file's limits")
+    assert home.rows("SELECT gate_id, name, rate, burst FROM gate_limit") == [("orders/acme", "requests", 2.0, 40.0)]
+
+
+def elsewhere(home: Home) -> None:
+    path = home.folder / "penstock.toml"
+    path.write_text(path.read_text().replace("penstock.db", "other.db"))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "says"),
+    [
+        (lambda home: home.write("[worker]\n"), "is not TOML"),
+        (lambda home: home.write(every_second("tally").replace("count", "cuont")), 'job = "cuont" is not allowed'),
+        (lambda home: home.write(level="loud"), 'log.level = "loud" is not allowed'),
+        (lambda home: (home.folder / "penstock.toml").unlink(), "there is no penstock.toml"),
+        (lambda home: (home.folder / "token").unlink(), "flows.orders.token"),
+        (elsewhere, "ledger.url changed; that takes a restart"),
+    ],
+    ids=["no TOML", "no job", "no level", "no file", "no secret", "another ledger"],
+)
+def test_what_is_refused_on_sighup_changes_nothing(tmp_path, breaks, says):
+    # Nothing here depends on the database: one engine is enough.
+    home = Home(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path)
+    try:
+        (tmp_path / "token").write_text("a-token-for-nobody")
+        home.write(every_second("tally"))
+        member = home.start("up")
+        home.started(member)
+        breaks(home)
+        member.signal(signal.SIGHUP)
+        (refused,) = until(functools.partial(member.said, "config.refused"), "it is refused")
+        assert says in refused["error"]
+        last = home.schedule("tally").last_tick_at
+        until(lambda: home.schedule("tally").last_tick_at != last, "it ticks on")
+        assert len(member.said("worker.started")) == 1
+        member.signal(signal.SIGTERM)
+        assert member.wait() == 0, member.text()
+    finally:
+        home.close()
+
+
+def test_init_then_up(tmp_path, penstock):
+    """The two commands of the README, with nothing else there."""
+    written = penstock("init", cwd=tmp_path)
+    assert written.code == 0
+    assert "next: penstock up" in written.out
+    home = Home(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path)
+    try:
+        member = home.start("up")
+        home.started(member)
+        assert penstock("status", "--json", cwd=tmp_path).code == 0
+        assert penstock("doctor", cwd=tmp_path).code == 0
+        member.signal(signal.SIGINT)
+        assert member.wait() == 0, member.text()
+    finally:
+        home.close()
+
+
+def test_init_never_overwrites_unless_it_is_forced(tmp_path, penstock):
+    path = tmp_path / "new" / "penstock.toml"
+    answer = penstock("init", "--dir", "new", "--app", APP, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert answer.code == 0
+    assert "penstock up --config new/penstock.toml" in answer.out
+    content = path.read_text()
+    assert f'\napp = "{APP}"\n' in content
+    assert '# token = { env = "ORDERS_TOKEN" }' in content
+    path.write_text("mine")
+    again = penstock("init", "--dir", "new", cwd=tmp_path)
+    assert (again.code, again.err) == (
+        2,
+        "penstock: new/penstock.toml is there already, and was left as it is; --force writes it anew\n",
+    )
+    assert path.read_text() == "mine"
+    assert penstock("init", "--dir", "new", "--force", cwd=tmp_path).code == 0
+    assert path.read_text() != "mine"
+
+
+def test_init_into_what_is_no_folder(tmp_path, penstock):
+    (tmp_path / "file").write_text("mine")
+    answer = penstock("init", "--dir", "file", cwd=tmp_path)
+    assert answer.code == 2
+    assert len(answer.err.splitlines()) == 1
+    assert "--dir" in answer.err
