@@ -2,12 +2,13 @@
 
 PYTHON  ?= python3
 UV      ?= uv
-WORKERS ?= 2
+WORKERS ?= 4
 
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
+# More than the cores: many tests wait for processes, leases and sockets.
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal \
            --python-version 3.11

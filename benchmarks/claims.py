@@ -16,7 +16,6 @@ from typing import NoReturn
 
 from benchmarks import noop
 from benchmarks.peers import common
-from penstock.ledger import statements
 from penstock.ledger.database import Cursor
 from penstock.ledger.install import create_triggers
 from penstock.ledger.ledger import Ledger
@@ -38,7 +37,6 @@ class Bed:
         self._database = ledger.database
         self._session = ledger.session()
         self._session.register()
-        self._sql = statements.claim(ledger.database, noop.MACHINE)
         self.claims: list[float] = []
         self.statements: list[float] = []
 
@@ -63,14 +61,12 @@ class Bed:
         return seconds * 1000
 
     def _statement(self) -> float:
-        who = self._session.identity.id
         seconds = 0.0
 
         def work(cursor: Cursor) -> NoReturn:
             nonlocal seconds
             started = time.perf_counter()
-            now = self._database.bind_now()
-            rows = cursor.rows(self._sql, n=CLAIMED, gate="", worker=who, actor=f"worker:{who}", **now)
+            rows = self._session.claim_rows(cursor, noop.MACHINE.name, CLAIMED)
             seconds = time.perf_counter() - started
             common.require(len(rows), CLAIMED)
             raise _RolledBack

@@ -20,12 +20,13 @@ from penstock.errors import UsageError
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"(\d+)\s*([smhd])\Z")
 _DAYS_AHEAD = 8
+_DIGITS = 6
 
 
 def parse_span(text: str) -> timedelta:
     """`30s`, `5m`, `6h` or `7d`. Raises UsageError."""
     match = _SPAN.match(text.strip())
-    if match is None or int(match[1]) == 0:
+    if match is None or int(match[1]) == 0 or len(match[1]) > _DIGITS:
         msg = f"{text!r} is not a span of time; write a number and s, m, h or d, for example 5m"
         raise UsageError(msg)
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
@@ -155,6 +156,33 @@ class Cadence:
                 if tick > moment:
                     return tick
         raise AssertionError
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        every: str | None = None,
+        at: Sequence[str] | None = None,
+        time_zone: str = "UTC",
+        hours: str | None = None,
+        jitter: str | None = None,
+    ) -> Cadence:
+        """A cadence from its texts, as a file or a row has them. Raises UsageError that says which cannot be read."""
+        zone = parse_zone(time_zone)
+        window = None
+        if hours is not None:
+            start, dash, end = hours.partition("-")
+            if not dash:
+                msg = f"{hours!r} is not a window; write two times of day, for example 03:00-06:00"
+                raise UsageError(msg)
+            window = Window(parse_time(start), parse_time(end), zone)
+        return cls(
+            every=parse_span(every) if every else None,
+            at=[parse_time(moment) for moment in at or ()],
+            zone=zone,
+            window=window,
+            jitter=parse_span(jitter) if jitter else timedelta(),
+        )
 
     def _offset(self, name: str) -> timedelta:
         """A share of the jitter that depends on the name alone, so that it never moves."""

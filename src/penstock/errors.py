@@ -20,10 +20,15 @@ PenstockError
 │   ├── Rejected          this item will never work: dead letter
 │   ├── Fatal             credentials or configuration: the account stops
 │   └── InDoubt           sent, and the answer is unknown: look before sending again
+├── GateClosed            the door that a later call of a step needs is closed: the unit waits until it opens
+├── ClaimLost             the unit was taken away while its step ran: what it does next has no effect
 └── BrokenFlow            a handler broke its contract: a bug, counted as a crashed step
 """
 
 from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
 
 
 class PenstockError(Exception):
@@ -83,7 +88,13 @@ class LedgerMismatch(LedgerError):
 
 
 class StepError(PenstockError):
-    """A failed call, classified once, at the connector."""
+    """A failed call, classified once, at the connector.
+
+    `through` is the gate's pass, where it is not the unit's own, and `until` is how long that gate is closed by it.
+    """
+
+    through: Any = None
+    until: datetime | None = None
 
 
 class Transient(StepError):
@@ -108,6 +119,18 @@ class Fatal(StepError):
 
 class InDoubt(StepError):
     """The call was sent and its answer is unknown."""
+
+
+class GateClosed(PenstockError):
+    """No call may be made through the gate until then; None: until somebody resumes it."""
+
+    def __init__(self, message: str, until: datetime | None) -> None:
+        super().__init__(message)
+        self.until = until
+
+
+class ClaimLost(PenstockError):
+    """The unit was taken away while its step ran; nothing more of the step is written."""
 
 
 class BrokenFlow(PenstockError):

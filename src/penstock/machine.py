@@ -23,6 +23,7 @@ from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, is_key
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,44}\Z")
 _LONGEST = 63
 _KERNEL_CHECKS = frozenset({"unit_id_is_key"})
+_KERNEL_INDEXES = frozenset({"parent", "due", "parked", "claimed"})
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
 
@@ -91,6 +92,8 @@ class Machine:
     table: str = ""
     due: str = "due_at"
     parent: Parent | None = None
+    #: Indexes of its own beside the kernel's: name, after the table's, to columns.
+    indexes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         freeze = object.__setattr__
@@ -290,6 +293,10 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems = [f"tracked column {n!r} is not a column of its own" for n in machine.tracked if n not in own]
     problems += [f"check name {n!r} must be snake_case" for n in machine.checks if not _NAME.match(n)]
     problems += [f"check name {n!r} is the kernel's" for n in machine.checks if n in _KERNEL_CHECKS]
+    problems += [f"index name {n!r} must be snake_case" for n in machine.indexes if not _NAME.match(n)]
+    problems += [f"index name {n!r} is the kernel's" for n in machine.indexes if n in _KERNEL_INDEXES]
+    indexed = {c for columns in machine.indexes.values() for c in columns}
+    problems += [f"an index names {c!r}, which is not a field" for c in sorted(indexed - set(types))]
     longest = _LONGEST - len(machine.table) - 1
     problems += [f"check name {n!r} is longer than {longest} characters" for n in machine.checks if len(n) > longest]
     if machine.on_error and not machine.driven:

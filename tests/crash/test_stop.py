@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
 
 from tests.support.crash_app import Job, S
 from tests.support.fleet import Fleet, until
@@ -67,3 +74,83 @@ def test_sigterm_of_an_idle_worker_is_quick(ledger_url, tmp_path):
         worker.signal(signal.SIGTERM)
         assert worker.wait(10) == 0, worker.text()
         fleet.audit([])
+
+
+HOLDER = """
+import fcntl, sys, time
+from pysqlite3 import dbapi2 as driver
+how, path = sys.argv[1:]
+if how == "flock":
+    file = open(f"{path}-writer", "r+")
+    fcntl.flock(file, fcntl.LOCK_EX)
+else:
+    connection = driver.connect(path, isolation_level=None)
+    connection.execute("PRAGMA busy_timeout = 30000")
+    connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def holding(fleet: Fleet, how: str) -> Iterator[None]:
+    """Another process holds the ledger's lock and is frozen over it: it answers nothing, and lets nothing go."""
+    if fleet.url.startswith("postgresql"):
+        with psycopg.connect(fleet.url) as somebody:
+            somebody.execute(how)
+            yield
+            somebody.rollback()
+        return
+    command = [sys.executable, "-c", HOLDER, how, fleet.url.removeprefix("sqlite:///")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            holder.send_signal(signal.SIGSTOP)
+            yield
+        finally:
+            holder.kill()
+
+
+LOCKS = [
+    ("sqlite", "flock"),
+    ("sqlite", "begin immediate"),
+    ("postgres", "LOCK TABLE job, worker IN ACCESS EXCLUSIVE MODE"),
+]
+
+
+@pytest.mark.parametrize(("ledger_url", "how"), LOCKS, indirect=["ledger_url"])
+def test_sigterm_ends_a_worker_whoever_holds_the_ledger(ledger_url, tmp_path, how):
+    """It cannot give back what it holds: its lease ends that, and nothing is lost."""
+    plain = how == "flock"  # once as in production, otherwise quicker
+    with Fleet(ledger_url, tmp_path / "fleet", stop_seconds=2) as fleet:
+        names = [f"{n}" for n in range(5)]
+        fleet.upgrade()
+        fleet.born(*names, before_ms=1_000)
+        (worker,) = fleet.start(plain=plain)
+        until(lambda: all(fleet.effects.begun(n) for n in names), "the steps begin")
+        with holding(fleet, how):
+            until(lambda: fleet.effects.made() == set(names), "the steps end, and cannot be committed")
+            worker.signal(signal.SIGTERM)
+            asked = time.monotonic()
+            assert worker.wait(30) == 0, worker.text()
+            assert time.monotonic() - asked < 15, "ten seconds are promised, on a machine that has nothing else to do"
+        assert {fleet.job(n).status for n in names} == {S.WORKING}
+        past = "0" if ledger_url.startswith("sqlite") else "started_at"
+        fleet.ledger.database.write(lambda c: c.run(f"UPDATE worker SET lease_until = {past}"))
+        fleet.start()
+        fleet.finish()
+        fleet.stop()
+        fleet.audit(names)
+
+
+@pytest.mark.parametrize(("ledger_url", "how"), LOCKS, indirect=["ledger_url"])
+def test_sigterm_ends_a_worker_that_has_not_yet_begun(ledger_url, tmp_path, how):
+    with Fleet(ledger_url, tmp_path / "fleet") as fleet:
+        fleet.born("one")
+        with holding(fleet, how):
+            (worker,) = fleet.start()
+            time.sleep(3)  # it has its handler, and waits for its turn to write
+            worker.signal(signal.SIGTERM)
+            assert worker.wait(20) in (0, -signal.SIGTERM), worker.text()
+        assert fleet.job("one").status is S.QUEUED

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.outcome import Outcome
 from penstock.unit import Ref
-from tests.support.machines import InvoiceState, feed, invoice
+from tests.support.machines import FeedState, InvoiceState, feed, invoice
 from tests.support.world import World, after, ids
 
 
@@ -86,8 +86,8 @@ def test_closed_gates_take_no_share_from_open_ones(world):
 def test_a_gate_never_reopens_earlier_than_it_was_told(world):
     world.born(invoice("1", gate_id="shut"))
     worker = world.worker()
-    worker.close_gate("shut", 60, "long")
-    worker.close_gate("shut", 5, "short")
+    worker.gates.close("shut", 60, "long")
+    worker.gates.close("shut", 5, "short")
     world.time.advance(59)
     assert claimed(worker, 1) == []
     world.time.advance(1)
@@ -98,7 +98,7 @@ def test_a_gate_never_reopens_earlier_than_it_was_told(world):
 def test_an_absurd_closing_still_closes(world, seconds):
     world.born(invoice("1", gate_id="shut"))
     worker = world.worker()
-    worker.close_gate("shut", seconds, "the provider said so")
+    worker.gates.close("shut", seconds, "the provider said so")
     world.time.advance(86_400 * 365)
     assert claimed(worker, 1) == []
 
@@ -233,6 +233,17 @@ def test_releasing_gives_units_back_and_counts_what_had_begun(world):
     assert claimed(world.worker(), 10) == ["1", "2"]
 
 
+def test_releasing_reaches_a_claim_whose_intent_landed_unheard(world):
+    (ref,) = world.born(feed("news"))
+    worker = world.worker()
+    (unit,) = worker.claim({"feed": 1})
+    intent = Outcome(unit, replace(unit, status=FeedState.FETCHING), "intent", keep_claim=True)
+    world.commit(worker, intent)
+    worker.release([(unit, True)])
+    found = world.unit(ref)
+    assert (found.claimed_by, found.crashes, found.status) == (None, 1, FeedState.FETCHING)
+
+
 def test_releasing_what_is_no_longer_ours_changes_nothing(world):
     (ref,) = world.born(invoice("1"))
     first, second = world.worker(), world.worker()
@@ -286,8 +297,8 @@ def test_idle_looks_behind_open_gates_only(world):
     worker = world.worker()
     world.born(invoice("1", due_at=after(5), gate_id="shut"), invoice("2", due_at=after(50)))
     world.born(invoice("3", due_at=after(2), gate_id="open"))
-    worker.close_gate("shut", 10, "test")
-    worker.close_gate("open", 1, "test")
+    worker.gates.close("shut", 10, "test")
+    worker.gates.close("open", 1, "test")
     assert (worker.idle().due, worker.idle().gate) == (50, 1)
     world.time.advance(1)
     assert (worker.idle().due, worker.idle().gate) == (1, 9)

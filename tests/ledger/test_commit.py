@@ -134,6 +134,18 @@ def test_a_second_commit_from_the_same_claim_is_lost(world):
     assert world.commit(worker, outcome) == [Lost()]
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_of_two_outcomes_of_one_claim_in_a_batch_the_first_wins(world, keep):
+    worker, (one, two) = claim_invoices(world, "1", "2")
+    kept = replace(everything(one, "a"), after=replace(one, amount_minor=1), keep_claim=keep)
+    late = Outcome(one, replace(one, amount_minor=2, remote_id="late"), "second", events=[Event("late", "sent", {})])
+    first, second, third = world.commit(worker, kept, late, everything(two, "b"))
+    assert (isinstance(first, Won), second, third) == (True, Lost(), Won())
+    now = world.unit(Ref("invoice", "acme/1"))
+    assert (now.amount_minor, now.remote_id, now.version) == (1, None, one.version + 1)
+    assert (labels(world), [e[1] for e in events(world)]) == (["a", "b"], ["a", "b"])
+
+
 def test_one_refused_outcome_among_many_stands_alone(world):
     numbers = [f"{i:03}" for i in range(101)]
     worker, units = claim_invoices(world, *numbers)
@@ -347,6 +359,23 @@ def test_births_ride_on_the_outcome(world):
     assert world.history(Ref("feed", "a")) == [(None, "missing", f"worker:{who}", "wanted")]
     assert world.history(Ref("batch_run", "r")) == [(None, "created", f"scheduler:{who}", "born")]
     assert ids(worker.claim({"feed": 9, "batch_run": 9})) == ["a", "r"]
+
+
+def test_a_newborn_is_nobodys_whatever_it_was_copied_from(world):
+    world.born(invoice("1"))
+    world.sql("UPDATE invoice SET crashes = 2, wakes = 5, parked_reason = 'poison', parked_at = due_at")
+    parked = world.unit(Ref("invoice", "acme/1"))
+    worker, (claimed,) = claim_invoices(world, "2")
+    copies = [replace(u, number=f"{u.number}-copy", status=InvoiceState.QUEUED) for u in (parked, claimed)]
+    assert copies[1].claimed_by == worker.identity.id
+    world.ledger.birth(copies[:1], actor=Actor.API, who="test")
+    world.commit(worker, Outcome(claimed, replace(claimed, **FAILED), "x", also=[Birth(copies[1])]))
+    for copy in copies:
+        born = world.unit(Ref("invoice", f"acme/{copy.number}"))
+        assert (born.claimed_by, born.wakes, born.crashes) == (None, 0, 0)
+        assert (born.parked_at, born.parked_reason) == (None, None)
+        assert born.version not in (parked.version, claimed.version)
+    assert ids(worker.claim({"invoice": 9})) == ["acme/1-copy", "acme/2-copy"]
 
 
 def test_a_birth_of_what_is_there_refuses_or_leaves_it(world):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
 from penstock.clock import VirtualClock
 from penstock.errors import LedgerBroken, LedgerError, LedgerMismatch, LedgerRefused, LedgerUnavailable, UsageError
+from penstock.ledger import postgres
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.postgres import too_old
 from penstock.ledger.sqlite import network_filesystem, safe_version
 from penstock.machine import Actor, Edge, Machine
 from penstock.unit import Ref, Unit, unit_id_of
@@ -185,8 +190,61 @@ def test_another_definition_is_taken_over_by_create(ledger_url):
         hand.type(typed_insert(INVOICE, invoice()))
         hand.type(typed_move(INVOICE, "acme/1", "FAILED"))
         assert hand.log()[-1][:2] == ("QUEUED", "FAILED")
-    with pytest.raises(LedgerMismatch):
-        Ledger.open(ledger_url, [INVOICE])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"checks": {}},
+        {"checks": {"sent_has_id": "status <> 'SENT' OR remote_id <> ''"}},
+        {"checks": {**INVOICE.checks, "positive": "amount_minor > 0"}},
+        {"due": "next_try_at"},
+    ],
+    ids=["a check gone", "another check", "one more check", "another schedule"],
+)
+def test_a_table_of_another_shape_needs_a_migration_and_is_left_as_it_is(ledger_url, changes):
+    before = schema(make(ledger_url, INVOICE))
+    with pytest.raises(LedgerMismatch, match=r"table invoice .* needs a migration first"):
+        make(ledger_url, another_invoice(**changes))
+    assert schema(ledger_url) == before
+
+
+class FewerStates(StrEnum):
+    QUEUED = "QUEUED"
+    SENDING = "SENDING"
+    SENT = "SENT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewerInvoice(Invoice):
+    status: FewerStates = FewerStates.QUEUED  # type: ignore[assignment]
+
+
+def test_a_state_is_taken_away_only_when_no_unit_is_in_it(ledger_url):
+    with Ledger.open(ledger_url, [INVOICE], create=True) as ledger:
+        ledger.birth([invoice("1")], actor=Actor.API, who="test")
+        for state in ("SENDING", "FAILED"):
+            ledger.move(Ref("invoice", "acme/1"), state, actor=Actor.WORKER, who="test", reason="test")
+    fewer = Machine(
+        "invoice",
+        FewerInvoice,
+        births={FewerStates.QUEUED},
+        edges=[
+            Edge(FewerStates.QUEUED, FewerStates.SENDING, "claim", WORKER, on_claim=True),
+            Edge(FewerStates.SENDING, FewerStates.SENT, "accepted", WORKER),
+        ],
+        terminal={FewerStates.SENT},
+        checks=INVOICE.checks,
+    )
+    before = schema(ledger_url)
+    with pytest.raises(LedgerMismatch, match="invoice no longer has the state FAILED, and units are in it; move them"):
+        make(ledger_url, fewer)
+    assert schema(ledger_url) == before
+    with Ledger.open(ledger_url, [INVOICE]) as ledger:
+        ledger.move(Ref("invoice", "acme/1"), "QUEUED", actor=Actor.OPERATOR, who="ann", reason="again")
+    make(ledger_url, fewer)
+    with Hand(ledger_url) as hand, pytest.raises(hand.error, match="invoice"):
+        hand.type("UPDATE invoice SET status = 'FAILED'")
 
 
 def test_a_machine_the_ledger_does_not_know_is_refused(ledger_url):
@@ -338,6 +396,27 @@ def test_a_refusal_of_the_database_keeps_its_words(ledger_url):
 )
 def test_versions_with_the_wal_reset_bug_are_known(version, safe):
     assert safe_version(version) is safe
+
+
+@pytest.mark.parametrize(
+    ("number", "version"),
+    [(90624, "9.6.24"), (100023, "10.23"), (130014, "13.14"), (139999, "13.9999"), (140000, None), (180004, None)],
+)
+def test_servers_that_are_too_old_are_known(number, version):
+    assert too_old(number) == version
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_server_that_is_too_old_is_refused_in_one_line(postgres_url, monkeypatch, create):
+    monkeypatch.setattr(postgres, "OLDEST", 99)  # no such old server is here: this one is as good
+    address = urlsplit(postgres_url)
+    secret = urlunsplit(address._replace(netloc=address.netloc.replace("@", ":hush@")))
+    with pytest.raises(LedgerMismatch) as caught:
+        Ledger.open(secret, MACHINES, create=create)
+    assert re.fullmatch(
+        r"postgresql://\S+: PostgreSQL \d+\.\d+ cannot keep a ledger; use 99 or newer", str(caught.value)
+    )
+    assert "hush" not in str(caught.value)
 
 
 MOUNTS = """\

@@ -63,7 +63,7 @@ def crowded(world: World) -> None:
     world.ledger.birth(items, actor=Actor.API, who="test")
     worker = world.worker("invoice")
     for gate in closed:
-        worker.close_gate(gate, 3600, "an outage")
+        worker.gates.close(gate, 3600, "an outage")
     assert len(worker.claim({"invoice": 200})) == 200
 
 
@@ -184,12 +184,15 @@ GENERIC = pytest.mark.parametrize("generic", [False, True], ids=["custom", "gene
 
 @GENERIC
 def test_a_claim_goes_by_the_due_index_and_stays_small(world, worker, generic):
-    sql = statements.claim(world.ledger.database, INVOICE)
+    sql, *rest = statements.claim(world.ledger.database, INVOICE)
     found = plan(world, sql, given(world, worker, sql, n=BATCH, gate=""), generic=generic)
     scans = found.scans("invoice", "k|c|t|d")
     if world.sqlite:
-        assert set(scans) == {"invoice_due", "PRIMARY KEY"}
+        assert set(scans) == {"invoice_due"}
         assert [w for w in found.words if "TEMP B-TREE" in w] == ["USE TEMP B-TREE FOR ORDER BY"], "of the gates alone"
+        for by_ids in rest:
+            found = plan(world, by_ids, given(world, worker, by_ids, ids='["acme/1"]'), generic=generic)
+            assert found.scans("invoice", "t|invoice") == ["PRIMARY KEY"]
         return
     assert set(scans) == {"invoice_due", "invoice_unit_id_key"}
     # The gates' first units, the picked ones, and the picked ones again to change them.
@@ -202,7 +205,8 @@ def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
     sql = worker._idle_sql
     found = plan(world, sql, given(world, worker, sql), generic=generic, reader=True)
     if world.sqlite:
-        assert sorted(found.scans("invoice", "d")) == ["batch_item_due", "invoice_due"], "one look into each"
+        # One look behind the open gates, one behind the closed.
+        assert sorted(found.scans("invoice", "d")) == ["batch_item_due"] * 2 + ["invoice_due"] * 2
         return
     assert set(found.scans("invoice", "d")) == {"invoice_due"}
     assert set(found.scans("batch_item", "d")) == {"batch_item_due"}
@@ -300,3 +304,76 @@ def test_parking_the_unknown_does_not_read_the_whole_table(world, worker):
     found = plan(world, sql, {"moment": moment})
     assert found.scans("invoice", "invoice") == ["invoice_due"]
     assert found.visited("invoice") <= 1000
+
+
+IDLE_GATES = 10_000
+
+
+def with_idle_gates(cursor: Cursor) -> None:
+    """Ten thousand gates with nobody behind them, and no limits."""
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {IDLE_GATES})"
+    assert cursor.run(f"{numbers} INSERT INTO gate (gate_id) SELECT 'idle' || i FROM n") == IDLE_GATES
+
+
+class Recording:
+    """A cursor that remembers what it was asked."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def rows(self, sql: str, **parameters: Any) -> Any:
+        self.asked.append((sql, parameters))
+        return self._cursor.rows(sql, **parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
+def explained(world: World, cursor: Cursor, sql: str, parameters: dict[str, Any]) -> Plan:
+    words = "EXPLAIN QUERY PLAN " if world.sqlite else "EXPLAIN (ANALYZE, FORMAT JSON) "
+    return Plan(cursor.rows(words + sql, **parameters), sqlite=world.sqlite)
+
+
+def test_asking_gates_with_limits_looks_behind_no_others(world, worker):
+    def work(cursor: Cursor) -> tuple[list[Any], Plan]:
+        with_idle_gates(cursor)
+        cursor.run("UPDATE gate SET metered = true WHERE gate_id = 'open1'")
+        recording: Any = Recording(cursor)
+        gates = worker.gates.meter(recording, ["invoice", "batch_item"])
+        ((sql, parameters),) = [asked for asked in recording.asked if "FROM gate g" in asked[0]]
+        return gates, explained(world, cursor, sql.removesuffix(" FOR NO KEY UPDATE SKIP LOCKED"), parameters)
+
+    gates, found = ask(world, work)
+    assert [g.gate_id for g in gates] == ["open1"]
+    if world.sqlite:
+        assert set(found.scans("invoice", "u")) == {"invoice_due", "batch_item_due"}
+        return
+    assert set(found.scans("invoice", "u")) == {"invoice_due"}
+    assert found.visited("invoice") + found.visited("batch_item") <= 5
+
+
+def test_a_claim_behind_asked_gates_goes_by_the_due_index_and_takes_its_share(world, worker):
+    sql, *_ = statements.claim(world.ledger.database, INVOICE, metered=True)
+    shares = statements.batch_text(world.ledger.database, [], [["open0", 7], ["open1", 5]])
+    found = plan(world, sql, given(world, worker, sql, n=BATCH, gate="open0", batch=shares))
+    scans = set(found.scans("invoice", "c|t|invoice"))
+    assert scans == ({"invoice_due"} if world.sqlite else {"invoice_due", "invoice_unit_id_key"})
+    if not world.sqlite:
+        assert found.visited("invoice") <= 2 * (7 + 5)
+
+
+def test_ten_thousand_idle_gates_do_not_make_a_claim_visit_more_units(world, worker):
+    sql, *_ = statements.claim(world.ledger.database, INVOICE)
+    parameters = given(world, worker, sql, n=BATCH, gate="")
+
+    def work(cursor: Cursor) -> Plan:
+        with_idle_gates(cursor)
+        return explained(world, cursor, sql, parameters)
+
+    found = ask(world, work)
+    if world.sqlite:
+        assert set(found.scans("invoice", "k|c|t|d")) == {"invoice_due"}
+    else:
+        assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH
+        assert found.sorted_rows() <= CLOSED_GATES + 10, "idle gates are not even sorted"

@@ -308,6 +308,9 @@ class PausingCursor:
         happen()
         return found
 
+    def gather(self, sql, **parameters):
+        return self._cursor.gather(sql, **parameters)
+
     def run(self, sql, **parameters):
         return self._cursor.run(sql, **parameters)
 

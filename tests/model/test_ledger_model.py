@@ -400,7 +400,7 @@ class LedgerModel(RuleBasedStateMachine):
     @rule(worker=pick, gate=st.sampled_from(GATES), amount=seconds)
     def close_gate(self, worker: int, gate: str, amount: int) -> None:
         door = self.gate(gate)
-        self.working(worker).session.close_gate(door, amount, "throttled")
+        self.working(worker).session.gates.close(door, amount, "throttled")
         if self.world.one("SELECT count(*) FROM gate WHERE gate_id = :gate", gate=door):
             until = self.now + timedelta(seconds=amount)
             self.closed_until[door] = max(self.closed_until.get(door, until), until)

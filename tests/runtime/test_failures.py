@@ -95,14 +95,14 @@ def test_a_throttle_closes_the_gate_for_as_long_as_asked_and_charges_nobody(worl
     found = world.unit(ref)
     assert (found.attempts, found.crashes, found.due_at, found.status) == (0, 0, after(0), InvoiceState.QUEUED)
     ((until, reason),) = world.rows("SELECT closed_until, closed_reason FROM gate WHERE gate_id = 'api/acme'")
-    assert instant(until) == after(30)
+    assert after(30) <= (instant(until) or after(0)) <= after(33), "jittered upwards"
     assert reason == "slow down"
     world.born(invoice("2", gate_id="api/acme"), invoice("3", gate_id="api/globex"))
-    work(world, flow, seconds=40)
+    work(world, flow, seconds=45)
     numbers = [(unit_id, at) for (unit_id, _), at in zip(flow.acted, seconds(flow.acted), strict=True)]
     assert numbers[1][0] == "acme/3", "another account's gate is open"
     assert {n for n, _ in numbers[2:]} == {"acme/1", "acme/2"}
-    assert all(30 <= at <= 32 for _, at in numbers[2:])
+    assert all(30 <= at <= 34 for _, at in numbers[2:])
     assert alerts(world) == []
 
 

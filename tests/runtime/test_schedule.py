@@ -20,7 +20,12 @@ from penstock.unit import Ref
 
 START = datetime(2026, 11, 15, 12, 0, 1, tzinfo=UTC)
 ALONE = WorkerSettings(
-    lease_ms=86_400_000, renew_seconds=20_000, watch_seconds=3_600, idle_seconds=None, unknown_seconds=1e9
+    lease_ms=86_400_000,
+    renew_seconds=20_000,
+    watch_seconds=3_600,
+    idle_seconds=None,
+    unknown_seconds=1e9,
+    place_seconds=None,
 )
 
 

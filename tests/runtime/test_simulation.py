@@ -33,6 +33,7 @@ SETTINGS = WorkerSettings(
     renew_seconds=DAY / 4,
     watch_seconds=3_600,
     idle_seconds=None,
+    place_seconds=None,
     unknown_seconds=1e12,
 )
 

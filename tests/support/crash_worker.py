@@ -22,6 +22,8 @@ def main(url: str) -> None:
     except (UsageError, LedgerError) as error:
         sys.stderr.write(f"penstock: {error}\n")
         sys.exit(2)
+    sys.stderr.flush()
+    os._exit(0)  # as the command does: a thread may still wait for somebody's lock
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from penstock.machine import Actor
 from tests.support.crash_app import FOLDER, JOB, SETTINGS, Effects, Job, Kind, S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()")
+APP = "tests.support.crash_app:app"
 PATIENCE = 60.0
 """Seconds that anything may take before a test calls it stuck."""
 
@@ -40,9 +42,8 @@ class Member:
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path, **options: Any) -> None:
         self.log = log
         with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **options
-            )
+            quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, "cwd": ROOT}
+            self.process = subprocess.Popen(command, env=environment, **quiet | options)
 
     @property
     def pid(self) -> int:
@@ -102,12 +103,19 @@ class Fleet:
             self._ledger = Ledger.open(self.url, [JOB], create=True)
         return self._ledger
 
+    def upgrade(self) -> None:
+        """Make the ledger as the command line does, for `plain` workers."""
+        subprocess.run([*COMMAND, "db", "upgrade", "--app", APP, "--ledger", self.url], cwd=ROOT, check=True)
+
     def create(self) -> None:
         """Make the ledger, before any worker looks for it."""
         assert self.ledger
 
-    def start(self, count: int = 1, url: str | None = None, **options: Any) -> list[Member]:
+    def start(self, count: int = 1, url: str | None = None, *, plain: bool = False, **options: Any) -> list[Member]:
+        """Start workers; `plain` ones are those of the command line, with the settings of production."""
         command = [sys.executable, "-m", "tests.support.crash_worker", url or self.url]
+        if plain:
+            command = [*COMMAND, "worker", "--app", APP, "--ledger", url or self.url]
         environment = os.environ | {FOLDER: str(self.folder), SETTINGS: json.dumps(self.settings)}
         started = []
         for _ in range(count):
@@ -175,7 +183,7 @@ class Fleet:
         if not twice:
             assert self.effects.twice() == set()
         assert self.claimed() == 0
-        assert examine(self.ledger.database, {JOB.name: JOB}) == []
+        assert [f for f in examine(self.ledger.database, {JOB.name: JOB}) if f.severity == "error"] == []
 
 
 __all__ = ["PATIENCE", "ROOT", "Fleet", "Kind", "Member", "S", "until"]

@@ -93,7 +93,7 @@ def work_on(
     """The same over another view of the world's ledger."""
 
     async def main() -> Worker:
-        chosen = WorkerSettings(**{"lease_ms": 30_000, **settings})
+        chosen = WorkerSettings(**{"lease_ms": 30_000, "place_seconds": None, **settings})
         worker = Worker(ledger, list(flows), chosen, executor=InlineExecutor(), rng=Rng(5))
         running = asyncio.create_task(worker.run())
         done, _ = await asyncio.wait([running], timeout=seconds)
@@ -136,4 +136,31 @@ def wired(world: World, machines: Sequence[Machine]) -> tuple[Ledger, Wire]:
     return Ledger(wire, machines, world.clock, Rng(9)), wire
 
 
-__all__ = ["FeedProbe", "Probe", "Wire", "raising", "sent", "wired", "work", "work_on"]
+class Reached:
+    """A real database, reached with another patience for locks; it counts the transactions that it begins."""
+
+    def __init__(self, database: Any, patience_ms: int) -> None:
+        self._database = database
+        self._patience_ms = patience_ms
+        self.begun = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def write(self, work: Callable[[Any], Any]) -> Any:
+        def begin(cursor: Any) -> Any:
+            self.begun += 1
+            if self._database.dialect == "postgresql":
+                cursor.run(f"SET LOCAL lock_timeout = {self._patience_ms}")
+            return work(cursor)
+
+        return self._database.write(begin)
+
+
+def reached(world: World, patience_ms: int) -> Ledger:
+    """The world's ledger, reached so."""
+    database: Any = Reached(world.another().database, patience_ms)
+    return Ledger(database, world.ledger.machines.values(), world.clock, Rng(9))
+
+
+__all__ = ["FeedProbe", "Probe", "Reached", "Wire", "raising", "reached", "sent", "wired", "work", "work_on"]

@@ -93,7 +93,7 @@ class World:
         )
 
     def close_gate(self, gate_id: str, seconds: float) -> None:
-        self.worker("feed").close_gate(gate_id, seconds, "test")
+        self.ledger.gates.close(gate_id, seconds, "test")
 
 
 def ids(units: Sequence[GuardedUnit] | Collection[Any]) -> list[str]:

@@ -22,6 +22,7 @@ from sqlalchemy.dialects import postgresql
 
 from penstock.clock import instant_text
 from penstock.errors import MachineError
+from penstock.redaction import PATTERNS, redact
 from penstock.unit import ColumnSpec, GuardedUnit, field_types
 
 G = TypeVar("G", bound=GuardedUnit)
@@ -122,12 +123,12 @@ def sql_type(kind: type, spec: ColumnSpec | None = None) -> sa.types.TypeEngine[
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can carry it; documents become JSON text inside the text.
+    """A value as JSON can carry it; documents become JSON text inside the text, and no text holds a secret.
 
     Raises ValueError or TypeError for what the databases cannot keep as it is.
     """
     kind = type(value)
-    if value is None or kind is bool or (kind is str and value.isascii()):
+    if value is None or kind is bool or (kind is str and value.isascii() and not PATTERNS):
         return value
     make = _PLAIN.get(kind) or next((m for known, m in _PLAIN.items() if isinstance(value, known)), None)
     if make is None:
@@ -138,7 +139,7 @@ def plain(value: Any) -> Any:
 
 def _text(value: str) -> str:
     value.encode()  # raises where it holds half a character, which no database can keep
-    return str(value)
+    return redact(str(value))
 
 
 def _whole(value: int) -> int:
@@ -184,7 +185,11 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 
 
 def readable(text: str) -> str:
-    """A text for people, made such that any database keeps it: an error message must never stop a commit."""
+    """A text for people, made such that any database keeps it: an error message must never stop a commit.
+
+    A secret in it is replaced, before it is cut: half a secret would not be recognised.
+    """
+    text = redact(text)
     if len(text) > LONGEST_TEXT:
         text = text[:LONGEST_TEXT] + " …"
     if text.isascii() and "\0" not in text:
@@ -198,19 +203,45 @@ def _enum_reader(kind: type) -> Callable[[Any], Any]:
     return lambda value: members.get(value, value)
 
 
+#: What a decoder raises at a value that somebody's SQL left in a row.
+UNREADABLE = (ValueError, ArithmeticError, TypeError, AttributeError)
+
+
+class Unreadable(str):
+    """The text of a document that a database keeps and Python cannot read."""
+
+    __slots__ = ()
+
+
+def document(text: str | bytes) -> Any:
+    """A document, or its text as Unreadable: one row that cannot be read must not hide the others."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return Unreadable(text if isinstance(text, str) else text.decode())
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        msg = "a document is nested too deeply"
+        raise ValueError(msg) from None
+
+
 def _reader(kind: type, dialect: str) -> Callable[[Any], Any] | None:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum_reader(kind)
     if dialect == "postgresql":
-        return None
+        return (lambda value: _parsed(value) if type(value) is Unreadable else value) if kind in (dict, list) else None
     readers: dict[type, Callable[[Any], Any]] = {
         datetime: datetime.fromisoformat,  # a ledger's instants end in Z: they are aware and in UTC
         date: date.fromisoformat,
         bool: bool,
         Decimal: Decimal,
         UUID: UUID,
-        dict: json.loads,
-        list: json.loads,
+        dict: _parsed,
+        list: _parsed,
     }
     return readers.get(kind)
 

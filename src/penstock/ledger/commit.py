@@ -16,13 +16,18 @@ import sqlalchemy as sa
 
 from penstock.errors import LedgerBroken, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable
 from penstock.ledger import statements
-from penstock.ledger.columns import unit_decoder
+from penstock.ledger.columns import UNREADABLE, unit_decoder
 from penstock.ledger.database import Cursor, Database
 from penstock.ledger.entries import Change, Entry, Newborn, Tally
 from penstock.ledger.tables import event_log, machine_table
 from penstock.machine import Machine
 from penstock.outcome import Write
+from penstock.redaction import PATTERNS, redact
 from penstock.unit import NO_GATE, GuardedUnit
+
+
+class _Uncounted(Exception):
+    """Fewer units matched than were to be changed, and it was not asked which."""
 
 
 class AlsoMissed(LedgerRefused):
@@ -61,17 +66,37 @@ Result = Won | Lost | Refused | Busy
 class Committer:
     """Writes batches of entries. It holds no state but statements made once."""
 
-    def __init__(self, database: Database, machines: dict[str, Machine]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        machines: dict[str, Machine],
+        make_gates: Callable[[Cursor, Iterable[str]], None],
+    ) -> None:
         self._database = database
         self._machines = machines
+        self._make_gates = make_gates
         self._known_gates = {NO_GATE}
         self._statement = functools.cache(self._make_statement)
         self._decoders = {m.unit: unit_decoder(m.unit, database.dialect) for m in machines.values()}
 
-    def attempt(self, entries: Sequence[Entry], work: Callable[[Cursor], list[Result]]) -> list[Result] | None:
-        """One transaction over all entries. None: the batch must be split, for the part that is refused or in the way."""
+    def attempt(
+        self, entries: Sequence[Entry], finish: Callable[[Cursor, list[Result]], None] = lambda *_: None
+    ) -> list[Result] | None:
+        """One transaction over all entries; `finish` runs last in it, with what they came to.
+
+        None: the batch must be split, for the part that is refused or in the way.
+        """
+
+        def work(cursor: Cursor, *, exact: bool = False) -> list[Result]:
+            results = self.apply(cursor, entries, exact=exact)
+            finish(cursor, results)
+            return results
+
         try:
-            results = self._database.write(work)
+            try:
+                results = self._database.write(work)
+            except _Uncounted:
+                results = self._database.write(functools.partial(work, exact=True))
         except LedgerBusy as error:
             return [Busy(error)] if len(entries) == 1 else None
         except (LedgerUnavailable, LedgerBroken):
@@ -85,7 +110,7 @@ class Committer:
 
     def commit(self, entries: Sequence[Entry]) -> list[Result]:
         """Commit for somebody who is not a worker; a refusal splits the batch until the refused stands alone."""
-        results = self.attempt(entries, lambda cursor: self.apply(cursor, entries))
+        results = self.attempt(entries)
         if results is not None:
             return results
         middle = len(entries) // 2
@@ -100,25 +125,34 @@ class Committer:
 
         return self._database.write(work)
 
-    def apply(
-        self, cursor: Cursor, entries: Sequence[Entry], finish: Callable[[Cursor], None] | None = None
-    ) -> list[Result]:
-        """Everything of a batch, inside one transaction; `finish` runs last."""
+    def together(self, moves: list[Change], births: Sequence[Newborn], rows: Entry) -> None:
+        """Moves and births of units, with the writes and events of an entry, in one transaction or not at all."""
+
+        def work(cursor: Cursor) -> None:
+            self._ensure_gates(cursor, set(rows.gates))
+            self._moves(cursor, moves)
+            self._insert(cursor, births)
+            self._write(cursor, [rows])
+            self._events(cursor, [rows])
+            self._parents(cursor, rows.tallies)
+
+        self._database.write(work)
+
+    def apply(self, cursor: Cursor, entries: Sequence[Entry], *, exact: bool) -> list[Result]:
+        """Everything of a batch, inside one transaction."""
         self._ensure_gates(cursor, {g for e in entries for g in e.gates})
         self._lock_mixed(cursor, entries)
         # A unit's second change in a batch rests on what the first has just replaced: it is lost.
         first: dict[tuple[str, str], Entry] = {}
         for e in entries:
             first.setdefault((e.change.machine.name, e.change.row[0]), e)
-        units = self._update(cursor, [e.change for e in first.values()])
+        units = self._update(cursor, [e.change for e in first.values()], exact=exact)
         winners = [e for key, e in first.items() if key in units]
         self._moves(cursor, [m for e in winners for m in e.moves])
         self._insert(cursor, [b for e in winners for b in e.births])
         self._write(cursor, winners)
         self._events(cursor, winners)
         self._parents(cursor, [t for e in winners for t in e.tallies])
-        if finish is not None:
-            finish(cursor)
         plain, won = Won(), {id(e): units[key] for key, e in first.items() if key in units}
         return [Lost() if id(e) not in won else plain if won[id(e)] is None else Won(won[id(e)]) for e in entries]
 
@@ -136,21 +170,34 @@ class Committer:
             if stepped:
                 self._lock(cursor, self._machines[name].table, [[i] for i in sorted(stepped | counted[name])])
 
-    def _update(self, cursor: Cursor, changes: Iterable[Change]) -> dict[tuple[str, str], GuardedUnit | None]:
+    def _update(
+        self, cursor: Cursor, changes: Iterable[Change], *, exact: bool = True
+    ) -> dict[tuple[str, str], GuardedUnit | None]:
+        """Compare and set; the units that matched. Not `exact`: raises _Uncounted where some did not, if it must ask."""
         groups: dict[tuple[str, tuple[str, ...], bool], list[Change]] = {}
         for change in changes:
             groups.setdefault((change.machine.name, change.changed, change.keep_claim), []).append(change)
         won: dict[tuple[str, str], GuardedUnit | None] = {}
         for (name, changed, keep), group in groups.items():
-            machine = self._machines[name]
             sql, columns = self._statement("update", name, changed, keep)
             text = statements.batch_text(self._database, columns, [c.row for c in group])
-            rows = cursor.rows(sql, batch=text, **self._database.bind_now())
+            given = {"batch": text, **self._database.bind_now()}
             if keep:
+                machine = self._machines[name]
+                names = ", ".join(machine.column(c) for c in machine.columns)
                 decode = self._decoders[machine.unit]
-                won |= {(name, unit.unit_id): unit for unit in map(decode, rows)}
+                found = cursor.rows(f"{sql} RETURNING {names}", **given)
+                try:
+                    won |= {(name, unit.unit_id): unit for unit in map(decode, found)}
+                except UNREADABLE as error:  # somebody's SQL, since the unit was claimed
+                    raise LedgerRefused(f"a column cannot be read: {error}") from error
+            elif exact or self._database.dialect == "postgresql":
+                won.update(dict.fromkeys([(name, r[0]) for r in cursor.rows(f"{sql} RETURNING unit_id", **given)]))
+            # On SQLite every row that comes back costs a wait for the interpreter's lock; a count costs nothing.
+            elif cursor.run(sql, **given) == len(group):
+                won.update(dict.fromkeys([(name, c.row[0]) for c in group]))
             else:
-                won.update(dict.fromkeys([(name, row[0]) for row in rows]))
+                raise _Uncounted
         return won
 
     def _moves(self, cursor: Cursor, moves: list[Change]) -> None:
@@ -178,7 +225,7 @@ class Committer:
         return born
 
     def _write(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
-        for table, names, mode, rows in _statements_of(w for e in winners for w in e.writes):
+        for table, names, mode, rows in statements_of(w for e in winners for w in e.writes):
             sql = statements.upsert_rows(self._database, table, names, mode)
             cursor.run(sql, batch=statements.batch_text(self._database, names, rows))
 
@@ -219,12 +266,7 @@ class Committer:
     def _ensure_gates(self, cursor: Cursor, gates: set[str]) -> None:
         fresh = sorted(gates - self._known_gates)
         if fresh:
-            source = statements.batch(self._database, {"gate_id": sa.Text()})
-            text = statements.batch_text(self._database, ["gate_id"], [[g] for g in fresh])
-            cursor.run(
-                f"INSERT INTO gate (gate_id) SELECT n_gate_id FROM {source} WHERE true ON CONFLICT DO NOTHING",
-                batch=text,
-            )
+            self._make_gates(cursor, fresh)
 
     def _make_statement(self, kind: str, name: str, changed: tuple[str, ...], flag: bool) -> tuple[str, list[str]]:
         machine = self._machines[name]
@@ -238,7 +280,7 @@ class Committer:
         return sql, [*columns, *(["wakes", "due_at"] if machine.driven else []), *changed]
 
 
-def _statements_of(writes: Iterable[Write]) -> Iterator[tuple[sa.Table, tuple[str, ...], str, list[list[Any]]]]:
+def statements_of(writes: Iterable[Write]) -> Iterator[tuple[sa.Table, tuple[str, ...], str, list[list[Any]]]]:
     """Table, columns, mode and rows of as few statements as come to the same as writing row by row.
 
     One statement cannot touch a key twice: the last row of a key wins, or the first where conflicts are ignored. A key
@@ -264,17 +306,20 @@ def _statements_of(writes: Iterable[Write]) -> Iterator[tuple[sa.Table, tuple[st
         yield table, names, mode, [*rows.values()]
 
 
-_EVENT_COLUMNS = ("tenant_id", "event_key", "event_type", "severity", "payload", "machine", "unit_id")
+_EVENT_COLUMNS = ("tenant_id", "event_key", "event_type", "severity", "payload", "machine", "unit_id", "correlation_id")
 
 
 def insert_events(database: Database, cursor: Cursor, rows: Sequence[Sequence[Any]]) -> None:
-    """Append events; one whose (key, tenant) is there already changes nothing."""
-    source = statements.batch(database, {n: event_log.c[n].type for n in _EVENT_COLUMNS})
-    names = ", ".join(_EVENT_COLUMNS)
-    picks = ", ".join(f"n_{n}" for n in _EVENT_COLUMNS)
+    """Append events; one whose (key, tenant) is there already changes nothing. Rows may leave the correlation out."""
+    if PATTERNS:
+        rows = [[redact(value) if type(value) is str else value for value in row] for row in rows]
+    columns = _EVENT_COLUMNS[: len(rows[0])]
+    source = statements.batch(database, {n: event_log.c[n].type for n in columns})
+    names = ", ".join(columns)
+    picks = ", ".join(f"n_{n}" for n in columns)
     cursor.run(
         f"INSERT INTO event_log ({names}, created_at) SELECT {picks}, {database.now_sql} FROM {source}"
         " WHERE true ON CONFLICT DO NOTHING",
-        batch=statements.batch_text(database, _EVENT_COLUMNS, rows),
+        batch=statements.batch_text(database, columns, rows),
         **database.bind_now(),
     )

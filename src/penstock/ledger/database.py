@@ -20,8 +20,19 @@ class Cursor(Protocol):
     def rows(self, sql: str, **parameters: Any) -> list[Row]:
         """Run a statement and fetch all it returns."""
 
+    def gather(self, sql: str, **parameters: Any) -> list[Row]:
+        """The rows of a SELECT, many of them, at the least cost to the interpreter's other threads."""
+
     def run(self, sql: str, **parameters: Any) -> int:
         """Run a statement and return how many rows it touched."""
+
+
+class AlterCursor(Cursor, Protocol):
+    """A transaction that may rebuild tables."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, for a tool that brings its own statements; it must not end the transaction."""
 
 
 class Database(Protocol):
@@ -40,6 +51,12 @@ class Database(Protocol):
 
         Raises LedgerUnavailable when nothing was committed, CommitUnknown when the answer to COMMIT was lost, and
         LedgerRefused when a constraint or a trigger refused.
+        """
+
+    def alter(self, work: Callable[[AlterCursor], T]) -> T:
+        """Run `work` in one write transaction that may rebuild tables, one at a time in the whole ledger.
+
+        On SQLite foreign keys are not enforced in it: rebuilding a table drops it, which would delete its children.
         """
 
     def read(self, work: Callable[[Cursor], T]) -> T:

@@ -8,24 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from penstock.ledger.budget import BREAKER_AFTER
 from penstock.ledger.database import Cursor, Database
-from penstock.ledger.inspect import require_ledger
+from penstock.ledger.finding import Finding
+from penstock.ledger.gate_status import gate_statuses
+from penstock.ledger.inspect import require_ledger, workers_of
 from penstock.ledger.install import expected_postgres, expected_sqlite
-from penstock.machine import Machine
+from penstock.ledger.surroundings import surroundings
+from penstock.machine import Actor, Machine
 
 _MOST = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is wrong: which check found it, in what, and what it means."""
-
-    check: str
-    subject: str
-    message: str
+_LONG_OVER = 60.0
 
 
 Check = Callable[[Database, Cursor, Mapping[str, Machine]], Iterator[Finding]]
@@ -137,6 +132,53 @@ def _claims(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[
             yield Finding("claims", name, f"{count:,} units stand behind the gate {gate!r}, which does not exist")
 
 
+def _validated(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
+    """Where validators decide, no state was written past them."""
+    installed = {name for name, *_rest in _definitions(cursor)}
+    for machine in machines.values():
+        judged = any(set(edge.actors) == {Actor.VALIDATOR} for edge in machine.edges)
+        if machine.driven or not judged or machine.name not in installed:
+            continue
+        rows = cursor.rows(
+            f"SELECT unit_id, status FROM {machine.table} WHERE changed_by = 'sql' ORDER BY unit_id LIMIT {_MOST}"
+        )
+        for unit_id, status in rows:
+            text = f"was made {status} by SQL and not by a validator; have it validated again"
+            yield Finding("validated", f"{machine.name}:{unit_id}", text)
+
+
+def _leases(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
+    """A worker whose lease is long over is taken over by another, if there is one."""
+    workers = workers_of(database, cursor)
+    alive = any(w.lease_seconds > 0 for w in workers)
+    for worker in workers:
+        if worker.lease_seconds < -_LONG_OVER:
+            text = f"its lease ended {-worker.lease_seconds:,.0f} s ago and nobody has taken its units over"
+            why = "" if alive else "; no worker is running"
+            yield Finding("leases", worker.id, text + why, "error" if alive else "warning")
+
+
+def _gates(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
+    """No gate is stopped or broken without somebody's knowing; its limits are where they are asked for."""
+    for gate in gate_statuses(database, cursor):
+        if gate.state == "stopped":
+            text = f"stopped: {gate.reason}; mend the configuration, or 'penstock providers resume {gate.gate_id}'"
+            yield Finding("gates", gate.gate_id, text, "warning")
+        elif gate.throttles > BREAKER_AFTER:
+            yield Finding("gates", gate.gate_id, f"closed {gate.throttles} times in a row: {gate.reason}", "warning")
+    rows = cursor.rows(
+        "SELECT g.gate_id FROM gate g WHERE NOT g.metered AND EXISTS"
+        " (SELECT 1 FROM gate_limit l WHERE l.gate_id = g.gate_id)"
+    )
+    for (gate_id,) in rows:
+        yield Finding("gates", gate_id, "has limits that no claim asks for; restart a worker with the configuration")
+
+
+def _place(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
+    """Settings, disk and whoever holds the database back: see `surroundings`."""
+    yield from surroundings(database, cursor)
+
+
 def _permits(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
     """No permit to prune was left open."""
     for permit, machine, actor in cursor.rows("SELECT id, machine, actor FROM prune_permit WHERE open"):
@@ -161,7 +203,7 @@ def _triggers(database: Database, cursor: Cursor, machines: Mapping[str, Machine
 
 def _triggers_sqlite(cursor: Cursor, machines: list[Machine]) -> Iterator[tuple[str, str]]:
     there = {str(n): str(s) for n, s in cursor.rows("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")}
-    for name, sql in expected_sqlite(machines).items():
+    for name, sql in expected_sqlite(cursor, machines).items():
         if name not in there:
             yield name, "is missing"
         elif there[name] != sql:
@@ -169,7 +211,7 @@ def _triggers_sqlite(cursor: Cursor, machines: list[Machine]) -> Iterator[tuple[
 
 
 def _triggers_postgres(cursor: Cursor, machines: list[Machine]) -> Iterator[tuple[str, str]]:
-    functions, triggers = expected_postgres(machines)
+    functions, triggers = expected_postgres(cursor, machines)
     rows = cursor.rows(
         "SELECT tgname, tgenabled::text, md5(pg_get_triggerdef(oid)) = (SELECT value FROM penstock_meta WHERE name ="
         " 'trigger ' || tgname) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'penstock%'"
@@ -200,7 +242,11 @@ CHECKS: dict[str, Check] = {
     "contiguous": _contiguous,
     "counters": _counters,
     "claims": _claims,
+    "validated": _validated,
+    "leases": _leases,
+    "gates": _gates,
     "permits": _permits,
+    "place": _place,
     "definitions": _definition_digests,
     "triggers": _triggers,
 }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock import correlation
 from penstock.errors import BrokenFlow, MachineError, UnknownMachine
 from penstock.ledger.columns import plain, python_type, readable
 from penstock.machine import Actor, Machine
@@ -14,6 +15,8 @@ from penstock.outcome import MAX_BYTES, MAX_ROWS, Birth, Event, Move, Outcome, W
 from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, key_part, unit_id_of
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
+
     from penstock.clock import Rng
 
 # What only the kernel writes. The rest of a driven unit's kernel columns a step may set.
@@ -119,6 +122,16 @@ class Preparer:
         gate = getattr(after, "gate_id", None)
         gates = () if gate is None or gate == getattr(before, "gate_id", None) else (gate,)
         return Entry(change, tallies=self._tally(change, before, {}), gates=gates)
+
+    def together(
+        self, also: Sequence[Birth | Move], writes: Sequence[Write], events: Sequence[Event], who: str
+    ) -> Entry:
+        """Changes of several units from outside a claim, the rows and events that go with them; the first is theirs."""
+        entry = Entry(Change(self.machine_of(_unit(also[0])), (), [unit_id_of(_unit(also[0])), _unit(also[0]).version]))
+        self._also(entry, also, who)
+        entry.writes = _writes(_ref(entry.change), writes)
+        entry.events = [_event(entry.change, event) for event in events]
+        return entry
 
     def newborn(self, birth: Birth, who: str) -> Newborn:
         """A birth as a row; a version is drawn, and the key's text is made."""
@@ -240,6 +253,10 @@ def _countable_columns(machine: Machine) -> frozenset[str]:
     return frozenset(numbers & _own_columns(machine)) - frozenset(DRIVEN_COLUMNS)
 
 
+def _unit(item: Birth | Move) -> GuardedUnit:
+    return item.unit if isinstance(item, Birth) else item.before
+
+
 def _ref(change: Change) -> str:
     return f"{change.machine.name}:{change.unit_id}"
 
@@ -254,33 +271,43 @@ def _plain(ref: str, name: str, value: Any) -> Any:
 
 def _event(change: Change, event: Event) -> list[Any]:
     payload = _plain(_ref(change), f"the event {event.key!r}", dict(event.payload))
-    return [event.tenant, event.key, event.kind, event.severity, payload, change.machine.name, change.unit_id]
+    # The id of the step, as in its log and its calls. Outside of steps, the row of the history that the commit makes.
+    step = correlation.current() or f"{_ref(change)}@{change.row[1] + 1}"
+    about = (change.machine.name, change.unit_id)
+    return [event.tenant, event.key, event.kind, event.severity, payload, *about, step]
 
 
 def _writes(ref: str, writes: Sequence[Write]) -> list[Write]:
-    """The same writes with plain rows, each in the order of the table's columns."""
-    made = []
-    for write in writes:
-        table = write.table
-        shapes: dict[tuple[str, ...], list[str]] = {}
-        rows = []
-        for row in write.rows:
-            given = tuple(row)
-            if given not in shapes:
-                shapes[given] = [c.name for c in table.columns if c.name in row]
-                unknown = ", ".join(repr(n) for n in given if n not in table.columns)
-                if unknown:
-                    msg = f"{ref}: {table.name} has no column {unknown}"
-                    raise BrokenFlow(msg)
-            rows.append({n: _plain(ref, f"{table.name}.{n}", row[n]) for n in shapes[given]})
-        made.append(Write(table, rows, write.on_conflict))
+    """The same writes with plain rows."""
+    made = [Write(w.table, plain_rows(ref, w.table, w.rows), w.on_conflict) for w in writes]
     _check_size(ref, made)
     return made
 
 
+def plain_rows(ref: str, table: Table, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a data table made plain, each in the order of the table's columns."""
+    shapes: dict[tuple[str, ...], list[str]] = {}
+    made = []
+    for row in rows:
+        given = tuple(row)
+        if given not in shapes:
+            shapes[given] = [c.name for c in table.columns if c.name in row]
+            unknown = ", ".join(repr(n) for n in given if n not in table.columns)
+            if unknown:
+                msg = f"{ref}: {table.name} has no column {unknown}"
+                raise BrokenFlow(msg)
+        made.append({n: _plain(ref, f"{table.name}.{n}", row[n]) for n in shapes[given]})
+    return made
+
+
+def size_of(row: Mapping[str, Any]) -> int:
+    """How much a plain row weighs: its texts, of which documents are one kind."""
+    return sum(len(v) for v in row.values() if type(v) is str)
+
+
 def _check_size(ref: str, writes: Sequence[Write]) -> None:
     rows = sum(len(w.rows) for w in writes)
-    size = sum(len(v) for w in writes for r in w.rows for v in r.values() if type(v) is str)
+    size = sum(size_of(r) for w in writes for r in w.rows)
     if rows > MAX_ROWS or size > MAX_BYTES:
         msg = f"{ref}: an outcome carries at most {MAX_ROWS:,} rows or 4 MB; this has {rows:,} rows, {size:,} bytes"
         raise BrokenFlow(msg)

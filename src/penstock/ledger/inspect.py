@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.clock import parse_instant
-from penstock.errors import LedgerMismatch, UnknownMachine, UnknownUnit
+from penstock.clock import instant_text, parse_instant
+from penstock.errors import LedgerMismatch, UnknownMachine, UnknownUnit, UsageError
 from penstock.ledger.database import Cursor, Database
+from penstock.ledger.gate_status import GateStatus, gate_statuses
 from penstock.ledger.install import table_names
 from penstock.unit import Ref
+
+BASELINE = "prune:"
+"""How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +41,7 @@ class WorkerStatus:
     started_at: datetime
     lease_seconds: float
     machines: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class GateStatus:
-    """A closed gate."""
-
-    gate_id: str
-    closed_until: datetime
-    closed_reason: str | None
+    config_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +81,18 @@ class Transition:
     data: Any
 
 
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """How a unit stood at a moment; `status` is None before its birth and after its death."""
+
+    unit: str
+    at: datetime
+    status: str | None
+    since: datetime | None
+    version: int | None
+    data: Any
+
+
 def require_ledger(database: Database, cursor: Cursor) -> None:
     """Raise LedgerMismatch unless the database is a Penstock ledger."""
     if "penstock_meta" not in table_names(database, cursor):
@@ -103,8 +111,8 @@ def status(database: Database, alerts: int = 20) -> Status:
             moment,
             database.url,
             [_machine(database, cursor, row) for row in _definitions(cursor)],
-            _workers(database, cursor),
-            _gates(database, cursor),
+            workers_of(database, cursor),
+            [g for g in gate_statuses(database, cursor) if g.state not in {"open", "busy"}],
             _alerts(cursor, alerts),
         )
 
@@ -134,6 +142,20 @@ def history(database: Database, ref: Ref) -> list[Transition]:
     return database.read(work)
 
 
+def as_of(database: Database, ref: Ref, moment: datetime) -> AsOf:
+    """How the unit stood at that moment. Raises UsageError for one whose history was pruned."""
+    rows = history(database, ref)
+    # In the order of writing: a clock that was set back does not bring an old state back.
+    known = [row for row in rows if row.at <= moment]
+    if known:
+        last = known[-1]
+        return AsOf(str(ref), moment, last.to_status, last.at, last.version, last.data)
+    if rows[0].actor.startswith(BASELINE):
+        msg = f"the history of {ref} before {instant_text(rows[0].at)} was pruned; ask for a later moment"
+        raise UsageError(msg)
+    return AsOf(str(ref), moment, None, None, None, None)
+
+
 Definition = tuple[str, str, bool, str, list[str]]
 
 
@@ -159,25 +181,17 @@ def _machine(database: Database, cursor: Cursor, definition: Definition) -> Mach
     return MachineStatus(name, table, driven, ordered, *waiting)
 
 
-def _workers(database: Database, cursor: Cursor) -> list[WorkerStatus]:
+def workers_of(database: Database, cursor: Cursor) -> list[WorkerStatus]:
     left = (
         f"EXTRACT(EPOCH FROM lease_until - {database.lease_now_sql})"
         if database.dialect == "postgresql"
         else "CASE WHEN boot_id = :boot_id THEN (lease_until - :uptime) / 1000.0 ELSE 0 END"
     )
     rows = cursor.rows(
-        f"SELECT id, host, pid, started_at, {left}, machines FROM worker WHERE reaped_at IS NULL ORDER BY started_at, id",
+        f"SELECT id, host, pid, started_at, {left}, machines, config_version FROM worker WHERE reaped_at IS NULL ORDER BY started_at, id",
         **database.bind_now(),
     )
-    return [WorkerStatus(r[0], r[1], r[2], _instant(r[3]), round(float(r[4]), 1), _document(r[5])) for r in rows]
-
-
-def _gates(database: Database, cursor: Cursor) -> list[GateStatus]:
-    rows = cursor.rows(
-        f"SELECT gate_id, closed_until, closed_reason FROM gate WHERE closed_until > {database.now_sql} ORDER BY gate_id",
-        **database.bind_now(),
-    )
-    return [GateStatus(r[0], _instant(r[1]), r[2]) for r in rows]
+    return [WorkerStatus(r[0], r[1], r[2], _instant(r[3]), round(float(r[4]), 1), _document(r[5]), r[6]) for r in rows]
 
 
 def _alerts(cursor: Cursor, most: int) -> list[Alert]:

@@ -1,148 +1,185 @@
-"""Making a ledger: the kernel's tables, the machines' tables, and every generated trigger.
+"""Making a ledger and bringing it up to this program: tables, revisions, definitions, and every generated trigger.
 
-Installing is idempotent: it creates what is missing and recreates all triggers. A ledger made by another program, or by
-a newer one, is refused untouched.
+All of it happens in one transaction: whoever dies on the way leaves the ledger as it was, and running it again is all there is
+to do. Tables of a fresh ledger are made from their declaration and stamped with the newest revision; an older
+ledger runs the revisions it lacks, and a test keeps the two equal. A ledger made by another program, or by a newer one,
+is refused untouched.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from penstock.errors import LedgerBroken, LedgerMismatch
-from penstock.ledger import triggers_postgres, triggers_sqlite
-from penstock.ledger.database import Cursor, Database
-from penstock.ledger.tables import SCHEMA_VERSION, kernel_tables, machine_table
+from penstock.ledger import definitions, expand, migrate, outbox, triggers_postgres, triggers_sqlite
+from penstock.ledger.database import AlterCursor, Cursor, Database
+from penstock.ledger.migrate import KERNEL, Track
+from penstock.ledger.tables import kernel_tables, machine_table
 from penstock.machine import Machine
 from penstock.unit import NO_GATE
 
-# The parameter style of psycopg would double every '%' in the CHECKs.
 _PAGES_CHECKED = 8_000  # 32 MB: about half a second
-_DIALECTS = {"sqlite": sqlite.dialect(), "postgresql": postgresql.dialect(paramstyle="named")}  # type: ignore[no-untyped-call]
 
 
-def install(database: Database, machines: Iterable[Machine], data_tables: Iterable[sa.Table] = ()) -> None:
-    """Create what is missing, in one transaction."""
-    found = list(machines)
-    database.write(lambda cursor: _install(database, cursor, found, list(data_tables)))
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a program wants the ledger to be. `migrations` is its own track of revisions, if it has one."""
+
+    machines: tuple[Machine, ...]
+    data_tables: tuple[sa.Table, ...] = ()
+    migrations: str | None = None
+    kernel: Track = KERNEL
+    #: Name to the SELECT that it stands for, in the order of creation.
+    views: Mapping[str, str] = field(default_factory=dict)
+
+    def tables(self, dialect: str) -> list[sa.Table]:
+        """The program's own tables, in the order of creation."""
+        return [*(machine_table(m, dialect) for m in self.machines), *self.data_tables]
 
 
-def _install(database: Database, cursor: Cursor, machines: list[Machine], data_tables: list[sa.Table]) -> None:
-    dialect = database.dialect
-    if dialect == "postgresql":
-        cursor.run("SET LOCAL statement_timeout = 0")
-        cursor.run("SELECT pg_advisory_xact_lock(8025314)")  # one installer at a time
-    present = table_names(database, cursor)
-    _refuse_strangers(cursor, present)
-    for table in [*kernel_tables(dialect), *(machine_table(m, dialect) for m in machines), *data_tables]:
-        if table.name not in present:
-            cursor.run(_ddl(CreateTable(table), dialect))
-            for index in sorted(table.indexes, key=lambda i: str(i.name)):
-                cursor.run(_ddl(CreateIndex(index), dialect))
-        else:
-            _refuse_other_columns(database, cursor, table)
-    cursor.run(
-        "INSERT INTO penstock_meta (name, value) VALUES ('schema_version', :version) ON CONFLICT (name) DO NOTHING",
-        version=str(SCHEMA_VERSION),
-    )
+def install(
+    database: Database,
+    machines: Iterable[Machine],
+    data_tables: Iterable[sa.Table] = (),
+    *,
+    migrations: str | None = None,
+    kernel: Track = KERNEL,
+    take_back: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+    views: Mapping[str, str] | None = None,
+) -> None:
+    """Create what is missing and bring the rest up to this program, in one transaction.
+
+    `take_back` lets a program replace definitions that replaced its own.
+    """
+    wanted = Wanted(tuple(machines), tuple(data_tables), migrations, kernel, dict(views or {}))
+    if database.dialect != "sqlite" or Path(database.url.removeprefix("sqlite:///")).exists():
+        # Asked before anything is touched, and again under the lock: a refusal leaves not even a lock file.
+        database.read(lambda cursor: _refuse_strangers(database, cursor, wanted, take_back=take_back))
+    database.alter(lambda cursor: _install(database, cursor, wanted, progress, take_back=take_back))
+
+
+def _install(
+    database: Database, cursor: AlterCursor, wanted: Wanted, progress: Callable[[str], None], *, take_back: bool
+) -> None:
+    present = _refuse_strangers(database, cursor, wanted, take_back=take_back)
+    drop_views(cursor, wanted.views)
+    migrated = _kernel(database, cursor, wanted.kernel, present, progress)
+    migrated |= _app_revisions(database, cursor, wanted, present, progress)
+    _own_tables(database, cursor, wanted)
     cursor.run("INSERT INTO gate (gate_id) VALUES (:gate) ON CONFLICT DO NOTHING", gate=NO_GATE)
-    _definitions(database, cursor, machines)
-    create_triggers(database, cursor, machines)
+    for machine in wanted.machines:
+        definitions.refuse_other_shape(database, cursor, machine, migrated=migrated)
+        definitions.record(database, cursor, machine)
+    progress("triggers")
+    create_triggers(database, cursor, wanted.machines)
+    for name, sql in wanted.views.items():
+        cursor.run(f"CREATE VIEW {name} AS {sql}")
 
 
-def _refuse_strangers(cursor: Cursor, present: set[str]) -> None:
-    if not present:
-        return
-    if "penstock_meta" not in present:
+def drop_views(cursor: Cursor, views: Mapping[str, str]) -> None:
+    """A view is made anew every time: its columns may differ, and a table that it reads may be altered first."""
+    for name in reversed(list(views)):
+        cursor.run(f"DROP VIEW IF EXISTS {name}")
+
+
+def _refuse_strangers(database: Database, cursor: Cursor, wanted: Wanted, *, take_back: bool) -> set[str]:
+    """Refuse a database of somebody else's, and a ledger of a newer program; the names of the tables that are there."""
+    present = table_names(database, cursor)
+    if present and "penstock_meta" not in present:
         msg = "that database holds other tables and is not a Penstock ledger; give it an empty one"
         raise LedgerMismatch(msg)
-    _refuse_newer(cursor)
+    if present:
+        migrate.refuse_newer(database, wanted.kernel, migrate.stamped(cursor, wanted.kernel) or 0)
+        if not take_back:
+            definitions.refuse_older(database, cursor, wanted.machines)
+    return present
 
 
-def _refuse_newer(cursor: Cursor) -> None:
-    rows = cursor.rows("SELECT value FROM penstock_meta WHERE name = 'schema_version'")
-    if rows and int(rows[0][0]) > SCHEMA_VERSION:
-        msg = f"the ledger has schema {rows[0][0]}, this program knows {SCHEMA_VERSION}; use a newer Penstock"
-        raise LedgerMismatch(msg)
+def _kernel(
+    database: Database, cursor: AlterCursor, track: Track, present: set[str], progress: Callable[[str], None]
+) -> bool:
+    """Bring the kernel's tables up to this program; whether any revision ran."""
+    migrated = False
+    if present:
+        migrated = migrate.upgrade(database, cursor, track, migrate.stamped(cursor, track) or 0, progress)
+    tables = kernel_tables(database.dialect)
+    for difference in expand.differences(database, cursor, tables, table_names(database, cursor)):
+        if difference.subject == difference.table:
+            _apply(cursor, difference)
+        elif track == KERNEL:  # the declaration is that of the kernel's newest revision
+            _refuse(database, difference)
+    if not present:
+        migrate.stamp(cursor, KERNEL, KERNEL.head())
+        migrate.upgrade(database, cursor, track, KERNEL.head(), progress)
+    return migrated
 
 
-def _refuse_other_columns(database: Database, cursor: Cursor, table: sa.Table) -> None:
-    """A table is never altered in passing: other columns than the declared ones need a migration."""
-    if database.dialect == "sqlite":
-        rows = cursor.rows("SELECT name FROM pragma_table_xinfo(:name)", name=table.name)
-    else:
-        rows = cursor.rows(
-            "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = :name",
-            name=table.name,
-        )
-    there, wanted = {str(r[0]) for r in rows}, {c.name for c in table.columns}
-    if there != wanted:
-        differ = ", ".join(sorted(there ^ wanted))
-        msg = (
-            f"{database.url}: table {table.name} and this program differ in {differ}; the table needs a migration first"
-        )
-        raise LedgerMismatch(msg)
+def _app_revisions(
+    database: Database, cursor: AlterCursor, wanted: Wanted, present: set[str], progress: Callable[[str], None]
+) -> bool:
+    """Run the App's own revisions, unless none of its tables is there yet; whether any ran."""
+    if wanted.migrations is None:
+        return False
+    track = migrate.app_track(wanted.migrations)
+    there = migrate.stamped(cursor, track)
+    if there is None and not present & {table.name for table in wanted.tables(database.dialect)}:
+        migrate.stamp(cursor, track, track.head())
+        return False
+    migrate.refuse_newer(database, track, there or 0)
+    return migrate.upgrade(database, cursor, track, there or 0, progress)
 
 
-def _refuse_other_shape(database: Database, cursor: Cursor, machine: Machine, known: dict[str, Any]) -> None:
-    """Edges and new states come with the triggers; a changed table, or a state taken from under its units, does not."""
-    there, wanted = known.get("shape", {}), json.loads(json.dumps(machine.shape()))
-    changed = sorted(part for part in wanted if there.get(part) != wanted[part])
-    if changed:
-        msg = f"{database.url}: table {machine.table} was made with other {', '.join(changed)}; it needs a migration first"
-        raise LedgerMismatch(msg)
-    for (status,) in cursor.rows(f"SELECT DISTINCT status FROM {machine.table}"):
-        if status not in machine.states:
-            msg = (
-                f"{database.url}: {machine.name} no longer has the state {status}, and units are in it; move them first"
-            )
-            raise LedgerMismatch(msg)
+def _own_tables(database: Database, cursor: Cursor, wanted: Wanted) -> None:
+    """Add what is missing of the program's own tables; what adding cannot make good needs a migration."""
+    tables = wanted.tables(database.dialect)
+    found = expand.differences(database, cursor, tables, table_names(database, cursor))
+    for difference in found:
+        if not difference.statements:
+            _refuse(database, difference)
+    for difference in found:
+        _apply(cursor, difference)
 
 
-def _definitions(database: Database, cursor: Cursor, machines: list[Machine]) -> None:
-    rows = cursor.rows("SELECT name, definition FROM machine_definition")
-    known = {str(n): json.loads(d) if isinstance(d, str) else d for n, d in rows}
-    for machine in machines:
-        if machine.name in known:
-            _refuse_other_shape(database, cursor, machine, known[machine.name])
-        cursor.run(
-            "INSERT INTO machine_definition (name, table_name, driven, due_column, digest, definition, installed_at)"
-            f" VALUES (:name, :table, :driven, :due, :digest, :definition, {database.now_sql})"
-            " ON CONFLICT (name) DO UPDATE SET table_name = excluded.table_name, driven = excluded.driven,"
-            " due_column = excluded.due_column, digest = excluded.digest, definition = excluded.definition,"
-            " installed_at = excluded.installed_at WHERE machine_definition.digest <> excluded.digest",
-            name=machine.name,
-            table=machine.table,
-            driven=machine.driven,
-            due=machine.due,
-            digest=machine.digest(),
-            definition=json.dumps({**machine.definition(), "shape": machine.shape()}),
-            **database.bind_now(),
-        )
+def _apply(cursor: Cursor, difference: expand.Difference) -> None:
+    for sql in difference.statements:
+        cursor.run(sql)
 
 
-def check_definitions(database: Database, machines: Mapping[str, Machine]) -> None:
-    """Refuse to work on a ledger whose triggers were made from other definitions than this program's."""
+def _refuse(database: Database, difference: expand.Difference) -> None:
+    msg = (
+        f"{database.url}: table {difference.table} and this program differ in {difference.subject}:"
+        f" {difference.message}; the table needs a migration first"
+    )
+    raise LedgerMismatch(msg)
 
-    def work(cursor: Cursor) -> dict[str, str]:
+
+def check_definitions(
+    database: Database,
+    machines: Mapping[str, Machine],
+    *,
+    migrations: str | None = None,
+    kernel: Track = KERNEL,
+) -> None:
+    """Refuse to work on a ledger whose schema or definitions this program cannot work with."""
+
+    def work(cursor: Cursor) -> None:
         if database.dialect == "sqlite":
             _check_file(database, cursor)
         if "penstock_meta" not in table_names(database, cursor):
             msg = f"{database.url} is not a Penstock ledger yet; run 'penstock db upgrade'"
             raise LedgerMismatch(msg)
-        _refuse_newer(cursor)
-        return {str(n): str(d) for n, d in cursor.rows("SELECT name, digest FROM machine_definition")}
+        migrate.refuse_distant(database, kernel, migrate.stamped(cursor, kernel) or 0)
+        if migrations is not None:
+            track = migrate.app_track(migrations)
+            migrate.refuse_distant(database, track, migrate.stamped(cursor, track) or 0)
+        definitions.refuse_stale(database, cursor, machines.values())
 
-    known = database.read(work)
-    stale = sorted(n for n, m in machines.items() if known.get(n) != m.digest())
-    if stale:
-        msg = f"{database.url}: the ledger's definition of {', '.join(stale)} is not this program's; run 'penstock db upgrade'"
-        raise LedgerMismatch(msg)
+    database.read(work)
 
 
 def _check_file(database: Database, cursor: Cursor) -> None:
@@ -158,11 +195,11 @@ def _check_file(database: Database, cursor: Cursor) -> None:
 def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machine]) -> None:
     """Drop and create every generated trigger."""
     if database.dialect == "sqlite":
-        for name, sql in expected_sqlite(machines).items():
+        for name, sql in expected_sqlite(cursor, machines).items():
             cursor.run(f"DROP TRIGGER IF EXISTS {name}")
             cursor.run(sql)
         return
-    functions, triggers = expected_postgres(machines)
+    functions, triggers = expected_postgres(cursor, machines)
     # The functions take this path over. Unless pg_temp is named last it comes first, and anybody's temporary
     # transition_log would swallow the history.
     cursor.run("SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true)")
@@ -182,17 +219,22 @@ def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machi
         )
 
 
-def expected_sqlite(machines: Iterable[Machine]) -> dict[str, str]:
+def expected_sqlite(cursor: Cursor, machines: Iterable[Machine]) -> dict[str, str]:
     """Name to statement of every trigger that must be there."""
     expected = triggers_sqlite.kernel_triggers()
+    if outbox.installed(cursor):  # whoever's program brought it: event_log is everybody's
+        expected |= outbox.sqlite_triggers()
     for machine in machines:
         expected |= triggers_sqlite.machine_triggers(machine)
     return expected
 
 
-def expected_postgres(machines: Iterable[Machine]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+def expected_postgres(cursor: Cursor, machines: Iterable[Machine]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Functions by name, and triggers by name with their table."""
     functions, triggers = triggers_postgres.kernel_functions(), triggers_postgres.kernel_triggers()
+    if outbox.installed(cursor):
+        functions |= outbox.postgres_functions()
+        triggers |= outbox.postgres_triggers()
     for machine in machines:
         functions |= triggers_postgres.machine_functions(machine)
         triggers |= triggers_postgres.machine_triggers(machine)
@@ -206,7 +248,3 @@ def table_names(database: Database, cursor: Cursor) -> set[str]:
     else:
         rows = cursor.rows("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
     return {str(r[0]) for r in rows}
-
-
-def _ddl(element: sa.schema.ExecutableDDLElement, dialect: str) -> str:
-    return str(element.compile(dialect=_DIALECTS[dialect])).strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -19,10 +19,12 @@ from penstock.ledger.columns import unit_decoder
 from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won
 from penstock.ledger.database import Cursor, Database, open_database
 from penstock.ledger.entries import Preparer
+from penstock.ledger.gates import Gates
 from penstock.ledger.install import check_definitions, install
+from penstock.ledger.migrate import KERNEL, Track
 from penstock.ledger.session import LEASE_MS, Identity, Session
 from penstock.machine import Actor, Machine
-from penstock.outcome import Birth
+from penstock.outcome import Birth, Event, Move, Write
 from penstock.unit import GuardedUnit, Ref, Unit, parse_key, replace
 
 T = TypeVar("T")
@@ -47,7 +49,8 @@ class Ledger:
         self.clock = clock
         self.rng = rng
         self.preparer = Preparer(self.machines, rng)
-        self._committer = Committer(database, self.machines)
+        self.gates = Gates(database, self.machines)
+        self._committer = Committer(database, self.machines, self.gates.ensure)
 
     @classmethod
     def open(
@@ -59,16 +62,19 @@ class Ledger:
         rng: Rng | None = None,
         create: bool = False,
         data_tables: Iterable[sa.Table] = (),
+        migrations: str | None = None,
+        kernel: Track = KERNEL,
+        views: Mapping[str, str] | None = None,
     ) -> Ledger:
-        """Open a ledger. `create` makes what is missing; without it another definition than ours is refused."""
+        """Open a ledger. `create` brings it up to this program; without it one that we cannot work with is refused."""
         clock = clock or SystemClock()
         found = list(machines)
         database = open_database(url, clock)
         try:
             if create:
-                install(database, found, data_tables)
+                install(database, found, data_tables, migrations=migrations, kernel=kernel, views=views)
             else:
-                check_definitions(database, {m.name: m for m in found})
+                check_definitions(database, {m.name: m for m in found}, migrations=migrations, kernel=kernel)
         except BaseException:
             database.close()
             raise
@@ -96,7 +102,9 @@ class Ledger:
     def session(self, *, served: Collection[str] | None = None, lease_ms: int = LEASE_MS) -> Session:
         """A worker incarnation with a fresh id; call its `register` before anything else."""
         identity = Identity(self.rng.token(), socket.gethostname(), os.getpid())
-        return Session(self.database, self.machines, self.clock, identity, served=served, lease_ms=lease_ms)
+        return Session(
+            self.database, self.machines, self.clock, identity, gates=self.gates, served=served, lease_ms=lease_ms
+        )
 
     def birth(
         self, units: Iterable[GuardedUnit], *, actor: Actor, who: str, reason: str = "born", if_absent: bool = False
@@ -174,6 +182,16 @@ class Ledger:
                 else:
                     skipped[ref] = "changed meanwhile" if isinstance(result, Lost) else str(result.error)
         return Moved(moved, skipped)
+
+    def together(
+        self, also: Sequence[Birth | Move], *, who: str, writes: Sequence[Write] = (), events: Sequence[Event] = ()
+    ) -> None:
+        """Births and moves with rows of data tables and events, in one transaction or none of it.
+
+        Raises IllegalMove, and LedgerRefused when a unit has changed since it was read or was born meanwhile.
+        """
+        entry = self.preparer.together(also, writes, events, who)
+        self._committer.together(list(entry.moves), entry.births, entry)
 
     def wake(self, refs: Iterable[Ref]) -> int:
         """Ask for attention now: brings `due_at` forward, touching neither version nor claim.

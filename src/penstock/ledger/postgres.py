@@ -10,17 +10,31 @@ from typing import Any, TypeVar
 import psycopg
 import sqlalchemy as sa
 from psycopg import errors as pg
+from psycopg.types.json import set_json_loads
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.clock import Clock, SystemClock, instant_text
-from penstock.errors import CommitUnknown, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable, UsageError
+from penstock.errors import (
+    CommitUnknown,
+    LedgerBusy,
+    LedgerError,
+    LedgerMismatch,
+    LedgerRefused,
+    LedgerUnavailable,
+    UsageError,
+)
+from penstock.ledger.columns import document
 from penstock.ledger.database import Dialect, Row
 
 T = TypeVar("T")
 
+OLDEST = 14
 _TRIES = 5
+_ALTER_LOCK = 8025314
+_ALTER_MS = 600_000
+_ALTER_TABLE_MS = 10_000
 IDLE_LIMIT_MS = 10_000
 # The kernel's statements reach every row through an index from a small batch. The planner, knowing nothing of
 # the batch's size, would rather scan the whole table once: these settings tell it otherwise.
@@ -55,15 +69,27 @@ def native(sql: str) -> str:
     return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
 
 
+def too_old(server_version_num: int) -> str | None:
+    """The version of a server that is too old to keep a ledger, as people write it; None for any other."""
+    if server_version_num >= OLDEST * 10_000:
+        return None
+    if server_version_num >= 100_000:  # noqa: PLR2004 - from 10 on a version has two parts
+        return f"{server_version_num // 10_000}.{server_version_num % 10_000}"
+    return f"{server_version_num // 10_000}.{server_version_num // 100 % 100}.{server_version_num % 100}"
+
+
 class PostgresCursor:
     """One transaction on psycopg's own cursor, results in binary."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection: Any = connection
         self._cursor = connection.cursor(binary=True)
 
     def rows(self, sql: str, **parameters: Any) -> list[Row]:
         self._execute(sql, parameters)
         return self._cursor.fetchall() if self._cursor.description else []
+
+    gather = rows
 
     def run(self, sql: str, **parameters: Any) -> int:
         self._execute(sql, parameters)
@@ -109,20 +135,36 @@ class PostgresDatabase:
         return {"now": instant_text(self._clock.now())} if self._virtual else {}
 
     def write(self, work: Callable[[PostgresCursor], T]) -> T:
-        for attempt in range(_TRIES):
-            try:
-                return self._transaction(self._write_engine, work)
-            except (pg.SerializationFailure, pg.DeadlockDetected) as error:
-                if attempt == _TRIES - 1:
-                    raise LedgerUnavailable(f"{self.url}: {error}") from error
-        raise AssertionError
+        return self._retried(self._write_engine, work)
+
+    def alter(self, work: Callable[[PostgresCursor], T]) -> T:
+        def alone(cursor: PostgresCursor) -> T:
+            cursor.run("SET LOCAL statement_timeout = 0")
+            cursor.run("SET LOCAL idle_in_transaction_session_timeout = 0")
+            # Whoever is before us may take long; a worker's lock on a table is short, and while we wait for it the
+            # others wait behind us.
+            cursor.run(f"SET LOCAL lock_timeout = {_ALTER_MS}")
+            cursor.run(f"SELECT pg_advisory_xact_lock({_ALTER_LOCK})")
+            cursor.run(f"SET LOCAL lock_timeout = {_ALTER_TABLE_MS}")
+            return work(cursor)
+
+        return self.write(alone)
 
     def read(self, work: Callable[[PostgresCursor], T]) -> T:
-        return self._transaction(self._read_engine, work)
+        return self._retried(self._read_engine, work)
 
     def close(self) -> None:
         self._write_engine.dispose()
         self._read_engine.dispose()
+
+    def _retried(self, engine: sa.Engine, work: Callable[[PostgresCursor], T]) -> T:
+        for attempt in range(_TRIES):
+            try:
+                return self._transaction(engine, work)
+            except (pg.SerializationFailure, pg.DeadlockDetected) as error:  # a reader's too, with an upgrade
+                if attempt == _TRIES - 1:
+                    raise LedgerUnavailable(f"{self.url}: {error}") from error
+        raise AssertionError
 
     def _transaction(self, engine: sa.Engine, work: Callable[[PostgresCursor], T]) -> T:
         try:
@@ -195,7 +237,13 @@ def _engine(address: sa.URL, settings: Mapping[str, Any]) -> sa.Engine:
     # The kernel speaks to psycopg directly: SQLAlchemy keeps the connections, nothing more.
     @event.listens_for(engine, "connect")
     def _fresh(connection: Any, _record: Any) -> None:
+        found = too_old(connection.info.server_version)
+        if found is not None:
+            connection.close()
+            shown = address.set(drivername="postgresql").render_as_string(hide_password=True)
+            raise LedgerMismatch(f"{shown}: PostgreSQL {found} cannot keep a ledger; use {OLDEST} or newer")
         connection.prepare_threshold = 2
+        set_json_loads(document, connection)
 
     return engine
 

@@ -6,30 +6,35 @@ All methods block; the runtime calls them through its executor.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.clock import Clock, parse_instant
+from penstock.clock import Clock, instant_text, parse_instant
 from penstock.errors import CommitUnknown
 from penstock.ledger import statements
-from penstock.ledger.columns import unit_decoder
+from penstock.ledger.budget import HORIZON, Metered, Pass
+from penstock.ledger.columns import UNREADABLE, readable, unit_decoder
 from penstock.ledger.commit import Committer, Result, insert_events
 from penstock.ledger.database import Cursor, Database, Row
 from penstock.ledger.entries import Entry
+from penstock.ledger.finding import Finding
+from penstock.ledger.gates import AT_ONCE as GATES_AT_ONCE
+from penstock.ledger.gates import Gates
+from penstock.ledger.surroundings import surroundings
 from penstock.machine import Actor, Machine
-from penstock.unit import Unit
+from penstock.unit import NO_GATE, Unit
 
 LEASE_MS = 30_000
 CRASH_LIMIT = 3
 AT_ONCE = 1_000
 UNKNOWN_MACHINE = "no running worker knows this machine"
-# A provider may ask for any wait; beyond this the databases' calendars end, and a gate would open instead.
-_LONGEST_CLOSING = 100 * 365 * 86_400.0
 _NEVER = 2**31
 _PARKING_LOCK = 8025315
+_SEVERITIES = {"error": "critical", "warning": "warning"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,15 @@ class Idle:
         return max(0.0, min(known)) if known else None
 
 
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Units of one claim; for every gate among theirs what a call through it carries, and since when (`elapsed`)."""
+
+    units: list[Unit]
+    passes: dict[str, Pass]
+    at: float = -math.inf
+
+
 class Session:
     """A registered worker. `lease_ms` is how long others wait before they take its units over."""
 
@@ -66,6 +80,7 @@ class Session:
         clock: Clock,
         identity: Identity,
         *,
+        gates: Gates | None = None,
         served: Collection[str] | None = None,
         lease_ms: int = LEASE_MS,
     ) -> None:
@@ -75,12 +90,18 @@ class Session:
         self.machines = dict(machines)
         self.served = {n: m for n, m in machines.items() if m.driven and (served is None or n in served)}
         self._lease_ms = lease_ms
-        self._committer = Committer(database, self.machines)
+        self.gates = gates or Gates(database, self.machines)
+        self._committer = Committer(database, self.machines, self.gates.ensure)
         self._seq = 0
         self._durable: list[Result] = []  # of the batch being committed: what its first entries came to
         self._unknown: tuple[int, list[Result]] | None = None
         self._gates = dict.fromkeys(self.served, "")
         self._claim_sql = {n: statements.claim(database, m) for n, m in self.served.items()}
+        self._behind_sql = {n: statements.claim(database, m, metered=True) for n, m in self.served.items()}
+        self._metered = True
+        self._asked_at = -math.inf
+        self._turn = 0
+        self._asked_last = ""
         self._idle_sql = self._make_idle_sql()
         self._decoders = {n: unit_decoder(m.unit, database.dialect) for n, m in self.served.items()}
 
@@ -131,23 +152,24 @@ class Session:
     def park(self, unit: Unit, reason: str) -> None:
         """Set one claimed unit aside by the least of statements, where an outcome cannot be written at all."""
         name = next(n for n, m in self.machines.items() if m.unit is type(unit))
-        database, machine = self._database, self.machines[name]
-        alert = ["default", f"unit.parked:{name}:{unit.unit_id}:{unit.version}", "unit.parked", "critical"]
-        payload = json.dumps({"unit": f"{name}:{unit.unit_id}", "reason": reason})
+        self._database.write(lambda cursor: self._park(cursor, name, unit.unit_id, unit.version, reason))
 
-        def work(cursor: Cursor) -> None:
-            touched = cursor.run(
-                f"UPDATE {machine.table} SET parked_at = {database.now_sql}, parked_reason = :reason, claimed_by = NULL,"
-                " crashes = crashes + 1, version = version + 1 WHERE unit_id = :unit_id AND version = :version",
-                reason=reason,
-                unit_id=unit.unit_id,
-                version=unit.version,
-                **database.bind_now(),
-            )
-            if touched:
-                insert_events(database, cursor, [[*alert, payload, name, unit.unit_id]])
-
-        database.write(work)
+    def _park(self, cursor: Cursor, name: str, unit_id: str, version: int, reason: str) -> None:
+        database = self._database
+        touched = cursor.run(
+            f"UPDATE {self.machines[name].table} SET parked_at = {database.now_sql}, parked_reason = :reason,"
+            " claimed_by = NULL, crashes = crashes + 1, version = version + 1"
+            " WHERE unit_id = :unit_id AND version = :version",
+            reason=reason,
+            unit_id=unit_id,
+            version=version,
+            **database.bind_now(),
+        )
+        if touched:
+            alert = ["default", f"unit.parked:{name}:{unit_id}:{version}", "unit.parked", "critical"]
+            payload = json.dumps({"unit": f"{name}:{unit_id}", "reason": reason})
+            correlation = f"{name}:{unit_id}@{version + 1}"
+            insert_events(database, cursor, [[*alert, payload, name, unit_id, correlation]])
 
     def renew(self) -> bool:
         """Extend the lease. False: it was lost and everything held with it; register anew under another id."""
@@ -180,43 +202,128 @@ class Session:
         database.write(work)
 
     def claim(self, wants: Mapping[str, int]) -> list[Unit]:
-        """Claim up to so many due units of each machine. A lost reply is found again by `recover`."""
+        """The units of `take`, for whoever needs no pass."""
+        return self.take(wants).units
 
-        def work(cursor: Cursor) -> dict[str, list[Row]]:
-            return {
-                name: cursor.rows(
-                    self._claim_sql[name], n=n, gate=self._gates[name], **self._me, **self._database.bind_now()
-                )
-                for name, n in wants.items()
-                if n > 0
-            }
+    def take(self, wants: Mapping[str, int], starts: int | None = None) -> Claimed:
+        """Claim up to so many due units of each machine. A lost reply is found again by `retake`.
 
-        claimed: list[Unit] = []
-        for name, rows in self._database.write(work).items():
-            units = self._units(name, rows)
+        `starts`: how many steps can begin at once; where a place in a budget is taken, the call must follow soon.
+        """
+        wanted = {name: n for name, n in wants.items() if n > 0}
+        if not wanted:
+            return Claimed([], {})
+
+        def work(cursor: Cursor) -> tuple[dict[str, list[Any]], dict[str, Pass], set[str], float]:
+            taken, passes, at = self._take_behind(cursor, wanted, starts)
+            for name, n in wanted.items():
+                room = n - len(taken.get(name, ()))
+                if room > 0:
+                    units = self._units(cursor, name, self.claim_rows(cursor, name, room))
+                    self._rotate(name, units)
+                    taken[name] = taken.get(name, []) + units
+            doors = {u.gate_id for units in taken.values() for u in units} - {NO_GATE, *passes}
+            return taken, passes | self.gates.passes(cursor, doors), doors, at
+
+        taken, passes, doors, at = self._database.write(work)
+        self.gates.checked(doors)
+        claimed = []
+        for units in taken.values():
             # RETURNING has no order; a worker starts with the oldest, ties by id.
-            units.sort(key=lambda u: (u.due_at, u.unit_id))
-            if units:
-                # The rotation goes upwards from the last gate and begins anew: what lies below came last.
-                gates = {u.gate_id for u in units}
-                self._gates[name] = max({g for g in gates if g <= self._gates[name]} or gates)
-            claimed += units
-        return claimed
+            claimed += sorted(units, key=lambda u: (u.due_at, u.unit_id))
+        return Claimed(claimed, passes, at)
+
+    @property
+    def metered(self) -> bool:
+        """Whether any gate must be asked before a claim, as last seen."""
+        return self._metered
+
+    def _take_behind(
+        self, cursor: Cursor, wants: Mapping[str, int], starts: int | None
+    ) -> tuple[dict[str, list[Any]], dict[str, Pass], float]:
+        """Claim behind the gates that must be asked first: as many as their budgets allow, no more."""
+        at = self._clock.elapsed()
+        if at - self._asked_at >= HORIZON:
+            self._asked_at = at
+            self._metered = self.gates.any_metered(cursor)
+        room = sum(wants.values()) if starts is None else min(starts, sum(wants.values()))
+        if not self._metered or room <= 0:
+            return {}, {}, at
+        gates = {g.gate_id: g for g in self.gates.meter(cursor, wants, self._asked_last)}
+        at = self._clock.elapsed()
+        if gates:
+            # The next claim begins with the next gate, or with those that there was no room to ask.
+            self._asked_last = list(gates)[-1 if len(gates) == GATES_AT_ONCE else 0]
+        taken: dict[str, list[Any]] = {}
+        # Where machines share a gate, each has its turn to be the first.
+        self._turn += 1
+        names = list(wants)
+        for name in names[self._turn % len(names) :] + names[: self._turn % len(names)]:
+            rows = self._rows_behind(cursor, name, min(room, wants[name]), list(gates.values()))
+            units = self._units(cursor, name, rows)
+            room -= len(units)
+            for gate_id, count in Counter(u.gate_id for u in units).items():
+                gates[gate_id].take(count)
+            taken[name] = units
+        self.gates.settle(cursor, list(gates.values()))
+        return taken, {g.gate_id: g.given() for g in gates.values() if g.taken}, at
+
+    def _rows_behind(self, cursor: Cursor, name: str, n: int, gates: Sequence[Metered]) -> list[Row]:
+        shares = {g.gate_id: g.allowed(n) for g in gates}
+        shares = {gate: share for gate, share in shares.items() if share}
+        if not shares or n <= 0:
+            return []
+        fair = math.ceil(n / len(shares))
+        pick, *rest = self._behind_sql[name]
+        if not rest:
+            text = statements.batch_text(self._database, [], [[g, min(share, fair)] for g, share in shares.items()])
+            return cursor.rows(pick, n=n, batch=text, **self._me, **self._database.bind_now())
+        rows: list[Row] = []
+        for gate, share in shares.items():
+            given = {"gate": gate, "n": min(share, fair, n - len(rows)), **self._me}
+            rows += self._taken(cursor, cursor.rows(pick, **given, **self._database.bind_now()), rest)
+        return rows
+
+    def claim_rows(self, cursor: Cursor, name: str, n: int) -> list[Row]:
+        """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
+        pick, *rest = self._claim_sql[name]
+        found = cursor.rows(pick, n=n, gate=self._gates[name], **self._me, **self._database.bind_now())
+        return self._taken(cursor, found, rest) if rest else found
+
+    def _taken(self, cursor: Cursor, picked: Sequence[Row], rest: Sequence[str]) -> list[Row]:
+        """Take and read the units whose ids were picked (SQLite: see `statements.claim`)."""
+        take, read = rest
+        ids = picked[0][0]
+        if not cursor.run(take, ids=ids, **self._me, **self._database.bind_now()):
+            return []
+        return cursor.gather(read, ids=ids)
+
+    def _rotate(self, name: str, units: Sequence[Any]) -> None:
+        if units:
+            # The rotation goes upwards from the last gate and begins anew: what lies below came last.
+            gates = {u.gate_id for u in units}
+            self._gates[name] = max({g for g in gates if g <= self._gates[name]} or gates)
 
     def recover(self, held: Collection[tuple[str, str]]) -> list[Unit]:
+        """The units of `retake`, for whoever needs no pass."""
+        return self.retake(held).units
+
+    def retake(self, held: Collection[tuple[str, str]]) -> Claimed:
         """Units that this worker claimed without hearing of it: in the ledger they are ours, here they are not."""
         self._committed_seq()
 
-        def work(cursor: Cursor) -> dict[str, list[Row]]:
-            found = {}
+        def work(cursor: Cursor) -> list[Unit]:
+            found: list[Unit] = []
             for name, machine in self.served.items():
                 columns = ", ".join(machine.column(c) for c in machine.columns)
                 sql = f"SELECT {columns} FROM {machine.table} WHERE claimed_by = :worker"
-                found[name] = cursor.rows(sql, worker=self.identity.id)
+                units = self._units(cursor, name, cursor.rows(sql, worker=self.identity.id))
+                found += [u for u in units if (name, u.unit_id) not in held]
             return found
 
-        claimed = self._database.write(work).items()
-        return [u for name, rows in claimed for u in self._units(name, rows) if (name, u.unit_id) not in held]
+        units = self._database.write(work)
+        doors = {u.gate_id for u in units} - {NO_GATE}
+        return Claimed(units, self._database.write(lambda cursor: self.gates.passes(cursor, doors)) if doors else {})
 
     def commit(self, entries: Sequence[Entry]) -> list[Result]:
         """Commit a batch. After LedgerUnavailable, call again with the same batch: it is never written twice."""
@@ -237,17 +344,14 @@ class Session:
             return
         applied: list[Result] = []
 
-        def finish(cursor: Cursor) -> None:
+        def finish(cursor: Cursor, results: list[Result]) -> None:
+            applied[:] = results
             cursor.run(
                 "UPDATE worker SET commit_seq = :seq WHERE id = :worker", seq=self._seq + 1, worker=self.identity.id
             )
 
-        def work(cursor: Cursor) -> list[Result]:
-            applied[:] = self._committer.apply(cursor, entries, finish)
-            return list(applied)
-
         try:
-            results = self._committer.attempt(entries, work)
+            results = self._committer.attempt(entries, finish)
         except CommitUnknown:
             self._unknown = (self._seq + 1, list(applied))
             raise
@@ -308,58 +412,41 @@ class Session:
         """Park due units of machines that no running worker knows, and raise an alert; never discard them."""
         return self._database.write(lambda cursor: park_unknown(self._database, cursor))
 
-    def close_gate(self, gate_id: str, seconds: float, reason: str, *, alert: bool = False) -> None:
-        """Close a door for so long; an earlier, later-reaching closing stands. One that was open may raise an alert."""
+    def watch(self) -> list[Finding]:
+        """Look at what the ledger stands on, and raise an alert, once a day, for what fills up or holds it back."""
         database = self._database
-        postgres = database.dialect == "postgresql"
-        if postgres:
-            until, half = (f"{database.now_sql} + make_interval(secs => :{n})" for n in ("seconds", "half"))
-            later = f"greatest(COALESCE(closed_until, {until}), {until})"
-        else:
-            until, half = (f"strftime('%Y-%m-%dT%H:%M:%fZ', :now, :{n} || ' seconds')" for n in ("seconds", "half"))
-            later = f"max(COALESCE(closed_until, {until}), {until})"
-        sql = (
-            f"UPDATE gate SET closed_until = {later}, throttles = throttles + 1, closed_reason ="
-            f" CASE WHEN closed_until > {until} THEN closed_reason ELSE :reason END WHERE gate_id = :gate"
-        )
-        # The first of many that fail at once raises the alert: whoever comes next finds the door closed for as long.
-        open_sql = (
-            f"SELECT throttles FROM gate WHERE gate_id = :gate AND (closed_until IS NULL OR closed_until < {half})"
-        )
-        length = min(float(seconds), _LONGEST_CLOSING)
-        now = {"gate": gate_id, **database.bind_now()}
+        found = list(database.read(lambda cursor: list(surroundings(database, cursor))))
+        if found:
+            day = instant_text(self._clock.now())[:10]
+            rows = [
+                ["default", f"ledger.{f.check}:{f.subject}:{day}", f"ledger.{f.check}", _SEVERITIES[f.severity],
+                 json.dumps({"subject": f.subject, "reason": f.message}), None, None]
+                for f in found
+            ]  # fmt: skip
+            database.write(lambda cursor: insert_events(database, cursor, rows))
+        return found
 
-        def work(cursor: Cursor) -> None:
-            found = cursor.rows(open_sql + " FOR UPDATE" * postgres, half=length / 2, **now) if alert else []
-            cursor.run(sql, seconds=length, reason=reason, **now)
-            payload = json.dumps({"gate": gate_id, "reason": reason})
-            for (throttles,) in found:
-                key = f"gate.stopped:{gate_id}:{throttles}"
-                insert_events(database, cursor, [["default", key, "gate.stopped", "critical", payload, None, None]])
-
-        database.write(work)
-
-    def _units(self, name: str, rows: Sequence[Row]) -> list[Any]:
+    def _units(self, cursor: Cursor, name: str, rows: Sequence[Row]) -> list[Any]:
         decode = self._decoders[name]
         try:
             return [decode(row) for row in rows]
-        except (ValueError, ArithmeticError):
-            return [unit for row in rows if (unit := self._readable_unit(name, row)) is not None]
+        except UNREADABLE:
+            return [unit for row in rows if (unit := self._readable_unit(cursor, name, row)) is not None]
 
-    def _readable_unit(self, name: str, row: Row) -> Any:
+    def _readable_unit(self, cursor: Cursor, name: str, row: Row) -> Any:
         """The unit of a row; one that somebody's SQL made unreadable is parked, and the others go on."""
         try:
             return self._decoders[name](row)
-        except (ValueError, ArithmeticError) as error:
+        except UNREADABLE as error:
             values = dict(zip(self.machines[name].columns, row, strict=True))
-            stub = object.__new__(self.machines[name].unit)
-            stub.__dict__.update(unit_id=values["unit_id"], version=values["version"])
-            self.park(stub, f"a column cannot be read: {error}")  # type: ignore[arg-type]
+            reason = readable(f"a column cannot be read: {error}")
+            self._park(cursor, name, values["unit_id"], values["version"], reason)
             return None
 
     def _make_idle_sql(self) -> str:
         database = self._database
         dues = [statements.least_due_behind_open_gates(database, m) for m in self.served.values()] or ["NULL"]
+        waiting = " OR ".join(statements.anything_behind(database, m) for m in self.served.values()) or "false"
         if database.dialect == "postgresql":
             # GREATEST and LEAST ignore NULL on PostgreSQL.
             due = f"LEAST({', '.join(dues)})"
@@ -370,8 +457,16 @@ class Session:
         return (
             f"SELECT {database.now_sql}, {due},"
             f" (SELECT {lease} FROM worker WHERE reaped_at IS NULL AND id <> :worker),"
-            f" (SELECT min(closed_until) FROM gate WHERE closed_until > {database.now_sql})"
+            f" (SELECT min({_opens(database)}) FROM gate g WHERE held_by IS NULL AND NOT ({statements.is_open(database.now_sql)})"
+            f" AND ({waiting}))"
         )
+
+
+def _opens(database: Database) -> str:
+    """When a gate that nobody holds opens; it is closed for one reason or for both."""
+    if database.dialect == "postgresql":
+        return "GREATEST(closed_until, next_at)"
+    return "max(COALESCE(closed_until, next_at), COALESCE(next_at, closed_until))"
 
 
 def reap(database: Database, cursor: Cursor, me: str = "") -> int:
@@ -416,6 +511,7 @@ def reap(database: Database, cursor: Cursor, me: str = "") -> int:
                     json.dumps({"unit": f"{name}:{unit_id}", "reason": f"its step killed {crashes} workers in a row"}),
                     name,
                     unit_id,
+                    f"{name}:{unit_id}@{version}",
                 ]
                 for unit_id, version, crashes in parked
             ]

@@ -11,10 +11,11 @@ import contextlib
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from pysqlite3 import dbapi2 as driver
 
 from penstock.clock import Clock, instant_text
@@ -22,6 +23,7 @@ from penstock.errors import LedgerBroken, LedgerError, LedgerMismatch, LedgerRef
 from penstock.ledger.database import Dialect, Row
 
 T = TypeVar("T")
+_decode = msgspec.json.Decoder().decode
 
 _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "davfs", "gluster", "lustre", "rclone", "s3fs", "sshfs")
 _PRAGMAS = {
@@ -33,7 +35,7 @@ _PRAGMAS = {
     "mmap_size": 0,
     "journal_size_limit": 67_108_864,
     "wal_autocheckpoint": 4_000,
-    "cache_size": -65_536,
+    "cache_size": -32_768,
 }
 _CLOSE_SECONDS = 1.0
 _BROKEN = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
@@ -60,14 +62,29 @@ def network_filesystem(path: Path, mounts: str) -> str | None:
     return kind if kind.removeprefix("fuse.").startswith(_NETWORK) else None
 
 
+def _readable(raw: bytes) -> str:
+    return raw.decode(errors="replace")
+
+
 class SqliteCursor:
     """One transaction on the driver's own cursor."""
 
     def __init__(self, connection: Any) -> None:
+        self.connection: Any = connection
         self._cursor = connection.cursor()
 
     def rows(self, sql: str, **parameters: Any) -> list[Row]:
         return self._cursor.execute(sql, parameters).fetchall()  # type: ignore[no-any-return]
+
+    def gather(self, sql: str, **parameters: Any) -> list[Row]:
+        # The driver lets go of the interpreter's lock for every row and then waits for it, behind a busy event loop
+        # each time for as long as a turn. As one JSON text the rows come at once.
+        columns, source = sql.removeprefix("SELECT ").split(" FROM ", 1)
+        try:
+            whole = self._cursor.execute(f"SELECT json_group_array(json_array({columns})) FROM {source}", parameters)
+            return _decode(whole.fetchone()[0])  # type: ignore[no-any-return]
+        except (driver.Error, msgspec.DecodeError):
+            return self.rows(sql, **parameters)  # a value typed in by hand that JSON cannot carry
 
     def run(self, sql: str, **parameters: Any) -> int:
         return self._cursor.execute(sql, parameters).rowcount  # type: ignore[no-any-return]
@@ -92,9 +109,8 @@ class SqliteDatabase:
         self._clock = clock
         self._refuse_bad_place()
         self._writer_lock = threading.Lock()
-        self._reader_lock = threading.Lock()
         self._writer: Any = None
-        self._reader: Any = None
+        self._idle_readers: list[Any] = []
         self._flock: int | None = None
 
     def lease_value_sql(self, milliseconds: int) -> str:
@@ -108,6 +124,20 @@ class SqliteDatabase:
         }
 
     def write(self, work: Callable[[SqliteCursor], T]) -> T:
+        with self._writing() as connection:
+            return self._transaction(connection, "BEGIN IMMEDIATE", work)
+
+    def alter(self, work: Callable[[SqliteCursor], T]) -> T:
+        with self._writing() as connection:
+            connection.execute("PRAGMA foreign_keys = OFF")  # has no effect once a transaction has begun
+            try:
+                return self._transaction(connection, "BEGIN IMMEDIATE", work)
+            finally:
+                connection.execute("PRAGMA foreign_keys = ON")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """The writer's connection, while nobody else writes."""
         with self._writer_lock:
             if self._writer is None:
                 self._writer = self._connect(create=True)
@@ -115,19 +145,24 @@ class SqliteDatabase:
             assert self._flock is not None  # noqa: S101 - set together with the writer
             fcntl.flock(self._flock, fcntl.LOCK_EX)
             try:
-                return self._transaction(self._writer, "BEGIN IMMEDIATE", work)
+                yield self._writer
             finally:
                 fcntl.flock(self._flock, fcntl.LOCK_UN)
 
     def read(self, work: Callable[[SqliteCursor], T]) -> T:
-        with self._reader_lock:
-            if self._reader is None:
-                self._reader = self._connect(create=False)
-                self._reader.execute("PRAGMA query_only = ON")
-            return self._transaction(self._reader, "BEGIN", work)
+        # A connection for every read under way: a step's long one must not keep a worker from asking what is due.
+        try:
+            reader = self._idle_readers.pop()
+        except IndexError:
+            reader = self._connect(create=False)
+            reader.execute("PRAGMA query_only = ON")
+        try:
+            return self._transaction(reader, "BEGIN", work)
+        finally:
+            self._idle_readers.append(reader)
 
     def close(self) -> None:
-        # A thread that is stuck behind somebody's lock keeps its connection; the end of the process closes it.
+        # A thread that still reads, or waits behind somebody's lock, keeps its connection; the process's end closes it.
         if self._writer_lock.acquire(timeout=_CLOSE_SECONDS):
             with contextlib.ExitStack() as stack:
                 stack.callback(self._writer_lock.release)
@@ -136,10 +171,8 @@ class SqliteDatabase:
                 if self._flock is not None:
                     os.close(self._flock)
                 self._writer = self._flock = None
-        with self._reader_lock:
-            if self._reader is not None:
-                self._reader.close()
-            self._reader = None
+        while self._idle_readers:
+            self._idle_readers.pop().close()
 
     def _transaction(self, connection: Any, begin: str, work: Callable[[SqliteCursor], T]) -> T:
         try:
@@ -167,6 +200,8 @@ class SqliteDatabase:
         connection = None
         try:
             connection = driver.connect(str(self.path), isolation_level=None, check_same_thread=False)
+            # Text that is no UTF-8 can be typed in; it must not hide the rows beside it.
+            connection.text_factory = _readable
             self._prepare(connection)
         except BaseException as error:
             if connection is not None:

@@ -13,33 +13,30 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from penstock.ledger.columns import Document
 from penstock.ledger.database import Database
 from penstock.machine import Machine
 
-_PG = postgresql.dialect()  # type: ignore[no-untyped-call]
+POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
 _encode = msgspec.json.Encoder().encode
 TEXT = sa.Text()
+# A gate that is neither on a budget nor lately closed.
+_UNASKED = "NOT g.metered AND g.throttles = 0"
 SqlType = sa.types.TypeEngine[Any]
 
 
-def batch(database: Database, columns: Mapping[str, SqlType]) -> str:
+def batch(database: Database, columns: Mapping[str, SqlType], *, parameter: str = "batch") -> str:
     """The rows of the parameter `:batch` (made by `batch_text`), as `j`."""
     if database.dialect == "postgresql":
-        kinds = {f"n_{name}": kind for name, kind in columns.items()}
-        # A document travels as JSON text inside the JSON, so it is declared text and cast afterwards.
-        picks = ", ".join(f"CAST({n} AS jsonb) AS {n}" if isinstance(k, Document) else n for n, k in kinds.items())
-        shape = ", ".join(f"{n} {'text' if isinstance(k, Document) else k.compile(_PG)}" for n, k in kinds.items())
-        return f"(SELECT {picks} FROM json_to_recordset(CAST(:batch AS json)) AS r({shape})) AS j"
+        picks = ", ".join(
+            f"CAST(e ->> {i} AS {k.compile(POSTGRES)}) AS n_{name}" for i, (name, k) in enumerate(columns.items())
+        )
+        return f"(SELECT {picks} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS e) AS j"
     picks = ", ".join(f"value ->> {i} AS n_{name}" for i, name in enumerate(columns))
-    return f"(SELECT {picks} FROM json_each(:batch)) AS j"
+    return f"(SELECT {picks} FROM json_each(:{parameter})) AS j"
 
 
-def batch_text(database: Database, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows of plain values as the `:batch` parameter: objects for PostgreSQL, arrays for SQLite, each the faster there."""
-    if database.dialect == "postgresql":
-        keys = [f"n_{name}" for name in names]
-        return _encode([dict(zip(keys, row, strict=True)) for row in rows]).decode()
+def batch_text(_database: Database, _names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows of plain values as the `:batch` parameter, each in the order of the batch's columns."""
     return _encode(list(rows)).decode()
 
 
@@ -64,7 +61,10 @@ def _states(states: Iterable[str]) -> str:
 def update_units(
     database: Database, machine: Machine, table: sa.Table, changed: Sequence[str], *, keep_claim: bool
 ) -> str:
-    """Compare-and-set of units: id, version and status must match. Batch columns: see `commit.unit_row`."""
+    """Compare-and-set of units: id, version and status must match. Batch columns: see `entries.Change.row`.
+
+    The caller appends what it wants to know of those that matched.
+    """
     types: dict[str, SqlType] = {
         "unit_id": sa.Text(),
         "version": sa.BigInteger(),
@@ -96,10 +96,9 @@ def update_units(
             sets.append("claimed_by = NULL")
         if "crashes" not in changed:
             sets.append("crashes = 0")
-    returning = ", ".join(machine.column(c) for c in machine.columns) if keep_claim else "unit_id"
     return (
         f"UPDATE {machine.table} AS t SET {', '.join(sets)} FROM {batch(database, types)}"
-        f" WHERE t.unit_id = n_unit_id AND t.version = n_version AND t.status = n_was RETURNING {returning}"
+        " WHERE t.unit_id = n_unit_id AND t.version = n_version AND t.status = n_was"
     )
 
 
@@ -166,21 +165,42 @@ def wake_units(database: Database, machine: Machine) -> str:
     )
 
 
-def claim(database: Database, machine: Machine) -> str:
-    """Claim up to `:n` due units: a fair share from each open gate, gates in rotation after `:gate`, oldest first."""
+def is_open(now: str, gate: str = "g") -> str:
+    """The condition under which a gate lets anybody through."""
+    return (
+        f"{gate}.held_by IS NULL AND ({gate}.closed_until IS NULL OR {gate}.closed_until <= {now})"
+        f" AND ({gate}.next_at IS NULL OR {gate}.next_at <= {now})"
+    )
+
+
+def claim(database: Database, machine: Machine, *, metered: bool = False) -> tuple[str, ...]:
+    """Claim up to `:n` due units: a fair share from each open gate, gates in rotation after `:gate`, oldest first.
+
+    Gates with a budget, and those that have just been closed, are passed by: they are asked first, and then it is
+    `metered`, with the gates and the share of each in `:batch` (on SQLite one gate, `:gate`, and its share in `:n`).
+
+    On PostgreSQL it is one statement that returns the units. On SQLite the first picks their ids, as one JSON text, the
+    second changes them (`:ids`), and they are read by the third: rows that come one by one would each have to wait for
+    the interpreter's lock.
+    """
     due, table, now = machine.due, machine.table, database.now_sql
     free = f"{due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"
-    sets = ["claimed_by = :worker", "version = t.version + 1", *_on_claim(database, machine)]
-    # SQLite's RETURNING knows no alias, PostgreSQL's needs one beside the other row sources.
-    alias = "t." if database.dialect == "postgresql" else ""
-    returning = ", ".join(alias + machine.column(c) for c in machine.columns)
+    sets = ", ".join(["claimed_by = :worker", "version = t.version + 1", *_on_claim(database, machine)])
     if database.dialect == "postgresql":
-        doors, picked = _doors_postgres(table, due, free, now), _pick_postgres(table, due, free)
-        source = f"WITH {doors}, {picked} UPDATE {table} AS t SET {', '.join(sets)} FROM picked WHERE t.unit_id = picked.unit_id"
-    else:
-        doors, picked = _doors_sqlite(table, due, free), _pick_sqlite(table, due)
-        source = f"WITH {doors} UPDATE {table} AS t SET {', '.join(sets)} WHERE unit_id IN ({picked})"
-    return f"{source} RETURNING {returning}"
+        doors = _asked_doors(database, now) if metered else _doors_postgres(table, due, free, now)
+        picked = _pick_postgres(table, due, free, metered=metered)
+        returning = ", ".join(f"t.{machine.column(c)}" for c in machine.columns)
+        took = f"UPDATE {table} AS t SET {sets} FROM picked WHERE t.unit_id = picked.unit_id RETURNING {returning}"
+        return (f"WITH {doors}, {picked} {took}",)
+    columns = ", ".join(machine.column(c) for c in machine.columns)
+    mine = "unit_id IN (SELECT value FROM json_each(:ids))"
+    behind = _pick_behind(table, due, free)
+    pick = f"WITH {_doors_sqlite(table, due, free)} SELECT json_group_array(unit_id) FROM ({_pick_sqlite(table, due)})"
+    return (
+        f"SELECT json_group_array(unit_id) FROM ({behind})" if metered else pick,
+        f"UPDATE {table} AS t SET {sets} WHERE {mine}",
+        f"SELECT {columns} FROM {table} WHERE {mine}",
+    )
 
 
 def _on_claim(database: Database, machine: Machine) -> list[str]:
@@ -197,22 +217,31 @@ def _on_claim(database: Database, machine: Machine) -> list[str]:
     ]
 
 
+# The key-share lock on the worker's own row: a reaper, which wants FOR UPDATE, cannot free this worker's units between
+# this claim and its commit.
+_ME = "me AS MATERIALIZED (SELECT id FROM worker WHERE id = :worker AND reaped_at IS NULL FOR KEY SHARE)"
+
+
 def _doors_postgres(table: str, due: str, free: str, now: str) -> str:
-    # `me` holds a key-share lock on the worker's own row: a reaper, which wants FOR UPDATE, cannot free this
-    # worker's units between this claim and its commit. LIMIT 1 makes the planner ask gate by gate: an EXISTS it
-    # would turn round into one scan over all that is due.
-    return f"""moment AS MATERIALIZED (SELECT {now} AS now),
-me AS MATERIALIZED (SELECT id FROM worker WHERE id = :worker AND reaped_at IS NULL FOR KEY SHARE),
+    # LIMIT 1 makes the planner ask gate by gate: an EXISTS it would turn round into one scan over all that is due.
+    return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
 doors AS MATERIALIZED (SELECT g.gate_id FROM gate g CROSS JOIN LATERAL (
     SELECT FROM {table} d WHERE d.gate_id = g.gate_id AND d.{due} <= (SELECT now FROM moment) AND {free} LIMIT 1) AS waiting
-  WHERE EXISTS (SELECT 1 FROM me) AND (g.closed_until IS NULL OR g.closed_until <= (SELECT now FROM moment))
+  WHERE EXISTS (SELECT 1 FROM me) AND {is_open("(SELECT now FROM moment)")} AND {_UNASKED}
   ORDER BY (g.gate_id > :gate) DESC, g.gate_id)"""
 
 
-def _pick_postgres(table: str, due: str, free: str) -> str:
+def _asked_doors(database: Database, now: str) -> str:
+    source = batch(database, {"gate_id": TEXT, "share": sa.Integer()})
+    return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
+doors AS MATERIALIZED (SELECT n_gate_id AS gate_id, n_share AS share FROM {source} WHERE EXISTS (SELECT 1 FROM me))"""
+
+
+def _pick_postgres(table: str, due: str, free: str, *, metered: bool) -> str:
+    share = "doors.share" if metered else "(SELECT (:n + count(*) - 1) / greatest(count(*), 1) FROM doors)"
     return f"""picked AS MATERIALIZED (SELECT u.unit_id FROM doors CROSS JOIN LATERAL (
     SELECT unit_id FROM {table} c WHERE c.gate_id = doors.gate_id AND c.{due} <= (SELECT now FROM moment) AND {free}
-    ORDER BY c.{due}, c.unit_id LIMIT (SELECT (:n + count(*) - 1) / greatest(count(*), 1) FROM doors)
+    ORDER BY c.{due}, c.unit_id LIMIT {share}
     FOR NO KEY UPDATE SKIP LOCKED) u LIMIT :n)"""
 
 
@@ -224,7 +253,7 @@ def _doors_sqlite(table: str, due: str, free: str) -> str:
     )
     return f"""live AS MATERIALIZED (SELECT g.gate_id FROM gate g
   WHERE EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
-    AND (g.closed_until IS NULL OR g.closed_until <= :now) AND EXISTS (SELECT 1 {due_units})
+    AND {is_open(":now")} AND {_UNASKED} AND EXISTS (SELECT 1 {due_units})
   ORDER BY g.gate_id > :gate DESC, g.gate_id),
 doors AS MATERIALIZED (SELECT g.gate_id, COALESCE((SELECT k.{due} {last}), :now) AS last_due,
   COALESCE((SELECT k.unit_id {last}), char(1114111)) AS last_id FROM live g)"""
@@ -236,15 +265,30 @@ def _pick_sqlite(table: str, due: str) -> str:
       AND (c.{due}, c.unit_id) <= (doors.last_due, doors.last_id) LIMIT :n"""
 
 
+def _pick_behind(table: str, due: str, free: str) -> str:
+    return f"""SELECT unit_id FROM {table} INDEXED BY {table}_due
+    WHERE gate_id = :gate AND {due} <= :now AND {free}
+      AND EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
+    ORDER BY {due}, unit_id LIMIT :n"""
+
+
 def least_due_behind_open_gates(database: Database, machine: Machine) -> str:
     """The earliest schedule of the machine behind any open gate."""
+    return f"(SELECT min({_first_behind(database, machine)}) FROM gate g WHERE {is_open(database.now_sql)})"
+
+
+def anything_behind(database: Database, machine: Machine) -> str:
+    """The condition under which a unit of the machine waits, or will, behind the gate `g`."""
+    return f"{_first_behind(database, machine)} IS NOT NULL"
+
+
+def _first_behind(database: Database, machine: Machine) -> str:
     due, table = machine.due, machine.table
     hint = f" INDEXED BY {table}_due" if database.dialect == "sqlite" else ""
-    first = (
-        f"SELECT d.{due} FROM {table} d{hint} WHERE d.gate_id = g.gate_id AND d.{due} IS NOT NULL"
-        f" AND d.claimed_by IS NULL AND d.parked_at IS NULL ORDER BY d.{due} LIMIT 1"
+    return (
+        f"(SELECT d.{due} FROM {table} d{hint} WHERE d.gate_id = g.gate_id AND d.{due} IS NOT NULL"
+        f" AND d.claimed_by IS NULL AND d.parked_at IS NULL ORDER BY d.{due} LIMIT 1)"
     )
-    return f"(SELECT min(({first})) FROM gate g WHERE g.closed_until IS NULL OR g.closed_until <= {database.now_sql})"
 
 
 def release(database: Database, machine: Machine) -> str:

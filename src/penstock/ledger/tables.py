@@ -19,7 +19,6 @@ from penstock.ledger.columns import Document, Instant, column_specs, python_type
 from penstock.machine import Machine
 from penstock.unit import NO_GATE, field_types
 
-SCHEMA_VERSION = 1
 _LONGEST = 63
 # No column may need quotes, in either database: the kernel's statements write names as they are.
 _SQLITE_RESERVED = (
@@ -27,6 +26,9 @@ _SQLITE_RESERVED = (
     *("set", "transaction", "update", "values"),
 )
 _RESERVED = RESERVED_WORDS.union(_SQLITE_RESERVED)
+# PostgreSQL keeps infinite moments and years that Python does not know: whoever reads one would fail.
+_KNOWN_INSTANT = "{0} >= '0001-01-01 UTC' AND {0} < '10000-01-01 UTC'"
+_KNOWN_DAY = "{0} >= '0001-01-01' AND {0} < '10000-01-01'"
 kernel = sa.MetaData()
 
 _HOT: dict[str, Any] = {"postgresql_with": {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.02}}
@@ -50,19 +52,60 @@ machine_definition = sa.Table(
     sa.Column("installed_at", Instant, nullable=False),
 )
 
+
+def _instant_check(column: str) -> list[sa.CheckConstraint]:
+    """The column of a kernel table holds an instant that Python knows, in the form that sorts."""
+    name, table_column = f"{column}_is_instant", column.split("_", 1)[1]
+    return [
+        sa.CheckConstraint(_KNOWN_INSTANT.format(table_column), name=name).ddl_if(dialect="postgresql"),
+        sa.CheckConstraint(
+            f"{table_column} IS NULL OR {table_column} IS strftime('%Y-%m-%dT%H\\:%M\\:%fZ', {table_column})", name=name
+        ).ddl_if(dialect="sqlite"),
+    ]
+
+
 gate = sa.Table(
     "gate",
     kernel,
     sa.Column("gate_id", sa.Text, primary_key=True),
+    # The provider asked for quiet, or the breaker is open; NULL: it did not.
     sa.Column("closed_until", Instant),
     sa.Column("closed_reason", sa.Text),
+    # How often it was closed since it last let a call through, each time under another epoch.
     sa.Column("throttles", sa.Integer, nullable=False, server_default="0"),
-    sa.CheckConstraint(f"gate_id <> '{NO_GATE}' OR closed_until IS NULL", name="gate_none_is_open"),
-    sa.CheckConstraint("isfinite(closed_until)", name="gate_closed_until_is_instant").ddl_if(dialect="postgresql"),
+    sa.Column("epoch", sa.BigInteger, nullable=False, server_default="0"),
+    # Its budget is spent, or its probe is out, until then.
+    sa.Column("next_at", Instant),
+    sa.Column("metered", sa.Boolean(create_constraint=False), nullable=False, server_default=sa.false()),
+    sa.Column("max_in_flight", sa.Integer),
+    # Held by somebody (`operator:anna`) or by a fatal error (`fatal`), for as long as it takes.
+    sa.Column("held_by", sa.Text),
+    sa.Column("held_reason", sa.Text),
+    sa.Column("held_at", Instant),
+    sa.Column("held_config", sa.Text),
     sa.CheckConstraint(
-        "closed_until IS NULL OR closed_until IS strftime('%Y-%m-%dT%H\\:%M\\:%fZ', closed_until)",
-        name="gate_closed_until_is_instant",
-    ).ddl_if(dialect="sqlite"),
+        f"gate_id <> '{NO_GATE}' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered"
+        " AND throttles = 0)",
+        name="gate_none_is_open",
+    ),
+    *_instant_check("gate_closed_until"),
+    *_instant_check("gate_next_at"),
+)
+
+gate_limit = sa.Table(
+    "gate_limit",
+    kernel,
+    sa.Column("gate_id", sa.Text, sa.ForeignKey(gate.c.gate_id), primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("rate", sa.Double, nullable=False),
+    sa.Column("burst", sa.Double, nullable=False),
+    sa.Column("cost", sa.Double, nullable=False),
+    # As many were there at `filled_at`; what has come since follows from the rate. Below zero it is a debt.
+    sa.Column("tokens", sa.Double, nullable=False),
+    sa.Column("filled_at", Instant, nullable=False),
+    sa.CheckConstraint("rate > 0 AND burst >= cost AND cost > 0", name="gate_limit_is_possible"),
+    *_instant_check("limit_filled_at"),
+    sqlite_with_rowid=False,
 )
 
 
@@ -157,11 +200,44 @@ event_log = sa.Table(
     sa.Column("payload", Document, nullable=False),
     sa.Column("machine", sa.Text),
     sa.Column("unit_id", sa.Text),
+    # machine:unit_id@version of the change that wrote it; the version is that of its row in the history.
+    sa.Column("correlation_id", sa.Text),
     sa.Column("created_at", Instant, nullable=False),
     sa.CheckConstraint("severity IN ('info', 'warning', 'critical')", name="event_log_severity"),
     sqlite_with_rowid=False,
 )
 sa.Index("event_log_created", event_log.c.created_at)
+
+# Who wants which events; `*` is any. A trigger of event_log reads it: see `outbox`.
+subscription = sa.Table(
+    "subscription",
+    kernel,
+    sa.Column("subscriber", sa.Text, primary_key=True),
+    sa.Column("event_type", sa.Text, primary_key=True),
+    sa.Column("severity", sa.Text, primary_key=True),
+    sa.Column("since", Instant, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Every batch of staged rows that is not yet swept: see `stage`.
+stage = sa.Table(
+    "stage",
+    kernel,
+    sa.Column("stage_id", sa.Text, primary_key=True),
+    sa.Column("machine", sa.Text, nullable=False),
+    sa.Column("unit_id", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("claimed_by", sa.Text, nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.Column("row_count", sa.BigInteger, nullable=False),
+    sa.Column("chunks", sa.Integer, nullable=False),
+    sa.Column("opened_at", Instant, nullable=False),
+    sa.Column("sealed_at", Instant),
+    sa.Column("loose_at", Instant),
+    sqlite_with_rowid=False,
+    **_HOT,
+)
+sa.Index("stage_of_table", stage.c.table_name, stage.c.stage_id)
 
 
 def kernel_tables(dialect: str) -> list[sa.Table]:
@@ -239,6 +315,9 @@ def _short(name: str) -> str:
 
 _DIGIT = "[0-9]"
 _GLOB_DAY = f"{_DIGIT * 4}-{_DIGIT * 2}-{_DIGIT * 2}"
+# SQLite makes the 2nd of March of a 30th of February, and nothing of a 13th month.
+_IN_CALENDAR = "strftime('%d', {0}) IS substr({0}, 9, 2) AND {0} > '0001'"
+_ON_CLOCK = "substr({0}, 12, 2) < '24'"
 _GLOB_INSTANT = f"{_GLOB_DAY}T{_DIGIT * 2}:{_DIGIT * 2}:{_DIGIT * 2}.{_DIGIT * 3}Z"
 
 
@@ -246,16 +325,16 @@ def _value_checks(machine: Machine, dialect: str) -> dict[str, str]:
     """What a column's type does not say by itself.
 
     SQLite has no type for instants, dates and documents; a value in another form would sort wrongly and could not be
-    read. PostgreSQL has instants that are infinite, which Python has not.
+    read. PostgreSQL has instants and dates that Python has not.
     """
     forms: dict[type, tuple[str, str]] = {
-        datetime: ("instant", f"{{0}} IS NULL OR {{0}} GLOB '{_GLOB_INSTANT}'"),
-        date: ("date", f"{{0}} IS NULL OR {{0}} GLOB '{_GLOB_DAY}'"),
+        datetime: ("instant", f"{{0}} IS NULL OR {{0}} GLOB '{_GLOB_INSTANT}' AND {_IN_CALENDAR} AND {_ON_CLOCK}"),
+        date: ("date", f"{{0}} IS NULL OR {{0}} GLOB '{_GLOB_DAY}' AND {_IN_CALENDAR}"),
         dict: ("document", "{0} IS NULL OR json_valid({0})"),
         list: ("document", "{0} IS NULL OR json_valid({0})"),
     }
     if dialect == "postgresql":
-        forms = {datetime: ("instant", "isfinite({0})"), date: ("date", "isfinite({0})")}
+        forms = {datetime: ("instant", _KNOWN_INSTANT), date: ("date", _KNOWN_DAY)}
     checks = {}
     for name, annotation in field_types(machine.unit).items():
         if (form := forms.get(python_type(annotation)[0])) is not None:
@@ -290,6 +369,8 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
         sa.Index(f"{machine.table}_parent", *(table.c[n] for n in machine.parent.by), table.c.status)
     elif machine.parent:
         sa.Index(f"{machine.table}_parent", *(table.c[n] for n in machine.parent.by))
+    for name, columns in machine.indexes.items():
+        sa.Index(_short(f"{machine.table}_{name}"), *(table.c[machine.column(n)] for n in columns))
     if not machine.driven:
         return
     free = f"{machine.due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"
@@ -304,4 +385,5 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
     parked = sa.text("parked_at IS NOT NULL")
     sa.Index(f"{machine.table}_parked", table.c.parked_at, postgresql_where=parked, sqlite_where=parked)
     held = sa.text("claimed_by IS NOT NULL")
-    sa.Index(f"{machine.table}_claimed", table.c.claimed_by, postgresql_where=held, sqlite_where=held)
+    # With the gate, because places behind a gate are counted by it.
+    sa.Index(f"{machine.table}_claimed", table.c.claimed_by, table.c.gate_id, postgresql_where=held, sqlite_where=held)

@@ -13,7 +13,7 @@ CLOCK = "date_trunc('milliseconds', clock_timestamp())"
 _LOG = "INSERT INTO transition_log (machine, unit_id, from_status, to_status, actor, reason, version, at, data)"
 # The planner guesses a transition table's size once and keeps the plan: a nested loop over a batch of a thousand would be
 # a million comparisons. search_path is fixed (by create_triggers), so that nobody's table stands in for ours.
-_FUNCTION = "LANGUAGE plpgsql SET enable_nestloop = off SET enable_hashjoin = on SET search_path FROM CURRENT"
+FUNCTION = "LANGUAGE plpgsql SET enable_nestloop = off SET enable_hashjoin = on SET search_path FROM CURRENT"
 
 
 def kernel_functions() -> dict[str, str]:
@@ -118,7 +118,7 @@ def machine_triggers(machine: Machine) -> dict[str, tuple[str, str]]:
 
 
 def _function(name: str, body: str) -> str:
-    return f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger {_FUNCTION} AS $body${body}$body$"
+    return f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger {FUNCTION} AS $body${body}$body$"
 
 
 def _raise(text: str) -> str:

@@ -1,43 +1,102 @@
-"""What a program brings to a ledger: its machines, its data tables, and how to make its flows."""
+"""What a program brings to a ledger: its machines, its data tables, its jobs, and how to make its flows."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Table
 
+from penstock.config import SETTINGS, Config
 from penstock.errors import UsageError
+from penstock.ledger.prune import DEFAULT_AGES
+from penstock.ledger.stage import Staged
 from penstock.machine import Machine
-from penstock.runtime.stepper import AnyFlow
+from penstock.runtime import jobs, outbox, schedule
+from penstock.runtime.outbox import Subscriber
+from penstock.runtime.schedule import Job, Schedule
+from penstock.runtime.stepping import AnyFlow
+from penstock.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """`flows()` is called when a worker starts; machines and tables are known without it."""
+    """`flows()` is called when a worker starts; machines, tables, jobs and settings are known without it.
+
+    A program with settings of its own declares them, and is given all that is in force: `configured(config)` then takes
+    the place of `flows()`.
+    """
 
     machines: Sequence[Machine]
-    flows: Callable[[], Sequence[AnyFlow]]
+    flows: Callable[[], Sequence[AnyFlow]] = tuple
     data_tables: Sequence[Table[Any]] = ()
+    #: Name to the SELECT that it stands for, in the order of creation; made anew with the ledger's triggers.
+    views: Mapping[str, str] = field(default_factory=dict)
+    #: The program's own track of revisions, as package:folder.
+    migrations: str | None = None
+    #: The staged tables, for the job that sweeps them.
+    staged: Sequence[Staged] = ()
+    #: Who wants which events; with any, the program serves the outbox too.
+    subscribers: Sequence[Subscriber] = ()
+    configured: Callable[[Config], Sequence[AnyFlow]] | None = None
+    settings: Sequence[Setting] = ()
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    #: Jobs that want the settings in force: how each is made of them.
+    configured_jobs: Mapping[str, Callable[[Config], Job]] = field(default_factory=dict)
+
+    #: Schedules that the program needs; the configuration may have others of these names instead.
+    schedules: Sequence[Schedule] = ()
+
+    def all_jobs(self, config: Config | None = None) -> dict[str, Job]:
+        """What a schedule may name: the kernel's jobs and the program's."""
+        wanted = self.configured_jobs.items()
+        made = {name: jobs.unconfigured if config is None else make(config) for name, make in wanted}
+        return {**jobs.kernel_jobs(config, self.staged), **self.jobs, **made}
+
+    def prunable(self) -> list[str]:
+        """What `[prune]` may name."""
+        return [*DEFAULT_AGES, *(machine.name for machine in self.machines)]
+
+    def make_flows(self, config: Config) -> list[AnyFlow]:
+        """The program's flows and the one that runs its schedules. Raises UsageError for what cannot be configured."""
+        own = self.flows() if self.configured is None else self.configured(config)
+        deliveries = [outbox.Deliveries(self.subscribers)] if self.subscribers else []
+        return [*own, *deliveries, schedule.Schedules(self.all_jobs(config))]
 
 
 def load_app(path: str) -> App:
-    """The App at `module:attribute`. Raises UsageError that says what is wrong with the path."""
+    """The App at `module:attribute`, with the kernel's own machines. Raises UsageError that says what is wrong."""
     module, colon, attribute = path.partition(":")
     if not colon or not module or not attribute:
         msg = f"{path!r} does not name an app; write module:attribute, for example penstock.examples.invoices:app"
         raise UsageError(msg)
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        msg = f"cannot import {module!r}: {error}"
-        raise UsageError(msg) from error
     except AttributeError:
-        msg = f"module {module!r} has no {attribute!r}"
+        msg = f"module {module!r} has no {attribute!r}; --app, PENSTOCK_APP or the configuration name the program"
         raise UsageError(msg) from None
+    except Exception as error:  # whatever a program's module does when it is imported
+        msg = f"cannot import {module!r}: {type(error).__name__}: {error}"
+        raise UsageError(msg) from error
     if not isinstance(found, App):
         msg = f"{path} is a {type(found).__name__}, not a penstock App"
         raise UsageError(msg)
-    return found
+    _refuse_clashes(path, found)
+    kernel = [schedule.machine, *([outbox.Deliveries.machine] if found.subscribers else ())]
+    return dataclasses.replace(found, machines=[*found.machines, *kernel])
+
+
+def _refuse_clashes(path: str, app: App) -> None:
+    """A program adds to the kernel's names and never replaces them."""
+    ours = {schedule.machine.name, outbox.Deliveries.machine.name}
+    clashes = [
+        *(f"a machine {m.name!r}" for m in app.machines if m.name in ours),
+        *(f"a setting {s.key!r}" for s in app.settings if s.key in {k.key for k in SETTINGS}),
+        *(f"a job {name!r}" for name in (*app.jobs, *app.configured_jobs) if name in jobs.kernel_jobs()),
+    ]
+    if clashes:
+        msg = f"{path} brings {', '.join(clashes)} of its own; that is the kernel's, choose another name"
+        raise UsageError(msg)

@@ -63,11 +63,13 @@ class GroupCommitter:
         rows = 0
         while self._queue and len(batch) < MAX_BATCH and rows < MAX_BATCH_ROWS:
             entry, done = self._queue.popleft()
-            rows += 1 + len(entry.births) + sum(len(w.rows) for w in entry.writes)
+            rows += 1 + len(entry.births)
+            if entry.writes:
+                rows += sum(len(w.rows) for w in entry.writes)
             batch.append((entry, done))
         results = await self._until_answered([entry for entry, _ in batch])
         for (entry, done), result in zip(batch, results, strict=True):
-            if isinstance(result, Busy):
+            if type(result) is Busy:
                 log.warning("commit.busy", unit=entry.change.unit_id, error=str(result.error))
                 self._waiting += 1
                 asyncio.get_running_loop().call_later(_BUSY_SECONDS, self._again, entry, done)

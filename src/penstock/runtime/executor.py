@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
@@ -37,6 +37,17 @@ class ThreadExecutor:
     def close(self) -> None:
         # A thread that waits for somebody's lock may wait for long: the program's end does not depend on it.
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work comes to; None as soon as `stop` is set, however long a thread of it waits for somebody's lock."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
 
 
 class InlineExecutor:

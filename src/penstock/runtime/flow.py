@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from penstock.clock import Rng
+from penstock.errors import StepError
+from penstock.ledger.stage import Staged, StageWriter
 from penstock.machine import Machine
 from penstock.outcome import Decision, Outcome
+from penstock.runtime.stage import Stage
 from penstock.unit import NO_GATE, Unit
 
 if TYPE_CHECKING:
+    from penstock.ledger.budget import Pass
     from penstock.ledger.ledger import Ledger
+    from penstock.runtime.doors import Doors
     from penstock.runtime.executor import Executor
 
 U = TypeVar("U", bound=Unit)
@@ -32,14 +38,16 @@ class Door:
     """Which gate the unit's next step goes through, and at what cost."""
 
     gate_id: str = NO_GATE
-    cost: int = 1
+    #: So many times the cost of a usual call, in every limit of the gate.
+    cost: float = 1
 
 
 class Io:
     """What a step may touch besides its connector: the time, chance, and reads of the ledger."""
 
-    def __init__(self, ledger: Ledger, executor: Executor, now: Callable[[], datetime], rng: Rng) -> None:
+    def __init__(self, ledger: Ledger, executor: Executor, now: Callable[[], datetime], rng: Rng, doors: Doors) -> None:
         self._ledger = ledger
+        self._doors = doors
         self._executor = executor
         self.now = now
         self.rng = rng
@@ -47,6 +55,27 @@ class Io:
     async def read(self, work: Callable[[Ledger], T]) -> T:
         """Read the ledger off the event loop."""
         return await self._executor.run(work, self._ledger)
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        """Run something that blocks, off the event loop: a write to a disk, a long computation."""
+        return await self._executor.run(work, *args)
+
+    def door(self, gate_id: str) -> AbstractAsyncContextManager[Pass]:
+        """The door of a later call of the step: `async with io.door("shop/acme/download"): …`.
+
+        Where it is closed, the unit waits until it opens and the step begins anew.
+        """
+        assert self._doors is not None  # noqa: S101 - every worker brings them
+        return self._doors.through(gate_id)
+
+    async def learn(self, gate_id: str, limit: str, *, left: float | None = None, rate: float | None = None) -> None:
+        """What a response says of a limit: how much is left, how fast it refills. It may only lower ours."""
+        assert self._doors is not None  # noqa: S101 - every worker brings them
+        await self._doors.learn(gate_id, limit, left=left, rate=rate)
+
+    def stage(self, unit: Unit, staged: Staged) -> Stage:
+        """A batch of rows for the claimed unit, of any number: `async with io.stage(unit, staged) as stage: …`."""
+        return Stage(StageWriter(self._ledger.database, staged, unit, self.rng.token()), self._executor, self.rng)
 
 
 class Flow(ABC, Generic[U, S, Seen]):
@@ -88,6 +117,13 @@ class Flow(ABC, Generic[U, S, Seen]):
     ) -> Sequence[Outcome[U]]:
         """Act on siblings with one call; one outcome each, in their order."""
         return [await self.act(what, unit, found, io) for unit, found in zip(units, seen, strict=True)]
+
+    def failed(self, unit: U, error: StepError, now: datetime, rng: Rng) -> Outcome[U] | None:  # noqa: ARG002
+        """What becomes of a failed call where the machine's `on_error` is not enough; None leaves it to that.
+
+        Not asked for `Throttled` and `Fatal`: those are the gate's affair.
+        """
+        return None
 
     async def start(self) -> None:
         """Open what the flow needs while a worker runs."""

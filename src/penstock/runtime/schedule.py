@@ -7,13 +7,16 @@ is told by an alert and tried again at the next tick; it never stops ticking.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from penstock.cadence import Cadence, Window, parse_span, parse_time, parse_zone
+from penstock.cadence import Cadence
+from penstock.config import Config
 from penstock.errors import IllegalMove, UsageError
 from penstock.ledger.columns import readable
 from penstock.ledger.ledger import Ledger
@@ -46,6 +49,7 @@ class Schedule(Unit):
     time_zone: str = "UTC"
     hours: str | None = None
     jitter: str | None = None
+    settings: dict[str, Any] | None = None
     settings_version: str = ""
     last_tick_at: datetime | None = None
     last_error: str | None = None
@@ -68,20 +72,12 @@ machine = Machine(
 
 def cadence_of(schedule: Schedule) -> Cadence:
     """The schedule's cadence. Raises UsageError that says which part cannot be read."""
-    zone = parse_zone(schedule.time_zone)
-    window = None
-    if schedule.hours is not None:
-        start, dash, end = schedule.hours.partition("-")
-        if not dash:
-            msg = f"{schedule.hours!r} is not a window; write two times of day, for example 03:00-06:00"
-            raise UsageError(msg)
-        window = Window(parse_time(start), parse_time(end), zone)
-    return Cadence(
-        every=parse_span(schedule.every) if schedule.every else None,
-        at=[parse_time(t) for t in schedule.at or ()],
-        zone=zone,
-        window=window,
-        jitter=parse_span(schedule.jitter) if schedule.jitter else timedelta(),
+    return Cadence.parse(
+        every=schedule.every,
+        at=schedule.at,
+        time_zone=schedule.time_zone,
+        hours=schedule.hours,
+        jitter=schedule.jitter,
     )
 
 
@@ -182,7 +178,19 @@ def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict
     return counts
 
 
-_SPEC = ("job", "every", "at", "time_zone", "hours", "jitter", "settings_version")
+_SPEC = ("job", "every", "at", "time_zone", "hours", "jitter", "settings", "settings_version")
+
+
+def wanted_by(config: Config, usual: Sequence[Schedule] = ()) -> list[Schedule]:
+    """The schedules that a configuration asks for; each carries the version of its own settings alone.
+
+    The program's `usual` ones are wanted too, each unless the configuration has one of that name.
+    """
+    found = [s for s in usual if s.name not in config.section("schedules")]
+    for name, spec in sorted(config.section("schedules").items()):
+        version = hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        found.append(Schedule(name=name, settings_version=version, **spec))
+    return found
 
 
 def _bring_up_to_date(ledger: Ledger, old: Schedule | None, new: Schedule, who: str) -> bool:

@@ -1,72 +1,33 @@
-"""Stepping claimed units: decide, look, act, and hand the outcome to the committer.
-
-The stepper owns every unit the worker holds, from its claim to its commit.
-"""
+"""Holding claimed units and running their steps, from claim to commit."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
-import math
+import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from datetime import timedelta
 from typing import Any
 
 import structlog
 
-from penstock.clock import Clock
-from penstock.errors import BrokenFlow, Fatal, InDoubt, LedgerError, LedgerUnavailable, Rejected, Throttled
-from penstock.ledger.columns import readable
-from penstock.ledger.commit import AlsoMissed, Lost, Refused, Result, Won
-from penstock.ledger.entries import Entry, Preparer
-from penstock.ledger.session import CRASH_LIMIT, Session
-from penstock.outcome import Act, Look, Outcome, Wait
-from penstock.runtime.committer import GroupCommitter
-from penstock.runtime.executor import Executor
-from penstock.runtime.flow import Flow, Io
-from penstock.runtime.steps import crashed, failed, spent, throttle, where
-from penstock.unit import NO_GATE, Unit, replace
+from penstock.errors import BrokenFlow, InDoubt, LedgerUnavailable
+from penstock.ledger.budget import HORIZON
+from penstock.ledger.session import CRASH_LIMIT, Claimed
+from penstock.outcome import Outcome
+from penstock.runtime.stepping import Held, Parts, Stepping
+from penstock.runtime.steps import where
+from penstock.unit import Unit, replace
 
 log = structlog.get_logger()
-AnyFlow = Flow[Any, Any, Any]
-_MAX_TURNS = 100
-_ENDLESS = f"decide took more than {_MAX_TURNS} turns over one claim"
 _TURN_SECONDS = 0.01
 _LAST_CHANCE = CRASH_LIMIT - 1
 _SUSPECT_SPACING = timedelta(seconds=1)
-_FATAL_SECONDS = 10 * 365 * 86_400.0
 
 
-@dataclass(slots=True)
-class Counts:
-    """What the worker did since it started."""
-
-    claimed: int = 0
-    committed: int = 0
-    lost: int = 0
-    refused: int = 0
-    failed: int = 0
-    reaped: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A claimed unit; `begun` once its step may have had an effect outside."""
-
-    unit: Unit
-    flow: AnyFlow
-    begun: bool = False
-    task: asyncio.Task[None] | None = None
-    started: float = math.inf
-    overdue: bool = False
-    displaced: bool = False
-
-
-class Stepper:
-    """Runs at most `concurrency` steps at once.
+class Stepper(Stepping):
+    """Owns every unit the worker holds, and runs at most `concurrency` steps at once.
 
     `freed(seconds)` tells the worker that a unit was settled, and in how many seconds the commit made something due
     (None: nothing).
@@ -74,48 +35,42 @@ class Stepper:
 
     def __init__(
         self,
+        parts: Parts,
         *,
-        session: Session,
-        committer: GroupCommitter,
-        preparer: Preparer,
-        executor: Executor,
-        flows: dict[str, AnyFlow],
-        io: Io,
-        clock: Clock,
-        counts: Counts,
         concurrency: int,
         freed: Callable[[float | None], None],
         leased: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._session = session
-        self._committer = committer
-        self._preparer = preparer
-        self._executor = executor
-        self._flows = flows
-        self._io = io
-        self._clock = clock
-        self.counts = counts
+        super().__init__(parts)
         self._concurrency = concurrency
         self._freed = freed
         self._leased = leased
-        self._names = {f.machine.unit: n for n, f in flows.items()}
-        self._doors = {f for f in flows.values() if type(f).door is not Flow.door}
+        self._names = {f.machine.unit: n for n, f in parts.flows.items()}
         self.held: dict[tuple[str, str], Held] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self._ready: deque[Held | list[Held]] = deque()
-        self._interrupted: list[Held] = []
         self._running = 0
         self._spawning = False
         self._halted = False
 
-    def take(self, units: Sequence[Unit]) -> None:
+    def starts(self, rate: float) -> int:
+        """How many calls could leave before a place in a budget is good no longer, at so many steps a second.
+
+        They go before what waits here already; but where something does, half of what becomes free is left to it.
+        """
+        ahead = sum(1 for _ in itertools.takewhile(_has_place, self._ready))
+        free = self._concurrency - self._running - ahead + int(rate * HORIZON / 2)
+        return max(0, free if ahead == len(self._ready) else (free + 1) // 2)
+
+    def take(self, claimed: Claimed) -> None:
         """Start work on freshly claimed units; siblings (see `Flow.batch_by`) step together."""
+        singles: list[Held] = []
         groups: dict[Any, list[Held]] = {}
         suspects: list[Held] = []
-        for unit in units:
+        for unit in claimed.units:
             name = self._names[type(unit)]
-            flow = self._flows[name]
-            held = Held(unit, flow)
+            flow = self._parts.flows[name]
+            held = Held(unit, flow, given=claimed.passes.get(unit.gate_id), taken=claimed.at)
             displaced = self.held.get((name, unit.unit_id))
             if displaced is not None:
                 # Taken from us and claimed anew: the older claim's step, begun or not, has lost its unit.
@@ -123,18 +78,36 @@ class Stepper:
                 if displaced.task is not None:
                     displaced.task.cancel()
             self.held[name, unit.unit_id] = held
-            if flow in self._doors and not self._at_its_door(held):
+            if flow in self._with_door and not self._at_its_door(held):
                 continue
             if unit.crashes >= _LAST_CHANCE:
                 suspects.append(held)
             elif flow.batch_by is None:
-                self._ready.append(held)
+                singles.append(held)
             else:
                 groups.setdefault((name, getattr(unit, flow.batch_by)), []).append(held)
-        self._ready.extend(groups.values())
+        fresh: list[Held | list[Held]] = [*singles, *groups.values()]
+        if claimed.passes:
+            self._ready.extendleft(reversed([item for item in fresh if _has_place(item)]))
+            self._ready.extend(item for item in fresh if not _has_place(item))
+            self._charge([[held] for held in singles if held.given is not None], groups.values())
+        else:
+            self._ready.extend(fresh)
         if suspects:
             self._isolate(suspects)
         self._spawn()
+
+    def _charge(self, *items: Iterable[list[Held]]) -> None:
+        """Take what calls cost beyond the place that each claim took; siblings make one call together."""
+        owed: dict[str, float] = {}
+        for group in itertools.chain(*items):
+            given, flow = group[0].given, group[0].flow
+            if given is not None and _has_place(group):
+                cost = flow.door(group[0].unit).cost
+                owed[given.gate_id] = owed.get(given.gate_id, 0.0) + cost - len(group)
+        for gate, times in owed.items():
+            if times:
+                self._doors.charge(gate, times)
 
     def _at_its_door(self, held: Held) -> bool:
         """Whether the unit came through the gate that its step needs; if not, it is put there and claimed again."""
@@ -165,17 +138,21 @@ class Stepper:
             reason = f"waits to be stepped alone: it was in {held.unit.crashes} steps that did not end"
             self._submit(held, Outcome(held.unit, after, reason, uncharged=True))
 
-    def unstarted(self, gates: Collection[str] | None = None) -> list[Unit]:
-        """Take back the units whose step has not started, all or those behind some gates; the caller releases them."""
+    def unstarted(self) -> list[Unit]:
+        """Take back the units whose step has not started; the caller releases them."""
+        taken = self._take_back(lambda _: True)
+        for held in taken:
+            self._forget(held)
+        return [h.unit for h in taken]
+
+    def _take_back(self, which: Callable[[Held], bool]) -> list[Held]:
         waiting = [h for item in self._ready for h in ([item] if isinstance(item, Held) else item)]
-        taken = [h for h in waiting if gates is None or h.unit.gate_id in gates]
+        taken = [h for h in waiting if which(h)]
         if taken:
             gone = set(taken)
             rest = [item if isinstance(item, Held) else [h for h in item if h not in gone] for item in self._ready]
             self._ready = deque(i for i in rest if (i not in gone if isinstance(i, Held) else i))
-        for held in taken:
-            self._forget(held)
-        return [h.unit for h in taken]
+        return taken
 
     def cancel_overdue(self) -> None:
         """Cancel the steps that ran past their flow's deadline; they end in doubt."""
@@ -192,9 +169,9 @@ class Stepper:
             for task in self.tasks:
                 task.cancel()
 
-    def interrupted(self) -> list[Unit]:
-        """What `halt` interrupted. The caller releases it, and then calls `resume`."""
-        return [h.unit for h in self._interrupted]
+    def interrupted(self) -> list[tuple[Unit, bool]]:
+        """What `halt` interrupted, and whether its step had started. The caller releases it, then calls `resume`."""
+        return [(h.unit, not h.fresh) for h in self._interrupted]
 
     def resume(self) -> None:
         """The lease holds after all: go on.
@@ -228,6 +205,11 @@ class Stepper:
                     self._halt_unless_leased()
                     continue
                 item = self._ready.popleft()
+                first = item if type(item) is Held else item[0]  # type: ignore[index]
+                if first.given is not None and _late(first, now):
+                    self._ready.appendleft(item)
+                    await self._release(self._take_back(functools.partial(_late, now=now)))
+                    continue
                 if self._ready and not self._spawning:
                     self._spawn()
                 await self._run(item, task, now)
@@ -242,13 +224,12 @@ class Stepper:
 
     async def _run(self, item: Held | list[Held], task: asyncio.Task[None] | None, now: float) -> None:
         """One step of one unit, or of siblings; those that were claimed anew meanwhile are left to their new claim."""
-        group = [h for h in ([item] if isinstance(item, Held) else item) if not h.displaced]
+        group = [h for h in ((item,) if type(item) is Held else item) if not h.displaced]  # type: ignore[union-attr]
         for held in group:
-            held.task, held.started = task, now
+            held.task, held.started, held.fresh = task, now, False
         try:
-            if isinstance(item, Held):
-                if group:
-                    await self._step(item)
+            if group and type(item) is Held:
+                await self._step(item)
             elif group:
                 await self._step_together(group)
         except asyncio.CancelledError:
@@ -261,13 +242,18 @@ class Stepper:
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
         log.error("step.lost", units=[h.unit.unit_id for h in group], error=repr(error), at=where(error))
         mine = [h for h in group if self.held.get((h.flow.machine.name, h.unit.unit_id)) is h and h.task is not None]
+        # Given back at its last chance, it would come again at once, and again.
+        hopeless = [h for h in mine if h.unit.crashes >= _LAST_CHANCE]
+        others = [h for h in mine if h not in hopeless]
+        for held in hopeless:
+            self._aside(held, error)
         try:
-            await self._executor.run(self._session.release, [(h.unit, True) for h in mine])
+            await self._executor.run(self._session.release, [(h.unit, True) for h in others])
         except LedgerUnavailable as away:
             log.warning("ledger.away", error=str(away))
-            self._interrupted += mine  # released when the lease is renewed
+            self._interrupted += others  # released when the lease is renewed
             return
-        for held in mine:
+        for held in others:
             self._drop(held, 0.0)
 
     def _cancelled(self, group: list[Held]) -> bool:
@@ -296,247 +282,27 @@ class Stepper:
             """The runner goes on with the next unit."""
         return True
 
-    async def _step(self, held: Held) -> None:
-        """Decide, look at most once, act; and again while the flow keeps its claim."""
-        flow, seen, looked = held.flow, None, False
-        try:
-            for _ in range(_MAX_TURNS):
-                decision = flow.decide(held.unit, self._io.now(), flow.settings, seen)
-                if type(decision) is Act:
-                    if decision.spends and spent(flow.machine, held.unit):
-                        self._give_up(held, decision)
-                        return
-                    held.begun = True
-                    outcome = await flow.act(decision.what, held.unit, seen, self._io)
-                    if type(outcome) is not Outcome or not outcome.keep_claim:
-                        self._submit(held, outcome)
-                        return
-                    if not await self._keep(held, outcome, [held]):
-                        return
-                    seen, looked = None, False
-                elif type(decision) is Look and not looked:
-                    held.begun = looked = True
-                    seen = await flow.look(held.unit, self._io)
-                else:
-                    self._wait(held, decision, looked=looked)
-                    return
-            self._fail(held, BrokenFlow(_ENDLESS))
-        except Exception as error:  # noqa: BLE001 - classified by the connector, or a handler's bug
-            await self._failed([held], error)
-
-    async def _step_together(self, group: list[Held]) -> None:
-        """The same for siblings: they are decided one by one, and looked at and acted on together."""
-        flow = group[0].flow
-        seen: dict[Held, Any] = {}
-        for _ in range(_MAX_TURNS):
-            acts, looks = self._decide(flow, group, seen)
-            if looks:
-                group = await self._look(flow, looks, seen) + [h for part in acts.values() for h in part]
-            else:
-                group, seen = await self._act(flow, acts, seen), {}
-            if not group:
-                return
-        for held in group:
-            self._fail(held, BrokenFlow(_ENDLESS))
-
-    def _give_up(self, held: Held, decision: Act) -> None:
-        """The last call was in doubt, a look has settled it, and there are no calls left."""
-        self._fail(held, Rejected(f"all retries are used up, and it was decided: {decision.reason}"))
-
-    def _wait(self, held: Held, decision: object, *, looked: bool) -> None:
-        if type(decision) is Wait:
-            after = replace(held.unit, due_at=decision.until)
-            # A look that settled nothing leaves the doubt: the crash that asked for it is not forgiven by waiting.
-            self._submit(held, Outcome(held.unit, after, decision.reason, uncharged=looked))
-        else:
-            self._fail(held, BrokenFlow(f"decide may look once and then act or wait; it returned {decision!r}"))
-
-    def _decide(
-        self, flow: AnyFlow, group: list[Held], seen: dict[Held, Any]
-    ) -> tuple[dict[str, list[Held]], list[Held]]:
-        acts: dict[str, list[Held]] = {}
-        looks: list[Held] = []
-        now = self._io.now()
-        for held in group:
-            try:
-                decision = flow.decide(held.unit, now, flow.settings, seen.get(held))
-            except Exception as error:  # noqa: BLE001 - a handler's bug must not end the worker
-                self._fail(held, error)
-                continue
-            if type(decision) is Act and decision.spends and spent(flow.machine, held.unit):
-                self._give_up(held, decision)
-            elif type(decision) is Act:
-                acts.setdefault(decision.what, []).append(held)
-            elif type(decision) is Look and held not in seen:
-                looks.append(held)
-            else:
-                self._wait(held, decision, looked=held in seen)
-        return acts, looks
-
-    async def _look(self, flow: AnyFlow, looks: list[Held], seen: dict[Held, Any]) -> list[Held]:
-        for held in looks:
-            held.begun = True
-        try:
-            found = await flow.look_together([h.unit for h in looks], self._io)
-            seen.update(zip(looks, found, strict=True))
-        except Exception as error:  # noqa: BLE001 - classified by the connector, or a bug
-            await self._failed(looks, error)
-            return []
-        return looks
-
-    async def _act(self, flow: AnyFlow, acts: dict[str, list[Held]], seen: dict[Held, Any]) -> list[Held]:
-        kept: list[Held] = []
-        for what, group in acts.items():
-            for held in group:
-                held.begun = True
-            try:
-                found = [seen.get(h) for h in group]
-                outcomes = await flow.act_together(what, [h.unit for h in group], found, self._io)
-                pairs = list(zip(group, outcomes, strict=True))
-            except Exception as error:  # noqa: BLE001 - classified by the connector, or a bug
-                await self._failed(group, error)
-                continue
-            for held, outcome in pairs:
-                if type(outcome) is not Outcome or not outcome.keep_claim:
-                    self._submit(held, outcome)
-                elif await self._keep(held, outcome, group):
-                    kept.append(held)
-        return kept
-
-    async def _keep(self, held: Held, outcome: Outcome[Any], group: Sequence[Held]) -> bool:
-        """Commit an intent and go on with the unit as it came back."""
-        entry = self._entry(held, outcome)
-        if entry is None:
-            return False
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-        def done(result: Result) -> None:
-            if not future.done():
-                future.set_result(result)
-            elif isinstance(result, Won):
-                # The step was cancelled while its intent was being committed: the claim it kept is given back.
-                self._spawn_task(self._give_back(result.unit))
-
-        # The deadline is for the handlers: what the ledger takes, or its absence, is not counted.
-        asked, begun = self._clock.elapsed(), {h: h.started for h in group}
-        for sibling in group:
-            sibling.started = math.inf
-        self._committer.submit(entry, done)
-        result = await future
-        for sibling in group:
-            sibling.started = begun[sibling] + self._clock.elapsed() - asked
-        if not isinstance(result, Won):
-            self._settle(held, result, None)
-            return False
-        held.unit = result.unit
-        return True
-
-    async def _give_back(self, unit: Unit) -> None:
-        try:
-            await self._executor.run(self._session.release, [(unit, True)])
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
-
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _failed(self, group: list[Held], error: Exception) -> None:
-        """A failed call: a throttle or a fatal error closes the door before the units go back."""
-        gates = {h.unit.gate_id for h in group} - {NO_GATE}
-        if gates and isinstance(error, (Throttled, Fatal)):
-            fatal = isinstance(error, Fatal)
-            seconds = throttle(error, self._io.rng).total_seconds() if isinstance(error, Throttled) else _FATAL_SECONDS
-            for gate in sorted(gates):
-                close = functools.partial(self._session.close_gate, gate, seconds, readable(str(error)), alert=fatal)
-                try:
-                    await self._executor.run(close)
-                except LedgerUnavailable as away:
-                    log.warning("ledger.away", error=str(away))
-        if gates and isinstance(error, (Throttled, Fatal)):
-            await self._release_behind(gates)
-        for held in group:
-            self._fail(held, error)
-
     async def _release_behind(self, gates: Collection[str]) -> None:
         """A door has just closed: what is claimed and not begun waits behind it in the ledger, not here."""
-        waiting = self.unstarted(gates)
-        if waiting:
-            try:
-                await self._executor.run(self._session.release, [(unit, False) for unit in waiting])
-            except LedgerUnavailable as away:
-                log.warning("ledger.away", error=str(away))
-                self.take(waiting)
+        await self._release(self._take_back(lambda held: held.unit.gate_id in gates))
 
-    def _fail(self, held: Held, error: Exception) -> None:
-        self.counts.failed += 1
-        machine = held.flow.machine
-        log.info("step.failed", unit=f"{machine.name}:{held.unit.unit_id}", error=repr(error), at=where(error))
-        self._submit(held, failed(machine, held.unit, error, self._io.now(), self._io.rng))
-
-    def _submit(self, held: Held, outcome: Outcome[Any]) -> None:
-        entry = self._entry(held, outcome)
-        if entry is not None:
-            held.task = None
-            soon = _soon(entry, outcome, self._io.now)
-            self._committer.submit(entry, lambda result: self._settle(held, result, soon))
-
-    def _entry(self, held: Held, outcome: Outcome[Any]) -> Entry | None:
-        """The outcome checked and put behind its door; one that breaks the rules counts as a crash and is None."""
+    async def _release(self, waiting: list[Held]) -> None:
+        """Give units back whose step has not started."""
+        if not waiting:
+            return
         try:
-            if not isinstance(outcome, Outcome) or outcome.before is not held.unit:
-                raise BrokenFlow(f"a step returns the outcome of its own unit, not {outcome!r:.200}")  # noqa: TRY301
-            if held.flow in self._doors:
-                gate = held.flow.door(outcome.after).gate_id
-                if gate != outcome.after.gate_id:
-                    outcome = dataclasses.replace(outcome, after=replace(outcome.after, gate_id=gate))
-            return self._preparer.entry(outcome, self._session.identity.id)
-        except Exception as error:  # noqa: BLE001 - an outcome that breaks the rules is a handler's bug
-            self._crash(held, error)
-            return None
-
-    def _crash(self, held: Held, error: Exception) -> None:
-        machine = held.flow.machine
-        log.error("step.broken", unit=f"{machine.name}:{held.unit.unit_id}", error=repr(error), at=where(error))
-        outcome = crashed(machine, held.unit, error, self._io.now(), self._io.rng)
-        entry = self._preparer.entry(outcome, self._session.identity.id)
-        held.task = None
-
-        def noted(result: Result) -> None:
-            if isinstance(result, Refused):
-                # Not even the crash can be written: the unit is set aside by the least of statements.
-                self._aside(held, result.error)
-            else:
-                self._drop(held, None)
-
-        self._committer.submit(entry, noted)
-
-    def _aside(self, held: Held, error: Exception) -> None:
-        async def park() -> None:
-            try:
-                await self._executor.run(self._session.park, held.unit, readable(str(error)))
-            except LedgerError as refused:
-                log.error("step.stuck", unit=held.unit.unit_id, error=str(refused))  # noqa: TRY400 - one line is enough
-            self._drop(held, None)
-
-        self._spawn_task(park())
-
-    def _settle(self, held: Held, result: Result, soon: float | None) -> None:
-        if isinstance(result, Refused) and isinstance(result.error, AlsoMissed):
-            # Nobody's fault: another unit moved on. The step is taken again on what is there now.
-            self._submit(held, Outcome(held.unit, replace(held.unit), str(result.error), uncharged=True))
+            await self._executor.run(self._session.release, [(held.unit, False) for held in waiting])
+        except LedgerUnavailable as away:
+            log.warning("ledger.away", error=str(away))
+            self._interrupted += waiting  # released when the lease is renewed
             return
-        if isinstance(result, Refused):
-            self.counts.refused += 1
-            self._crash(held, result.error)
-            return
-        if isinstance(result, Lost):
-            self.counts.lost += 1
-            soon = None
-        else:
-            self.counts.committed += 1
-        self._drop(held, soon)
+        for held in waiting:
+            self._drop(held, 0.0)
 
     def _drop(self, held: Held, soon: float | None) -> None:
         self._forget(held)
@@ -546,13 +312,17 @@ class Stepper:
         key = (held.flow.machine.name, held.unit.unit_id)
         if self.held.get(key) is held:
             del self.held[key]
+        if held.given is not None:
+            self._doors.over(held.given)
+            held.given = None
 
 
-def _soon(entry: Entry, outcome: Outcome[Any], now: Callable[[], datetime]) -> float | None:
-    """In how many seconds this commit makes something due that this worker may want to claim."""
-    if outcome.also or entry.tallies:
-        return 0.0
-    due: datetime | None = outcome.after.due_at
-    if due is None or str(outcome.after.status) in entry.change.machine.terminal:
-        return None
-    return (due - now()).total_seconds()
+def _has_place(item: Held | list[Held]) -> bool:
+    """Whether a place in a budget waits for the call to leave."""
+    given = (item if isinstance(item, Held) else item[0]).given
+    return given is not None and given.good_for is not None and given.good_for > 0
+
+
+def _late(held: Held, now: float) -> bool:
+    """Whether a place in a budget was kept for too long: the call might meet those that come after it."""
+    return held.given is not None and held.given.good_for is not None and now - held.taken > held.given.good_for

@@ -20,17 +20,21 @@ import structlog
 
 from penstock.clock import Rng
 from penstock.errors import LedgerUnavailable, UsageError
+from penstock.ledger.budget import HORIZON
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.session import LEASE_MS, Idle, Session
+from penstock.ledger.session import LEASE_MS, Claimed, Idle, Session
 from penstock.runtime.committer import GroupCommitter
-from penstock.runtime.executor import Executor, ThreadExecutor
+from penstock.runtime.doors import Doors
+from penstock.runtime.executor import Executor, ThreadExecutor, unless
 from penstock.runtime.flow import Io
-from penstock.runtime.stepper import AnyFlow, Counts, Stepper
+from penstock.runtime.stepper import Stepper
+from penstock.runtime.stepping import AnyFlow, Counts, Parts
 
 T = TypeVar("T")
 log = structlog.get_logger()
 _SKEW = timedelta(milliseconds=5)
 _AHEAD_SECONDS = 0.25
+_CLOSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class WorkerSettings:
     idle_seconds: float | None = 1.0
     stop_seconds: float = 8.0
     unknown_seconds: float = 30.0
+    #: How often the disk and whoever holds the database back are looked at; None: never (simulation).
+    place_seconds: float | None = 60.0
 
 
 class Worker:
@@ -60,8 +66,10 @@ class Worker:
         *,
         executor: Executor | None = None,
         rng: Rng | None = None,
+        config_version: str | None = None,
     ) -> None:
         self.ledger = ledger
+        self._config_version = config_version
         self.flows = {flow.machine.name: flow for flow in flows}
         if len(self.flows) != len(flows):
             msg = "two flows drive the same machine; a worker has one flow for each"
@@ -80,7 +88,8 @@ class Worker:
         self._rate = 0.0
         # Steps that read much must not keep the lease from being renewed: they have threads of their own.
         self._readers: Executor = ThreadExecutor() if executor is None else executor
-        self._io = Io(ledger, self._readers, self.now, self._rng)
+        self._doors = Doors(ledger.gates, self._executor, self._clock, self._rng, config_version, wake=self._poke.set)
+        self._io = Io(ledger, self._readers, self.now, self._rng, self._doors)
 
     def now(self) -> datetime:
         """The ledger's time, as last seen."""
@@ -110,22 +119,26 @@ class Worker:
     async def _incarnation(self) -> None:
         session = self.ledger.session(served=list(self.flows), lease_ms=self.settings.lease_ms)
         committer = GroupCommitter(session, self._executor, self._rng)
-        stepper = Stepper(
+        parts = Parts(
             session=session,
             committer=committer,
             preparer=self.ledger.preparer,
             executor=self._executor,
             flows=self.flows,
             io=self._io,
+            doors=self._doors,
             clock=self._clock,
             counts=self.counts,
+        )
+        stepper = Stepper(
+            parts,
             concurrency=self.settings.concurrency,
             freed=self._freed,
             leased=lambda: self._clock.uptime() < self._lease_end,
         )
         self._lease_end = math.inf
         asked = self._clock.uptime()
-        await self._patiently(session.register)
+        await unless(self._stop, self._register(session))
         if self._stop.is_set():
             return
         self._lease_end = asked + self.settings.lease_ms
@@ -135,7 +148,8 @@ class Worker:
         claiming = asyncio.create_task(self._claims(session, stepper), name="claims")
         leasing = asyncio.create_task(self._lease(session, stepper), name="lease")
         watching = asyncio.create_task(self._watch(stepper), name="watch")
-        helpers = [stopping, committing, claiming, leasing, watching]
+        looking = asyncio.create_task(self._look_around(session), name="place")
+        helpers = [stopping, committing, claiming, leasing, watching, looking]
         try:
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
             for helper in done - {stopping}:
@@ -145,11 +159,18 @@ class Worker:
                 await self._wind_down(session, stepper, committer, committing)
         finally:
             stepper.halt()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._doors.close(), _CLOSE_SECONDS)
             everything = [*helpers, *stepper.tasks]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
         log.info("worker.stopped", worker=session.identity.id, **dataclasses.asdict(self.counts))
+
+    async def _register(self, session: Session) -> None:
+        await self._patiently(functools.partial(session.register, self._config_version))
+        await self._patiently(self.ledger.gates.apply)
+        await self._patiently(functools.partial(self.ledger.gates.reconfigured, self._config_version))
 
     async def _wind_down(
         self, session: Session, stepper: Stepper, committer: GroupCommitter, committing: asyncio.Task[None]
@@ -200,6 +221,14 @@ class Worker:
             self._rate = (self.counts.committed - committed) / seconds if seconds > 0 else self._rate
             committed, since = self.counts.committed, self._clock.elapsed()
 
+    async def _look_around(self, session: Session) -> None:
+        """Warn of a disk that fills up and of whoever holds the database back, before it is too late."""
+        while self.settings.place_seconds is not None:
+            for finding in await self._quietly(session.watch) or []:
+                log.warning("ledger.place", subject=finding.subject, finding=finding.message)
+            await asyncio.sleep(self.settings.place_seconds)
+        await self._stop.wait()
+
     async def _lease(self, session: Session, stepper: Stepper) -> None:
         """Renew the lease in time; returns when it was taken away."""
         while True:
@@ -214,7 +243,7 @@ class Worker:
                 self.counts.lost += len(stepper.held)
                 return
             self._lease_end = asked + self.settings.lease_ms
-            interrupted = [(unit, True) for unit in stepper.interrupted()]
+            interrupted = stepper.interrupted()
             if interrupted:
                 await self._patiently(functools.partial(session.release, interrupted))
             stepper.resume()
@@ -233,20 +262,27 @@ class Worker:
         unknown_at = reaped_at = self._clock.elapsed()
         while await self._quietly(session.unpark_known):
             """A thousand at a time, until all that waited for this program are back."""
+        claimed_at = -math.inf
         while True:
             self._poke.clear()
             room = self._room(stepper)
             if stepper.held and room < min(settings.claim_at_once, settings.slots, settings.concurrency) / 2:
                 self._backlog = True
-                await self._poke.wait()
-                continue
+                # A budget that nobody asks for overflows: behind such gates a little is claimed meanwhile.
+                late = claimed_at + HORIZON - self._clock.elapsed() if session.metered and room > 0 else None
+                if late is None or late > 0:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._poke.wait(), late)
+                    continue
+            claimed_at = self._clock.elapsed()
             if self._clock.elapsed() - reaped_at >= settings.watch_seconds:
                 reaped_at = self._clock.elapsed()
                 await self._reap(session)
             asked = min(room, settings.claim_at_once)
             if await self._claim(session, stepper, asked):
                 continue
-            self._backlog = False
+            # Where no call could leave, what is due behind a budget waits for a step to end.
+            self._backlog = stepper.starts(self._rate) <= 0
             over = False
             while not over:
                 if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
@@ -269,7 +305,7 @@ class Worker:
             seconds = min(longest, math.inf if wanted is None else wanted)
         if seconds is not None:
             # What is due but taken by others first would have us ask again at once: never faster than this.
-            seconds = max(seconds, 0.005)
+            seconds = max(seconds, HORIZON if self._backlog else 0.005)
         self._sleeping_until = math.inf if seconds is None else self._clock.elapsed() + seconds
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._poke.wait(), seconds)
@@ -285,14 +321,15 @@ class Worker:
     async def _claim(self, session: Session, stepper: Stepper, room: int) -> int:
         share = math.ceil(room / max(1, len(self.flows)))
         try:
-            units = await self._executor.run(session.claim, dict.fromkeys(self.flows, share))
+            wants, starts = dict.fromkeys(self.flows, share), stepper.starts(self._rate)
+            claimed = await self._executor.run(session.take, wants, starts)
         except LedgerUnavailable as error:
             log.warning("ledger.away", error=str(error))
             # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
-            units = await self._patiently(lambda: session.recover(set(stepper.held))) or []
-        self.counts.claimed += len(units)
-        stepper.take(units)
-        return len(units)
+            claimed = await self._patiently(lambda: session.retake(set(stepper.held))) or Claimed([], {})
+        self.counts.claimed += len(claimed.units)
+        stepper.take(claimed)
+        return len(claimed.units)
 
     async def _reap(self, session: Session) -> None:
         freed = await self._quietly(session.reap)

@@ -1,0 +1,405 @@
+"""One step of a claimed unit: decide, look, act, and hand the outcome to the committer."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from penstock import correlation
+from penstock.clock import Clock
+from penstock.errors import (
+    BrokenFlow,
+    Fatal,
+    GateClosed,
+    LedgerError,
+    LedgerUnavailable,
+    Rejected,
+    StepError,
+    Throttled,
+)
+from penstock.ledger.budget import Pass
+from penstock.ledger.columns import readable
+from penstock.ledger.commit import AlsoMissed, Refused, Result, Won
+from penstock.ledger.entries import Entry, Preparer
+from penstock.ledger.session import Session
+from penstock.outcome import Act, Look, Outcome, Wait
+from penstock.runtime.committer import GroupCommitter
+from penstock.runtime.doors import Doors
+from penstock.runtime.executor import Executor
+from penstock.runtime.flow import Flow, Io
+from penstock.runtime.steps import crashed, failed, spent, where
+from penstock.unit import NO_GATE, Unit, replace
+
+log = structlog.get_logger()
+AnyFlow = Flow[Any, Any, Any]
+_MAX_TURNS = 100
+_ENDLESS = f"decide took more than {_MAX_TURNS} turns over one claim"
+_HELD_DOOR = timedelta(seconds=60)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the worker did since it started."""
+
+    claimed: int = 0
+    committed: int = 0
+    lost: int = 0
+    refused: int = 0
+    failed: int = 0
+    reaped: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A claimed unit; `begun` once its step may have had an effect outside."""
+
+    unit: Unit
+    flow: AnyFlow
+    begun: bool = False
+    #: Nobody has started its step.
+    fresh: bool = True
+    task: asyncio.Task[None] | None = None
+    started: float = math.inf
+    overdue: bool = False
+    displaced: bool = False
+    #: Leave to call through its gate, taken with the claim at that moment (of the clock's `elapsed`).
+    given: Pass | None = None
+    taken: float = 0.0
+    #: The unit as it was claimed, once a kept claim has given it another version.
+    claimed: Unit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What stepping works with."""
+
+    session: Session
+    committer: GroupCommitter
+    preparer: Preparer
+    executor: Executor
+    flows: Mapping[str, AnyFlow]
+    io: Io
+    doors: Doors
+    clock: Clock
+    counts: Counts
+
+
+class Stepping(ABC):
+    """What happens within a step. Its subclass holds the units and runs the steps."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._session = parts.session
+        self._committer = parts.committer
+        self._executor = parts.executor
+        self._io = parts.io
+        self._doors = parts.doors
+        self._clock = parts.clock
+        self.counts = parts.counts
+        #: Given back when the lease is next renewed: their steps were stopped, or nothing could be written of them.
+        self._interrupted: list[Held] = []
+        self._with_door = {f for f in parts.flows.values() if type(f).door is not Flow.door}
+
+    @abstractmethod
+    def _drop(self, held: Held, soon: float | None) -> None:
+        """The unit is settled."""
+
+    @abstractmethod
+    async def _release_behind(self, gates: Collection[str]) -> None:
+        """Give back what is claimed and not begun behind gates that have just closed."""
+
+    @abstractmethod
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the steps; it is waited for at the end."""
+
+    async def _step(self, held: Held) -> None:
+        """Decide, look at most once, act; and again while the flow keeps its claim."""
+        flow, seen, looked = held.flow, None, False
+        correlation.STEP.set((flow.machine.name, held.unit, 1))
+        try:
+            for _ in range(_MAX_TURNS):
+                decision = flow.decide(held.unit, self._io.now(), flow.settings, seen)
+                if type(decision) is Act:
+                    if decision.spends and spent(flow.machine, held.unit):
+                        self._give_up(held, decision)
+                        return
+                    held.begun = True
+                    outcome = await flow.act(decision.what, held.unit, seen, self._io)
+                    if held.given is not None:
+                        self._doors.worked(held.given)
+                    if type(outcome) is not Outcome or not outcome.keep_claim:
+                        self._submit(held, outcome)
+                        return
+                    if not await self._keep(held, outcome, [held]):
+                        return
+                    seen, looked = None, False
+                elif type(decision) is Look and not looked:
+                    held.begun = looked = True
+                    seen = await flow.look(held.unit, self._io)
+                    if held.given is not None:
+                        self._doors.worked(held.given)
+                else:
+                    self._wait(held, decision, looked=looked)
+                    return
+            self._fail(held, BrokenFlow(_ENDLESS))
+        except Exception as error:  # noqa: BLE001 - classified by the connector, or a handler's bug
+            await self._failed([held], error)
+
+    async def _step_together(self, group: list[Held]) -> None:
+        """The same for siblings: they are decided one by one, and looked at and acted on together."""
+        flow = group[0].flow
+        correlation.STEP.set((flow.machine.name, group[0].unit, len(group)))
+        seen: dict[Held, Any] = {}
+        for _ in range(_MAX_TURNS):
+            acts, looks = self._decide(flow, group, seen)
+            if looks:
+                group = await self._look(flow, looks, seen) + [h for part in acts.values() for h in part]
+            else:
+                group, seen = await self._act(flow, acts, seen), {}
+            if not group:
+                return
+        for held in group:
+            self._fail(held, BrokenFlow(_ENDLESS))
+
+    def _give_up(self, held: Held, decision: Act) -> None:
+        """The last call was in doubt, a look has settled it, and there are no calls left."""
+        self._fail(held, Rejected(f"all retries are used up, and it was decided: {decision.reason}"))
+
+    def _wait(self, held: Held, decision: object, *, looked: bool) -> None:
+        if type(decision) is Wait:
+            after = replace(held.unit, due_at=decision.until)
+            # A look that settled nothing leaves the doubt: the crash that asked for it is not forgiven by waiting.
+            self._submit(held, Outcome(held.unit, after, decision.reason, uncharged=looked))
+        else:
+            self._fail(held, BrokenFlow(f"decide may look once and then act or wait; it returned {decision!r}"))
+
+    def _decide(
+        self, flow: AnyFlow, group: list[Held], seen: dict[Held, Any]
+    ) -> tuple[dict[str, list[Held]], list[Held]]:
+        acts: dict[str, list[Held]] = {}
+        looks: list[Held] = []
+        now = self._io.now()
+        for held in group:
+            try:
+                decision = flow.decide(held.unit, now, flow.settings, seen.get(held))
+            except Exception as error:  # noqa: BLE001 - a handler's bug must not end the worker
+                self._fail(held, error)
+                continue
+            if type(decision) is Act and decision.spends and spent(flow.machine, held.unit):
+                self._give_up(held, decision)
+            elif type(decision) is Act:
+                acts.setdefault(decision.what, []).append(held)
+            elif type(decision) is Look and held not in seen:
+                looks.append(held)
+            else:
+                self._wait(held, decision, looked=held in seen)
+        return acts, looks
+
+    async def _look(self, flow: AnyFlow, looks: list[Held], seen: dict[Held, Any]) -> list[Held]:
+        for held in looks:
+            held.begun = True
+        try:
+            found = await flow.look_together([h.unit for h in looks], self._io)
+            self._doors.worked(looks[0].given)
+            seen.update(zip(looks, found, strict=True))
+        except Exception as error:  # noqa: BLE001 - classified by the connector, or a bug
+            await self._failed(looks, error)
+            return []
+        return looks
+
+    async def _act(self, flow: AnyFlow, acts: dict[str, list[Held]], seen: dict[Held, Any]) -> list[Held]:
+        kept: list[Held] = []
+        for what, group in acts.items():
+            for held in group:
+                held.begun = True
+            try:
+                found = [seen.get(h) for h in group]
+                outcomes = await flow.act_together(what, [h.unit for h in group], found, self._io)
+                self._doors.worked(group[0].given)
+                pairs = list(zip(group, outcomes, strict=True))
+            except Exception as error:  # noqa: BLE001 - classified by the connector, or a bug
+                await self._failed(group, error)
+                continue
+            for held, outcome in pairs:
+                if type(outcome) is not Outcome or not outcome.keep_claim:
+                    self._submit(held, outcome)
+                elif await self._keep(held, outcome, group):
+                    kept.append(held)
+        return kept
+
+    async def _keep(self, held: Held, outcome: Outcome[Any], group: Sequence[Held]) -> bool:
+        """Commit an intent and go on with the unit as it came back."""
+        entry = self._entry(held, outcome)
+        if entry is None:
+            return False
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def done(result: Result) -> None:
+            if not future.done():
+                future.set_result(result)
+            elif isinstance(result, Won):
+                # The step was cancelled while its intent was being committed: the claim it kept is given back.
+                self._spawn_task(self._give_back(result.unit))
+
+        # The deadline is for the handlers: what the ledger takes, or its absence, is not counted.
+        asked, begun = self._clock.elapsed(), {h: h.started for h in group}
+        for sibling in group:
+            sibling.started = math.inf
+        self._committer.submit(entry, done)
+        result = await future
+        for sibling in group:
+            sibling.started = begun[sibling] + self._clock.elapsed() - asked
+        if not isinstance(result, Won):
+            self._settle(held, result, None)
+            return False
+        held.claimed = held.claimed or held.unit
+        before, held.unit = held.unit, result.unit
+        return held.unit.gate_id == before.gate_id or await self._change_doors(held)
+
+    async def _change_doors(self, held: Held) -> bool:
+        """The unit kept its claim and now stands behind another gate, which is asked before the step goes on."""
+        self._doors.over(held.given)
+        held.given = None
+        try:
+            if held.unit.gate_id != NO_GATE:
+                held.given = await self._doors.enter(held.unit.gate_id)
+        except Exception as error:  # noqa: BLE001 - it is closed, or cannot be asked
+            await self._failed([held], error)
+            return False
+        return True
+
+    async def _give_back(self, unit: Unit) -> None:
+        try:
+            await self._executor.run(self._session.release, [(unit, True)])
+        except LedgerUnavailable as away:
+            log.warning("ledger.away", error=str(away))
+
+    async def _failed(self, group: list[Held], error: Exception) -> None:
+        """A failed call: a throttle or a fatal error closes the door before the units go back."""
+        if isinstance(error, StepError) and error.through is not None:
+            # Another door than the unit's own: it was told, and if it closed, the unit waits for it to open.
+            if isinstance(error, (Throttled, Fatal)):
+                await self._release_behind({error.through.gate_id})
+                error = GateClosed(f"{type(error).__name__}: {error}", error.until)
+        else:
+            closed = await self._doors.failed({h.given for h in group if h.given is not None}, error)
+            if closed:
+                await self._release_behind(closed)
+        for held in group:
+            if isinstance(error, GateClosed):
+                self._shut_out(held, error)
+            else:
+                self._fail(held, error)
+
+    def _shut_out(self, held: Held, error: GateClosed) -> None:
+        """A later call of the step found its door closed: nobody is charged, and the step begins anew when it opens."""
+        until = error.until or self._io.now() + _HELD_DOOR
+        self._submit(held, Outcome(held.unit, replace(held.unit, due_at=until), readable(str(error)), uncharged=True))
+
+    def _fail(self, held: Held, error: Exception) -> None:
+        self.counts.failed += 1
+        machine = held.flow.machine
+        unit = f"{machine.name}:{held.unit.unit_id}"
+        log.info("step.failed", unit=unit, error=repr(error), at=where(error), correlation=_correlation(held))
+        self._submit(held, self._outcome_of(held, error))
+
+    def _outcome_of(self, held: Held, error: Exception) -> Outcome[Any]:
+        """What a failed step comes to: the flow's own view of it, else what the machine declares."""
+        now, rng, own = self._io.now(), self._io.rng, None
+        if isinstance(error, StepError) and not isinstance(error, (Throttled, Fatal)):
+            try:
+                own = held.flow.failed(held.unit, error, now, rng)
+            except Exception as bug:  # noqa: BLE001 - a handler's bug must not end the worker
+                return crashed(held.flow.machine, held.unit, bug, now, rng)
+        return own or failed(held.flow.machine, held.unit, error, now, rng)
+
+    def _submit(self, held: Held, outcome: Outcome[Any]) -> None:
+        entry = self._entry(held, outcome)
+        if entry is not None:
+            held.task = None
+            soon = _soon(entry, outcome, self._io.now)
+            self._committer.submit(entry, lambda result: self._settle(held, result, soon))
+
+    def _entry(self, held: Held, outcome: Outcome[Any]) -> Entry | None:
+        """The outcome checked and put behind its door; one that breaks the rules counts as a crash and is None."""
+        try:
+            if not isinstance(outcome, Outcome) or outcome.before is not held.unit:
+                raise BrokenFlow(f"a step returns the outcome of its own unit, not {outcome!r:.200}")  # noqa: TRY301
+            if held.flow in self._with_door:
+                gate = held.flow.door(outcome.after).gate_id
+                if gate != outcome.after.gate_id:
+                    outcome = dataclasses.replace(outcome, after=replace(outcome.after, gate_id=gate))
+            return self._parts.preparer.entry(outcome, self._session.identity.id)
+        except Exception as error:  # noqa: BLE001 - an outcome that breaks the rules is a handler's bug
+            self._crash(held, error)
+            return None
+
+    def _crash(self, held: Held, error: Exception) -> None:
+        machine = held.flow.machine
+        unit = f"{machine.name}:{held.unit.unit_id}"
+        log.error("step.broken", unit=unit, error=repr(error), at=where(error), correlation=_correlation(held))
+        outcome = crashed(machine, held.unit, error, self._io.now(), self._io.rng)
+        entry = self._parts.preparer.entry(outcome, self._session.identity.id)
+        held.task = None
+
+        def noted(result: Result) -> None:
+            if isinstance(result, Refused):
+                # Not even the crash can be written: the unit is set aside by the least of statements.
+                self._aside(held, result.error)
+            else:
+                self._drop(held, None)
+
+        self._committer.submit(entry, noted)
+
+    def _aside(self, held: Held, error: Exception) -> None:
+        async def park() -> None:
+            try:
+                await self._executor.run(self._session.park, held.unit, readable(f"{type(error).__name__}: {error}"))
+            except LedgerUnavailable as away:
+                log.warning("ledger.away", error=str(away))
+                self._interrupted.append(held)
+                return
+            except LedgerError as refused:
+                log.error("step.stuck", unit=held.unit.unit_id, error=str(refused), correlation=_correlation(held))  # noqa: TRY400 - one line is enough
+            self._drop(held, None)
+
+        self._spawn_task(park())
+
+    def _settle(self, held: Held, result: Result, soon: float | None) -> None:
+        if type(result) is Won:
+            self.counts.committed += 1
+            self._drop(held, soon)
+            return
+        if isinstance(result, Refused) and isinstance(result.error, AlsoMissed):
+            # Nobody's fault: another unit moved on. The step is taken again on what is there now.
+            self._submit(held, Outcome(held.unit, replace(held.unit), str(result.error), uncharged=True))
+            return
+        if isinstance(result, Refused):
+            self.counts.refused += 1
+            self._crash(held, result.error)
+            return
+        self.counts.lost += 1
+        self._drop(held, None)
+
+
+def _correlation(held: Held) -> str:
+    """The id of the step that runs here; outside of steps, as when a commit was refused, the unit's own."""
+    return correlation.current() or correlation.of(held.flow.machine.name, held.claimed or held.unit)
+
+
+def _soon(entry: Entry, outcome: Outcome[Any], now: Callable[[], datetime]) -> float | None:
+    """In how many seconds this commit makes something due that this worker may want to claim."""
+    if outcome.also or entry.tallies or entry.events:
+        return 0.0
+    due: datetime | None = outcome.after.due_at
+    if due is None or str(outcome.after.status) in entry.change.machine.terminal:
+        return None
+    return (due - now()).total_seconds()
