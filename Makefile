@@ -2,7 +2,7 @@
 
 PYTHON  ?= python3
 UV      ?= uv
-WORKERS ?= 4
+WORKERS ?= 3
 
 VENV := .venv
 BIN  := $(VENV)/bin

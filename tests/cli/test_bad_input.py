@@ -20,6 +20,8 @@ from penstock.runtime.app import load_app
 from tests.support.databases import temporary_database
 from tests.test_docs import commands
 
+pytestmark = pytest.mark.xdist_group("bad-input")  # what it sets up is set up once
+
 APP = "penstock.examples.invoices:app"
 # What a command must be given besides; a new command with arguments is added here.
 ARGUMENTS: dict[str, list[str]] = {
@@ -229,7 +231,7 @@ def future_database(postgres_server: str) -> Iterator[str]:
 
 
 def cases() -> Iterator[Any]:
-    """Every command with every kind. In the ordinary run each command meets every fourth kind, each another fourth."""
+    """Every command with every kind; in the ordinary run each meets every eighth kind, and every kind some command."""
     met: set[str] = set()
     for turn, (name, command) in enumerate(COMMANDS.items()):
         options = {o for p in command.params for o in p.opts}
@@ -238,7 +240,7 @@ def cases() -> Iterator[Any]:
             waits = which == "a_server_that_is_down" and name in PATIENT
             reports = which.startswith("a_schema_from_the_future") and name in REPORTS
             if needs in options | arguments and not waits and not reports:
-                later = [pytest.mark.nightly] if (turn + place) % 4 and which in met else []
+                later = [pytest.mark.nightly] if (turn + place) % 8 and which in met else []
                 met.add(which)
                 yield pytest.param(name, which, id=f"{name.removeprefix('penstock ')}-{which}", marks=later)
 

@@ -246,6 +246,7 @@ def test_one_place_is_one_place_also_when_its_holder_is_killed(fleet, provider):
     assert provider.most_at_once == {GATE: 1}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("rate", "burst", "calls"), [(0.5, 1, 3), (2_000, 4_000, 3_000), (20, 1, 60)])
 def test_slow_fast_and_burstless_gates_get_through(fleet, provider, rate, burst, calls):
     fleet.start(limits=[["requests", rate, burst]])

@@ -144,6 +144,7 @@ def test_sigterm_ends_a_worker_whoever_holds_the_ledger(ledger_url, tmp_path, ho
         fleet.audit(names)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("ledger_url", "how"), LOCKS, indirect=["ledger_url"])
 def test_sigterm_ends_a_worker_that_has_not_yet_begun(ledger_url, tmp_path, how):
     with Fleet(ledger_url, tmp_path / "fleet") as fleet:

@@ -54,9 +54,10 @@ def test_up_makes_the_datasets_fetches_and_loads_them(tmp_path):
         member = Member([*COMMAND, "up", "--config", str(path)], dict(os.environ), tmp_path / "up.log")
         try:
             until(functools.partial(loaded, ledger), "nearly every dataset is loaded", 90)
+            hours = "SELECT count(*) FROM performance_hourly"
+            until(lambda: asked(ledger, hours) == [(40,)], "the hour that the stream has is loaded", 90)
         finally:
             member.kill()
-    assert asked(ledger, "SELECT count(*) FROM performance_hourly") == [(40,)]
     ((daily,),) = asked(ledger, "SELECT count(*) FROM performance_daily")
     assert daily >= 4 * 20
     assert asked(ledger, "SELECT count(*) FROM event_log") == [(0,)]
