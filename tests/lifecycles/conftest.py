@@ -1,4 +1,4 @@
-"""The lifecycles' tests run on both databases: in the ordinary run a third of them on PostgreSQL, by night all."""
+"""The lifecycles' tests run on both databases: in the ordinary run a sixth of them on PostgreSQL, by night all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SHARE = 3
+SHARE = 6
 
 
 @pytest.hookimpl(tryfirst=True)
