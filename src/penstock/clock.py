@@ -10,7 +10,7 @@ import random
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -116,6 +116,11 @@ def instant_text(moment: datetime) -> str:
         msg = f"{moment!r} has no time zone; instants are aware datetimes"
         raise ValueError(msg)
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def instant(value: Any) -> Any:
+    """An instant as either database returns it: SQLite as text, PostgreSQL as it is."""
+    return parse_instant(value) if isinstance(value, str) else value
 
 
 def parse_instant(text: str) -> datetime:

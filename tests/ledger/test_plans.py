@@ -171,7 +171,7 @@ def given(world: World, session: Session, sql: str, **more: Any) -> dict[str, An
 def batch_of(world: World, table: str, where: str = "true", limit: int = BATCH) -> str:
     found = world.rows(f"SELECT unit_id FROM {table} WHERE {where} ORDER BY unit_id LIMIT {limit}")
     assert found
-    return statements.batch_text(world.ledger.database, ["unit_id"], [[r[0]] for r in found])
+    return statements.batch_text([[r[0]] for r in found])
 
 
 @pytest.fixture
@@ -218,10 +218,10 @@ def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
 @GENERIC
 def test_a_commit_goes_by_the_unit_id(world, worker, generic):
     committer = world.ledger._committer
-    sql, columns = committer._statement("update", "invoice", ("remote_id",), False)
+    sql = committer._statement("update", "invoice", ("remote_id",), False)
     units = world.rows(f"SELECT unit_id, version, status FROM invoice ORDER BY unit_id LIMIT {BATCH}")
     rows = [[u, v, s, s, "worker:x", "why", 0, None, "r"] for u, v, s in units]
-    text = statements.batch_text(world.ledger.database, columns, rows)
+    text = statements.batch_text(rows)
     found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
     assert found.scans("invoice", "t") == ["PRIMARY KEY" if world.sqlite else "invoice_unit_id_key"]
     if not world.sqlite:
@@ -260,7 +260,7 @@ def test_waking_locking_and_releasing_go_by_the_unit_id(world, worker, generic):
             assert found.visited("invoice") == BATCH
     sql = statements.release(database, INVOICE)
     rows = [[r[0], 1, 0] for r in world.rows(f"SELECT unit_id FROM invoice ORDER BY unit_id LIMIT {BATCH}")]
-    text = statements.batch_text(database, ["unit_id", "version", "begun"], rows)
+    text = statements.batch_text(rows)
     found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
     assert set(found.scans("invoice", "t")) == {by_id}
 
@@ -270,7 +270,7 @@ def test_a_tally_finds_the_parent_by_id_and_counts_its_own_children_alone(world,
     database = world.ledger.database
     by_id = "PRIMARY KEY" if world.sqlite else "batch_run_unit_id_key"
     sql = statements.tally(database, "batch_run", ["items_done"])
-    text = statements.batch_text(database, ["unit_id", "items_done"], [["r1", 1], ["r2", 1]])
+    text = statements.batch_text([["r1", 1], ["r2", 1]])
     found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
     assert found.scans("batch_run", "t") == [by_id]
     sql = statements.wake_complete(database, BATCH_RUN, BATCH_ITEM)
@@ -357,7 +357,7 @@ def test_asking_gates_with_limits_looks_behind_no_others(world, worker):
 
 def test_a_claim_behind_asked_gates_goes_by_the_due_index_and_takes_its_share(world, worker):
     sql, *_ = statements.claim(world.ledger.database, INVOICE, metered=True)
-    shares = statements.batch_text(world.ledger.database, [], [["open0", 7], ["open1", 5]])
+    shares = statements.batch_text([["open0", 7], ["open1", 5]])
     found = plan(world, sql, given(world, worker, sql, n=BATCH, gate="open0", batch=shares))
     scans = set(found.scans("invoice", "c|t|invoice"))
     assert scans == ({"invoice_due"} if world.sqlite else {"invoice_due", "invoice_unit_id_key"})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle
+from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle, user
 
 if TYPE_CHECKING:
     from penstock.cli.options import Setup
@@ -139,8 +139,6 @@ def prune(  # noqa: PLR0917 - Typer gives them by name
     The history of a unit shrinks to a baseline row, from which every later moment is still answered. Nothing of an
     unfinished run goes. Counts are shown first. Stopped on the way, it has done a part; the next run does the rest.
     """
-    import getpass
-
     from penstock.cadence import parse_span
     from penstock.cli import show
     from penstock.clock import Rng
@@ -153,7 +151,7 @@ def prune(  # noqa: PLR0917 - Typer gives them by name
         msg = "nobody can be asked here; count with --dry-run, then prune with --yes"
         raise UsageError(msg)
     with show.reading(setup.url) as database:
-        pruner = Pruner(database, ages, machine=machine, who=f"operator:{getpass.getuser()}", rng=Rng())
+        pruner = Pruner(database, ages, machine=machine, who=f"operator:{user()}", rng=Rng())
         counts = pruner.counts()
         total = sum(count.rows for count in counts)
         if not json:

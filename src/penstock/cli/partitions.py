@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle
+from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle, user
 
 if TYPE_CHECKING:
     from penstock.cli.options import Setup
@@ -244,7 +244,7 @@ def validate(
         word = "success" if good else "failed"
     else:
         with work.ledger() as opened:
-            judged = work.validators.validate(opened, key, chosen, who=_user())
+            judged = work.validators.validate(opened, key, chosen, who=user())
         good, told, word = judged.verdict in ("success", "older"), judged.reason, str(judged.verdict)
     if json:
         show.print_json({"partition": str(key), "run_id": chosen, "verdict": word, "reason": told, "dry_run": dry_run})
@@ -272,7 +272,7 @@ def point(
     work = _work(config, ledger, app)
     key = work.validators.settings.key(partition)
     with work.ledger() as opened:
-        judged = operate.point(work.validators, opened, key, run, who=_user(), reason=reason)
+        judged = operate.point(work.validators, opened, key, run, who=user(), reason=reason)
     if json:
         show.print_json({"partition": str(key), "run_id": run, "verdict": judged.verdict, "reason": judged.reason})
     else:
@@ -296,7 +296,7 @@ def reset(
     work = _work(config, ledger, app)
     key = work.validators.settings.key(partition)
     with work.ledger() as opened:
-        operate.reset_partition(opened, key, who=_user(), reason=reason)
+        operate.reset_partition(opened, key, who=user(), reason=reason)
     show.print_json({"partition": str(key), "status": "pending"}) if json else typer.echo(f"{key} is pending")
 
 
@@ -328,7 +328,7 @@ def reprocess(
 
         def act(*, dry_run: bool, progress: Callable[[int], None]) -> Done:
             chosen = wanted.keys() if keys is None else keys
-            return operate.reprocess(opened, chosen, who=_user(), reason=reason, dry_run=dry_run, progress=progress)
+            return operate.reprocess(opened, chosen, who=user(), reason=reason, dry_run=dry_run, progress=progress)
 
         _bulk("reprocess", "reprocessed", act, dry_run=dry_run, yes=yes, json=json)
 
@@ -358,7 +358,7 @@ def backfill(
 
         def act(*, dry_run: bool, progress: Callable[[int], None]) -> Done:
             return operate.backfill(
-                opened, work.validators.settings, wanted, who=_user(), reason=reason, dry_run=dry_run, progress=progress
+                opened, work.validators.settings, wanted, who=user(), reason=reason, dry_run=dry_run, progress=progress
             )
 
         _bulk("backfill", "wanted", act, dry_run=dry_run, yes=yes, json=json)
@@ -411,12 +411,3 @@ def _terminal() -> bool:
 def _plain(status: PartitionStatus) -> dict[str, Any]:
     facts = {f.name: getattr(status, f.name) for f in dataclasses.fields(status) if f.name != "key"}
     return {"partition": str(status.key), **facts, "reason": status.reason}
-
-
-def _user() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in a container
-        return "unknown"

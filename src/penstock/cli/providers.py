@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, settle
+from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, settle, user
 
 providers = typer.Typer(help="The gates to providers: budgets, pauses, the breaker.", no_args_is_help=True)
 
@@ -27,11 +27,12 @@ def list_(
 ) -> None:
     """List the gates: open or why not, until when, what their budgets hold, who waits and who is inside."""
     from penstock.cli import show
+    from penstock.ledger.database import present
     from penstock.ledger.gate_status import gate_statuses
 
     with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
         found = database.read(lambda cursor: gate_statuses(database, cursor, counts=True))
-        now = database.read(lambda cursor: show.ledger_now(database, cursor))
+        now = database.read(lambda cursor: present(database, cursor))
     chosen = [g for g in found if gate is None or _under(g.gate_id, gate)]
     if gate is not None and not chosen:
         raise _unknown(gate, [g.gate_id for g in found])
@@ -108,7 +109,9 @@ def _below(url: str, gate: str, *, opened: bool, ahead: Sequence[str] = ()) -> l
 
 
 def _under(gate_id: str, prefix: str) -> bool:
-    return gate_id == prefix or gate_id.startswith(f"{prefix}/")
+    from penstock.provider import Provider
+
+    return Provider(prefix).covers(gate_id)
 
 
 def _unknown(gate: str, known: list[str]) -> Exception:
@@ -124,9 +127,7 @@ def _unknown(gate: str, known: list[str]) -> Exception:
 
 
 def _operator(by: str | None) -> str:
-    import getpass
-
-    return f"operator:{by or getpass.getuser()}"
+    return f"operator:{by or user()}"
 
 
 def _told(what: str, gates: list[str], *, json: bool) -> None:

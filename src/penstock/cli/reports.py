@@ -48,12 +48,13 @@ def datasets(
 ) -> None:
     """List datasets, those that are next due first, and count them by status."""
     from penstock.cli import show
+    from penstock.ledger.database import present
     from penstock.lifecycles.reports.operate import list_datasets
 
     wanted = _filter(account, status, aggregation, entity, start, end)
     with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
         found = list_datasets(database, wanted, limit)
-        now = database.read(lambda cursor: show.ledger_now(database, cursor))
+        now = database.read(lambda cursor: present(database, cursor))
     if json:
         show.print_json(found)
         return
@@ -83,12 +84,13 @@ def show_(
 ) -> None:
     """Show one dataset: every column that matters, and each load with what it changed."""
     from penstock.cli import show
+    from penstock.ledger.database import present
     from penstock.lifecycles.reports.decide import offset_name
     from penstock.lifecycles.reports.operate import dataset_id, show_dataset
 
     with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
         found, loads = show_dataset(database, dataset_id(dataset))
-        now = database.read(lambda cursor: show.ledger_now(database, cursor))
+        now = database.read(lambda cursor: present(database, cursor))
     if json:
         show.print_json({**found, "loads": loads})
         return

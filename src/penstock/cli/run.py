@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
-from starlette.types import ASGIApp
 
 from penstock.cli import show
 from penstock.cli.options import Setup, settle
@@ -32,6 +28,7 @@ from penstock.machine import Actor
 from penstock.runtime.app import App, load_app
 from penstock.runtime.schedule import wanted_by
 from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.simulators.server import serving
 
 log = structlog.get_logger()
 #: What a running process cannot change: its program is loaded, and its ledger is open.
@@ -100,30 +97,6 @@ def _refuse_fixed(old: Config, new: Config) -> None:
 async def serve(url: str, app: App, settings: WorkerSettings) -> None:
     """Work on a ledger until SIGTERM or Ctrl-C, without a configuration."""
     await Process(url, app, Plan(list(app.flows()), settings)).run()
-
-
-class _QuietServer(uvicorn.Server):
-    """A server inside somebody else's program: signals are not its business."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextlib.asynccontextmanager
-async def serving(application: ASGIApp) -> AsyncIterator[str]:
-    """Serve an ASGI application on a free loopback port; gives its address."""
-    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="error", lifespan="off")
-    server = _QuietServer(config)
-    task = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 - the server sets a plain flag
-        await asyncio.sleep(0.01)
-    host, port = server.servers[0].sockets[0].getsockname()[:2]
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        server.should_exit = True
-        await task
 
 
 def run_demo(directory: Path, url: str | None, *, once: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, settle
+from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, settle, user
 
 schedules = typer.Typer(help="The periodic jobs.", no_args_is_help=True)
 
@@ -18,12 +18,13 @@ ByOption = Annotated[str | None, typer.Option("--by", help="Who does it, for the
 def list_(config: ConfigOption = None, ledger: LedgerOption = None, json: JsonOption = False) -> None:
     """List the schedules: what they run, how often, the last tick and the next."""
     from penstock.cli import show
+    from penstock.ledger.database import present
     from penstock.ledger.ledger import Ledger
     from penstock.runtime.schedule import machine
 
     url = settle(config, {"ledger.url": ledger}).url
     with show.reading(url) as database:
-        now = database.read(lambda cursor: show.ledger_now(database, cursor))
+        now = database.read(lambda cursor: present(database, cursor))
     with Ledger.open(url, [machine]) as opened:
         names = [row[0] for row in opened.read(lambda c: c.rows("SELECT unit_id FROM schedule ORDER BY unit_id"))]
         found = opened.get_many(machine, names) if names else []
@@ -81,8 +82,6 @@ def run(name: NameArgument, config: ConfigOption = None, ledger: LedgerOption = 
 
 def _move(url: str, name: str, to: str, *, by: str | None, reason: str) -> str:
     """Pull an operator's edge; when the schedule ticks next, or nothing."""
-    import getpass
-
     from penstock.ledger.ledger import Ledger
     from penstock.machine import Actor
     from penstock.runtime.schedule import Schedule, cadence_of, machine
@@ -93,7 +92,7 @@ def _move(url: str, name: str, to: str, *, by: str | None, reason: str) -> str:
         found = opened.get(ref)
         assert isinstance(found, Schedule)  # noqa: S101 - the machine's unit
         due = cadence_of(found).next_after(opened.clock.now(), name) if to == "active" else None
-        opened.move(ref, to, actor=Actor.OPERATOR, who=by or getpass.getuser(), reason=reason, due_at=due)
+        opened.move(ref, to, actor=Actor.OPERATOR, who=by or user(), reason=reason, due_at=due)
     return f"{due.astimezone():%Y-%m-%d %H:%M:%S}" if due is not None else ""
 
 

@@ -85,12 +85,6 @@ def amount(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
-def ledger_now(database: Database, cursor: Cursor) -> datetime:
-    """The ledger's present."""
-    now = cursor.rows(f"SELECT {database.now_sql}", **database.bind_now())[0][0]
-    return moment(now) if isinstance(now, str) else now
-
-
 def moment(text: str) -> datetime:
     """An instant as a person writes it, with its offset from UTC. Raises UsageError."""
     from penstock.clock import parse_instant

@@ -65,7 +65,7 @@ def birth_products(
     beside = [
         (
             statements.upsert_rows(ledger.database, table, names, mode),
-            statements.batch_text(ledger.database, names, values),
+            statements.batch_text(values),
         )
         for table, names, mode, values in statements_of(rows)
     ]
@@ -99,7 +99,7 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
         types: dict[str, statements.SqlType] = {n: table.c[machine.column(n)].type for n in names}
         types |= {f"key_{n}": sa.Text() for n in keys}
         values = [[*(plain(row[n]) for n in names), *(key_part(row[n]) for n in keys)] for row in rows]
-        parameters[side] = statements.batch_text(database, [], values)
+        parameters[side] = statements.batch_text(values)
         # Materialised: the JSON is read once, not once for every unit.
         sources.append(f"{side} AS MATERIALIZED (SELECT * FROM {statements.batch(database, types, parameter=side)})")
     picks: dict[str, str] = {"unit_id": " || '/' || ".join(f"n_key_{n}" for n in machine.unit.key)}

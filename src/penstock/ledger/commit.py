@@ -179,8 +179,8 @@ class Committer:
             groups.setdefault((change.machine.name, change.changed, change.keep_claim), []).append(change)
         won: dict[tuple[str, str], GuardedUnit | None] = {}
         for (name, changed, keep), group in groups.items():
-            sql, columns = self._statement("update", name, changed, keep)
-            text = statements.batch_text(self._database, columns, [c.row for c in group])
+            sql = self._statement("update", name, changed, keep)
+            text = statements.batch_text([c.row for c in group])
             given = {"batch": text, **self._database.bind_now()}
             if keep:
                 machine = self._machines[name]
@@ -219,15 +219,15 @@ class Committer:
             groups.setdefault((newborn.machine.name, newborn.if_absent), []).append(newborn)
         born: list[str] = []
         for (name, if_absent), group in groups.items():
-            sql, columns = self._statement("insert", name, (), if_absent)
-            text = statements.batch_text(self._database, columns, [n.row for n in group])
+            sql = self._statement("insert", name, (), if_absent)
+            text = statements.batch_text([n.row for n in group])
             born += [row[0] for row in cursor.rows(sql, batch=text, **self._database.bind_now())]
         return born
 
     def _write(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
         for table, names, mode, rows in statements_of(w for e in winners for w in e.writes):
             sql = statements.upsert_rows(self._database, table, names, mode)
-            cursor.run(sql, batch=statements.batch_text(self._database, names, rows))
+            cursor.run(sql, batch=statements.batch_text(rows))
 
     def _events(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
         rows = [row for e in winners for row in e.events]
@@ -254,13 +254,13 @@ class Committer:
     def _tally_group(self, cursor: Cursor, parent: Machine, child: Machine, group: dict[str, dict[str, int]]) -> None:
         counters = sorted({c for steps in group.values() for c in steps})
         rows = [[i, *(steps.get(c, 0) for c in counters)] for i, steps in group.items()]
-        text = statements.batch_text(self._database, ["unit_id", *counters], rows)
+        text = statements.batch_text(rows)
         cursor.run(statements.tally(self._database, parent.table, counters), batch=text)
-        ids = statements.batch_text(self._database, ["unit_id"], [[i] for i in group])
+        ids = statements.batch_text([[i] for i in group])
         cursor.run(statements.wake_complete(self._database, parent, child), batch=ids, **self._database.bind_now())
 
     def _lock(self, cursor: Cursor, table: str, ids: list[list[str]]) -> list[str]:
-        text = statements.batch_text(self._database, ["unit_id"], ids)
+        text = statements.batch_text(ids)
         return [row[0] for row in cursor.rows(statements.lock_units(self._database, table), batch=text)]
 
     def _ensure_gates(self, cursor: Cursor, gates: set[str]) -> None:
@@ -268,16 +268,12 @@ class Committer:
         if fresh:
             self._make_gates(cursor, fresh)
 
-    def _make_statement(self, kind: str, name: str, changed: tuple[str, ...], flag: bool) -> tuple[str, list[str]]:
+    def _make_statement(self, kind: str, name: str, changed: tuple[str, ...], flag: bool) -> str:
         machine = self._machines[name]
         table = machine_table(machine, self._database.dialect)
         if kind == "insert":
-            sql = statements.insert_units(self._database, machine, table, if_absent=flag)
-            skip = machine.generated() | {"changed_at"}
-            return sql, [machine.column(c) for c in machine.columns if c not in skip]
-        sql = statements.update_units(self._database, machine, table, changed, keep_claim=flag)
-        columns = ["unit_id", "version", "was", "status", "changed_by", "change_reason"]
-        return sql, [*columns, *(["wakes", "due_at"] if machine.driven else []), *changed]
+            return statements.insert_units(self._database, machine, table, if_absent=flag)
+        return statements.update_units(self._database, machine, table, changed, keep_claim=flag)
 
 
 def statements_of(writes: Iterable[Write]) -> Iterator[tuple[sa.Table, tuple[str, ...], str, list[list[Any]]]]:
@@ -320,6 +316,6 @@ def insert_events(database: Database, cursor: Cursor, rows: Sequence[Sequence[An
     cursor.run(
         f"INSERT INTO event_log ({names}, created_at) SELECT {picks}, {database.now_sql} FROM {source}"
         " WHERE true ON CONFLICT DO NOTHING",
-        batch=statements.batch_text(database, columns, rows),
+        batch=statements.batch_text(rows),
         **database.bind_now(),
     )

@@ -7,7 +7,10 @@ write. Statements name their parameters `:name` in both dialects.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
+
+from penstock.clock import instant
 
 T = TypeVar("T")
 Dialect = Literal["sqlite", "postgresql"]
@@ -78,6 +81,12 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Close every connection."""
+
+
+def present(database: Database, cursor: Cursor) -> datetime:
+    """The ledger's present instant."""
+    now: datetime = instant(cursor.rows(f"SELECT {database.now_sql}", **database.bind_now())[0][0])
+    return now
 
 
 def open_database(url: str, clock: Any) -> Database:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.clock import instant_text, parse_instant
+from penstock.clock import instant, instant_text
 from penstock.ledger import statements
 from penstock.ledger.budget import Budget
-from penstock.ledger.database import Cursor, Database, Row
+from penstock.ledger.database import Cursor, Database, Row, present
 from penstock.ledger.tables import gate as gate_table
 from penstock.ledger.tables import gate_limit
 from penstock.provider import Provider, provider_of
@@ -131,7 +131,7 @@ class GateRows:
         picks = ", ".join(f"n_{n}" for n in _LIMIT)
         cursor.run(
             f"INSERT INTO gate_limit ({', '.join(_LIMIT)}) SELECT {picks} FROM {source} WHERE true",
-            batch=statements.batch_text(self._database, _LIMIT, rows),
+            batch=statements.batch_text(rows),
         )
         meters = [[g, bool(p.limits or p.max_in_flight), p.max_in_flight] for g, p in changed.items()]
         return self._set(cursor, ["metered", "max_in_flight"], meters)
@@ -166,7 +166,7 @@ class GateRows:
     # The rows themselves.
 
     def _ids(self, gates: Iterable[str]) -> str:
-        return statements.batch_text(self._database, ["gate_id"], [[g] for g in gates])
+        return statements.batch_text([[g] for g in gates])
 
     @property
     def _at(self) -> str:
@@ -180,7 +180,7 @@ class GateRows:
         sets = ", ".join(f"{n} = n_{n}" for n in names)
         return cursor.run(
             f"UPDATE gate AS t SET {sets} FROM {statements.batch(self._database, types)} WHERE t.gate_id = n_gate_id",
-            batch=statements.batch_text(self._database, list(types), rows),
+            batch=statements.batch_text(rows),
         )
 
     def _empty(self, cursor: Cursor, gates: Collection[str], at: datetime) -> None:
@@ -217,7 +217,7 @@ class GateRows:
             cursor.run(
                 "UPDATE gate_limit AS t SET tokens = n_tokens, filled_at = n_filled_at"
                 f" FROM {statements.batch(self._database, types)} WHERE t.gate_id = n_gate_id AND t.name = n_name",
-                batch=statements.batch_text(self._database, list(types), rows),
+                batch=statements.batch_text(rows),
             )
 
     def _locked(self, cursor: Cursor, gate_id: str) -> GateRow:
@@ -233,9 +233,7 @@ class GateRows:
         return GateRow(epoch, throttles, instant(closed), why, instant(ahead), held, reason, instant(now))
 
     def _moment(self, cursor: Cursor) -> datetime:
-        rows = cursor.rows(f"SELECT {self._database.now_sql}", **self._database.bind_now())
-        now: datetime = instant(rows[0][0])
-        return now
+        return present(self._database, cursor)
 
 
 def under(prefix: str) -> tuple[str, Mapping[str, Any]]:
@@ -248,11 +246,6 @@ def _above(gate_id: str) -> list[str]:
     """The names above a gate's: its provider, its account."""
     parts = gate_id.split("/")
     return ["/".join(parts[:n]) for n in range(1, len(parts))]
-
-
-def instant(value: Any) -> Any:
-    """An instant as either database returns it."""
-    return parse_instant(value) if isinstance(value, str) else value
 
 
 def text(value: Any) -> Any:

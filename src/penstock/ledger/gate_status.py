@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from penstock.clock import parse_instant
+from penstock.clock import instant
 from penstock.ledger.budget import BREAKER_AFTER, Budget
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.database import Cursor, Database, present
 from penstock.ledger.gates import FATAL
 from penstock.unit import NO_GATE
 
@@ -43,7 +42,7 @@ class GateStatus:
 
 def gate_statuses(database: Database, cursor: Cursor, *, counts: bool = False) -> list[GateStatus]:
     """Every gate but the one that needs none; `counts` adds who waits behind it and who is inside."""
-    now = _now(database, cursor)
+    now = present(database, cursor)
     limits = _limits(cursor, now)
     waiting, inside = (_waiting(database, cursor), _inside(cursor)) if counts else ({}, {})
     rows = cursor.rows(
@@ -54,11 +53,11 @@ def gate_statuses(database: Database, cursor: Cursor, *, counts: bool = False) -
     found = []
     for gate_id, closed, why, ahead, throttles, epoch, places, held_by, held_reason in rows:
         probing = throttles > BREAKER_AFTER or (throttles > 0 and gate_id not in limits)
-        shut = [m for m in (_instant(closed), _instant(ahead)) if m is not None and m > now]
+        shut = [m for m in (instant(closed), instant(ahead)) if m is not None and m > now]
         until = max(shut, default=None)
         if held_by is not None:
             state, until, reason = ("stopped" if held_by == FATAL else "paused"), None, held_reason
-        elif closed is not None and _instant(closed) > now:
+        elif closed is not None and instant(closed) > now:
             state, reason = "closed", why
         elif probing:
             out = "is out" if until is not None else "goes first"
@@ -79,7 +78,7 @@ def _limits(cursor: Cursor, now: datetime) -> dict[str, list[LimitStatus]]:
     for gate_id, name, rate, burst, cost, tokens, filled_at in cursor.rows(
         "SELECT gate_id, name, rate, burst, cost, tokens, filled_at FROM gate_limit ORDER BY gate_id, name"
     ):
-        seconds = max(0.0, (now - _instant(filled_at)).total_seconds())
+        seconds = max(0.0, (now - instant(filled_at)).total_seconds())
         left = min(Budget(name, rate, burst, cost, 0.0).capacity, tokens + rate * seconds)
         found.setdefault(gate_id, []).append(LimitStatus(name, rate, burst, cost, round(left, 3)))
     return found
@@ -105,12 +104,3 @@ def _inside(cursor: Cursor) -> dict[str, int]:
         for gate_id, count in rows:
             counts[gate_id] = counts.get(gate_id, 0) + count
     return counts
-
-
-def _now(database: Database, cursor: Cursor) -> datetime:
-    now: datetime = _instant(cursor.rows(f"SELECT {database.now_sql}", **database.bind_now())[0][0])
-    return now
-
-
-def _instant(value: Any) -> Any:
-    return parse_instant(value) if isinstance(value, str) else value

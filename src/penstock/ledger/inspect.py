@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.clock import instant_text, parse_instant
+from penstock.clock import instant, instant_text
 from penstock.errors import LedgerMismatch, UnknownMachine, UnknownUnit, UsageError
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.database import Cursor, Database, present
 from penstock.ledger.gate_status import GateStatus, gate_statuses
 from penstock.ledger.install import table_names
 from penstock.unit import Ref
@@ -105,8 +105,7 @@ def status(database: Database, alerts: int = 20) -> Status:
 
     def work(cursor: Cursor) -> Status:
         require_ledger(database, cursor)
-        now = database.bind_now()
-        moment = _instant(cursor.rows(f"SELECT {database.now_sql}", **now)[0][0])
+        moment = present(database, cursor)
         return Status(
             moment,
             database.url,
@@ -137,7 +136,7 @@ def history(database: Database, ref: Ref) -> list[Transition]:
         if not rows:
             msg = f"no unit {ref} in the ledger"
             raise UnknownUnit(msg)
-        return [Transition(r[0], _instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7])) for r in rows]
+        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7])) for r in rows]
 
     return database.read(work)
 
@@ -191,7 +190,7 @@ def workers_of(database: Database, cursor: Cursor) -> list[WorkerStatus]:
         f"SELECT id, host, pid, started_at, {left}, machines, config_version FROM worker WHERE reaped_at IS NULL ORDER BY started_at, id",
         **database.bind_now(),
     )
-    return [WorkerStatus(r[0], r[1], r[2], _instant(r[3]), round(float(r[4]), 1), _document(r[5]), r[6]) for r in rows]
+    return [WorkerStatus(r[0], r[1], r[2], instant(r[3]), round(float(r[4]), 1), _document(r[5]), r[6]) for r in rows]
 
 
 def _alerts(cursor: Cursor, most: int) -> list[Alert]:
@@ -201,12 +200,8 @@ def _alerts(cursor: Cursor, most: int) -> list[Alert]:
         most=most,
     )
     return [
-        Alert(_instant(r[0]), r[1], r[2], f"{r[3]}:{r[4]}" if r[4] is not None else r[3], _document(r[5])) for r in rows
+        Alert(instant(r[0]), r[1], r[2], f"{r[3]}:{r[4]}" if r[4] is not None else r[3], _document(r[5])) for r in rows
     ]
-
-
-def _instant(value: Any) -> datetime:
-    return parse_instant(value) if isinstance(value, str) else value
 
 
 def _document(value: Any) -> Any:

@@ -132,7 +132,7 @@ class Ledger:
         """Those of the units that exist, ordered by id."""
         columns = ", ".join(machine.column(c) for c in machine.columns)
         source = statements.batch(self.database, {"unit_id": statements.TEXT})
-        text = statements.batch_text(self.database, ["unit_id"], [[i] for i in unit_ids])
+        text = statements.batch_text([[i] for i in unit_ids])
         sql = (
             f"SELECT {columns} FROM {machine.table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id"
         )
@@ -209,7 +209,7 @@ class Ledger:
         def work(cursor: Cursor) -> int:
             woken = 0
             for name, ids in by_machine.items():
-                text = statements.batch_text(self.database, ["unit_id"], ids)
+                text = statements.batch_text(ids)
                 sql = statements.wake_units(self.database, self.machines[name])
                 woken += len(cursor.rows(sql, batch=text, **self.database.bind_now()))
             return woken

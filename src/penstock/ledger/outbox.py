@@ -140,7 +140,7 @@ def _deliveries(database: Database, cursor: Cursor, events: Iterable[EventRow]) 
     return cursor.rows(
         f"SELECT subscriber, tenant_id, event_key, status FROM {machine.table}"
         f" WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY subscriber",
-        batch=statements.batch_text(database, ["unit_id"], wanted),
+        batch=statements.batch_text(wanted),
     )
 
 

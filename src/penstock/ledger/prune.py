@@ -208,7 +208,7 @@ class Pruner:
             nonlocal gone
             gone += rows
             source = statements.batch(self._database, {"unit_id": statements.TEXT})
-            text = statements.batch_text(self._database, ["unit_id"], [[i] for i in unit_ids])
+            text = statements.batch_text([[i] for i in unit_ids])
             dead = (
                 f"SELECT l.unit_id, max(l.seq) FROM {source} CROSS JOIN {HISTORY} l WHERE l.machine = :machine"
                 f" AND l.unit_id = n_unit_id AND NOT EXISTS (SELECT 1 FROM {self._known[name]['table']} u"
@@ -244,7 +244,7 @@ class Pruner:
 
     def _units_of(self, name: str, table: str, sql: Finished, unit_ids: Sequence[str]) -> Callable[[Cursor], int]:
         source = statements.batch(self._database, {"unit_id": statements.TEXT})
-        text = statements.batch_text(self._database, ["unit_id"], [[i] for i in unit_ids])
+        text = statements.batch_text([[i] for i in unit_ids])
         # Asked again: somebody may have given the unit a new child, or taken it up, since it was found.
         delete = (
             f"DELETE FROM {table} WHERE unit_id IN (SELECT u.unit_id FROM {source} CROSS JOIN {table} u"
@@ -279,7 +279,7 @@ class Pruner:
     def _history_of(self, name: str, cuts: Iterable[Sequence[Any]]) -> Callable[[Cursor], int]:
         types: dict[str, statements.SqlType] = {"unit_id": statements.TEXT, "seq": sa.BigInteger()}
         source = statements.batch(self._database, types)
-        text = statements.batch_text(self._database, list(types), [list(row) for row in cuts])
+        text = statements.batch_text([list(row) for row in cuts])
         # CROSS JOIN: from the batch to the history. SQLite would rather go through the history once for each row of it.
         find = (
             "SELECT l.unit_id, l.seq, l.from_status, l.to_status, l.actor, l.reason, l.version, CAST(l.at AS text),"
@@ -298,7 +298,7 @@ class Pruner:
             permit = self._permit(cursor, name)
             rows = [row for row in cursor.rows(find, batch=text, machine=name) if row[9]]
             pruned = [[row[0], row[1]] for row in rows]
-            gone = statements.batch_text(self._database, list(types), pruned)
+            gone = statements.batch_text(pruned)
             deleted = cursor.run(f"DELETE FROM {HISTORY} WHERE {which}", batch=gone, machine=name)
             self._baselines(cursor, name, permit, rows)
             self._close(cursor, permit)
@@ -326,7 +326,7 @@ class Pruner:
             + f" n_data FROM {statements.batch(self._database, types)}",
             machine=name,
             actor=f"{BASELINE}{permit}",
-            batch=statements.batch_text(self._database, list(types), values),
+            batch=statements.batch_text(values),
         )
 
     def _prune_events(self, went: Progress) -> None:
@@ -361,7 +361,7 @@ class Pruner:
         )
         for start in range(0, len(found), _AT_ONCE):
             source = statements.batch(self._database, {"id": statements.TEXT})
-            text = statements.batch_text(self._database, ["id"], [[row[0]] for row in found[start : start + _AT_ONCE]])
+            text = statements.batch_text([[row[0]] for row in found[start : start + _AT_ONCE]])
             sql = f"DELETE FROM {WORKERS} WHERE id IN (SELECT n_id FROM {source})"
             went(WORKERS, self._database.write(lambda cursor, s=sql, t=text: cursor.run(s, batch=t)))  # type: ignore[misc]
 

@@ -276,7 +276,7 @@ class Session:
         fair = math.ceil(n / len(shares))
         pick, *rest = self._behind_sql[name]
         if not rest:
-            text = statements.batch_text(self._database, [], [[g, min(share, fair)] for g, share in shares.items()])
+            text = statements.batch_text([[g, min(share, fair)] for g, share in shares.items()])
             return cursor.rows(pick, n=n, batch=text, **self._me, **self._database.bind_now())
         rows: list[Row] = []
         for gate, share in shares.items():
@@ -388,7 +388,7 @@ class Session:
             for name, rows in by_machine.items():
                 machine = self.machines[name]
                 sql = statements.release(self._database, machine)
-                text = statements.batch_text(self._database, ["unit_id", "version", "begun"], rows)
+                text = statements.batch_text(rows)
                 cursor.run(sql, batch=text, worker=self.identity.id)
 
         if by_machine:
@@ -486,7 +486,7 @@ def reap(database: Database, cursor: Cursor, me: str = "") -> int:
     dead = [r[0] for r in cursor.rows(sql, me=me, **now)]
     if not dead:
         return 0
-    text = statements.batch_text(database, ["unit_id"], [[d] for d in dead])
+    text = statements.batch_text([[d] for d in dead])
     freed = 0
     tables = driven_tables(cursor)
     found = [r for _, t, _ in tables for r in cursor.rows(statements.suspects(database, t, CRASH_LIMIT), batch=text)]
@@ -497,7 +497,7 @@ def reap(database: Database, cursor: Cursor, me: str = "") -> int:
         parked: list[Row] = []
         for workers, limit in ((alone, CRASH_LIMIT), (crowded, _NEVER)):
             if workers:
-                those = statements.batch_text(database, ["unit_id"], workers)
+                those = statements.batch_text(workers)
                 rows = cursor.rows(statements.free(database, table, limit), batch=those, **now)
                 freed += len(rows)
                 parked += [r for r in rows if r[2] >= limit]

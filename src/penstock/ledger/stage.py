@@ -126,7 +126,7 @@ class StageWriter:
         prepared = [
             (
                 statements.upsert_rows(self._database, table, names, mode),
-                statements.batch_text(self._database, names, values),
+                statements.batch_text(values),
             )
             for table, names, mode, values in groups
         ]
@@ -239,7 +239,7 @@ def _loosen(database: Database, staged: Staged) -> None:
     source = statements.batch(database, {"stage_id": statements.TEXT})
     # A chunk under way holds the batch's row: that batch is marked the next time.
     skip = " FOR UPDATE OF s SKIP LOCKED" if database.dialect == "postgresql" else ""
-    text = statements.batch_text(database, ["stage_id"], [[r[0]] for r in found])
+    text = statements.batch_text([[r[0]] for r in found])
     mark = (
         f"UPDATE stage SET loose_at = {database.now_sql} WHERE stage_id IN (SELECT s.stage_id FROM stage AS s"
         f" WHERE s.stage_id IN (SELECT n_stage_id FROM {source}) AND {mine}{skip})"

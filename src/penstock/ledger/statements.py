@@ -35,7 +35,7 @@ def batch(database: Database, columns: Mapping[str, SqlType], *, parameter: str 
     return f"(SELECT {picks} FROM json_each(:{parameter})) AS j"
 
 
-def batch_text(_database: Database, _names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def batch_text(rows: Iterable[Sequence[Any]]) -> str:
     """Rows of plain values as the `:batch` parameter, each in the order of the batch's columns."""
     return _encode(list(rows)).decode()
 

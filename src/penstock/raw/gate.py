@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
-from penstock.clock import Clock, SystemClock, instant_text, parse_instant
+from penstock.clock import Clock, SystemClock, instant, instant_text
 from penstock.errors import PenstockError, UsageError
 from penstock.ledger import statements
 from penstock.ledger.columns import document
@@ -185,7 +185,7 @@ class ConsumerGate:
         """How many partitions of a range stand how; those without a row count as pending. One statement."""
         if self._as_of is not None:
             return _summed(wanted, self.each(wanted))
-        pairs = statements.batch_text(self._database, [], product(wanted.customers, wanted.queries))
+        pairs = statements.batch_text(product(wanted.customers, wanted.queries))
         sql = (
             f"SELECT n_customer_id, n_query_name, {self._count(SUCCESS)}, {self._count(FAILED)}"
             f" FROM {statements.batch(self._database, _PAIR)}"
@@ -280,8 +280,8 @@ class ConsumerGate:
     def _states_now(self, cursor: Cursor, ids: dict[str, PartitionKey]) -> dict[str, PartitionStatus]:
         source = statements.batch(self._database, {"unit_id": statements.TEXT})
         sql = f"SELECT unit_id, {_COLUMNS} FROM {TABLE} WHERE unit_id IN (SELECT n_unit_id FROM {source})"
-        rows = cursor.rows(sql, batch=statements.batch_text(self._database, [], [[i] for i in ids]))
-        return {r[0]: PartitionStatus(ids[r[0]], r[1], r[2], r[3], r[4], _moment(r[5]), r[6], r[7]) for r in rows}
+        rows = cursor.rows(sql, batch=statements.batch_text([[i] for i in ids]))
+        return {r[0]: PartitionStatus(ids[r[0]], r[1], r[2], r[3], r[4], instant(r[5]), r[6], r[7]) for r in rows}
 
     def _states_then(self, cursor: Cursor, ids: dict[str, PartitionKey]) -> dict[str, PartitionStatus]:
         """From the history: the last row that was written by then. Raises UsageError where it was pruned."""
@@ -290,7 +290,7 @@ class ConsumerGate:
         moment = "CAST(:moment AS timestamptz)" if self._database.dialect == "postgresql" else ":moment"
         own = f"machine = '{MACHINE}' AND unit_id IN (SELECT n_unit_id FROM {source})"
         given = {
-            "batch": statements.batch_text(self._database, [], [[i] for i in ids]),
+            "batch": statements.batch_text([[i] for i in ids]),
             "moment": instant_text(self._as_of),
         }
         rows = cursor.rows(
@@ -305,7 +305,7 @@ class ConsumerGate:
             **given,
         )
         for unit_id, at in pruned:
-            msg = f"the history of {unit_id} before {instant_text(_at(at))} was pruned; ask for a later moment"
+            msg = f"the history of {unit_id} before {instant_text(instant(at))} was pruned; ask for a later moment"
             raise UsageError(msg)
         return found
 
@@ -320,7 +320,7 @@ def _then(key: PartitionKey, row: Sequence[Any]) -> PartitionStatus:
         facts.get("current_run_id"),
         facts.get("schema_version"),
         facts.get("record_count"),
-        _at(at),
+        instant(at),
         reason if status == FAILED else None,
     )
 
@@ -336,14 +336,6 @@ def _summed(wanted: Range, statuses: Iterable[PartitionStatus]) -> RangeStatus:
     return RangeStatus(
         len(wanted), good, bad, len(wanted) - good - bad, sorted(series, key=lambda s: (s.customer_id, s.query_name))
     )
-
-
-def _at(value: Any) -> datetime:
-    return parse_instant(value) if isinstance(value, str) else value
-
-
-def _moment(value: Any) -> datetime | None:
-    return None if value is None else _at(value)
 
 
 def days_of(start: str, end: str | None) -> tuple[date, date]:

@@ -65,12 +65,10 @@ class Io:
 
         Where it is closed, the unit waits until it opens and the step begins anew.
         """
-        assert self._doors is not None  # noqa: S101 - every worker brings them
         return self._doors.through(gate_id)
 
     async def learn(self, gate_id: str, limit: str, *, left: float | None = None, rate: float | None = None) -> None:
         """What a response says of a limit: how much is left, how fast it refills. It may only lower ours."""
-        assert self._doors is not None  # noqa: S101 - every worker brings them
         await self._doors.learn(gate_id, limit, left=left, rate=rate)
 
     def stage(self, unit: Unit, staged: Staged) -> Stage:

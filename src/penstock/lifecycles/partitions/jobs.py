@@ -47,7 +47,7 @@ def missing(ledger: Ledger, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
     """Those of some keys that nobody has wanted yet: one statement for all of them, by the primary key."""
     wanted = {str(key): key for key in keys}
     source = statements.batch(ledger.database, {"unit_id": statements.TEXT})
-    text = statements.batch_text(ledger.database, [], [[unit_id] for unit_id in wanted])
+    text = statements.batch_text([[unit_id] for unit_id in wanted])
     sql = (
         f"SELECT n_unit_id FROM {source} WHERE NOT EXISTS"
         f" (SELECT 1 FROM {extraction.table} t WHERE t.unit_id = n_unit_id)"

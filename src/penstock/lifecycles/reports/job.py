@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from penstock.cadence import local_instant, parse_zone
-from penstock.clock import instant_text, parse_instant
+from penstock.clock import instant, instant_text
 from penstock.ledger.births import AT_ONCE, Product, birth_products
 from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
@@ -262,7 +262,7 @@ def _made(cursor: Cursor) -> dict[str, Made]:
             time_zone,
             country,
             None if daily_from is None else Window(_day(daily_from), _day(daily_through)),
-            None if hourly_from is None else Window(_instant(hourly_from), _instant(hourly_through)),
+            None if hourly_from is None else Window(instant(hourly_from), instant(hourly_through)),
         )
         for name, state, time_zone, country, daily_from, daily_through, hourly_from, hourly_through in rows
     }
@@ -274,7 +274,3 @@ def _hour(moment: datetime) -> datetime:
 
 def _day(value: Any) -> date:
     return date.fromisoformat(value) if isinstance(value, str) else value
-
-
-def _instant(value: Any) -> datetime:
-    return parse_instant(value) if isinstance(value, str) else value

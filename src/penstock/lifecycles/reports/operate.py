@@ -63,7 +63,7 @@ class Filter:
         if self.unit_ids:
             source = statements.batch(database, {"unit_id": statements.TEXT})
             parts.append(f"unit_id IN (SELECT n_unit_id FROM {source})")
-            given["batch"] = statements.batch_text(database, ["unit_id"], [[unit_id] for unit_id in self.unit_ids])
+            given["batch"] = statements.batch_text([[unit_id] for unit_id in self.unit_ids])
         return " AND ".join(parts), given
 
 
