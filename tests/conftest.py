@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from tests.support.databases import temporary_database
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, in_memory
 from tests.support.world import World
 
 HOME = pytest.StashKey[Path]()
@@ -23,7 +22,7 @@ LEADER = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     shared = getattr(config, "workerinput", None)  # set in the workers of pytest-xdist
     if shared is None:
-        config.stash[HOME] = Path(tempfile.gettempdir()) / f"penstock-postgres-{uuid.uuid4().hex[:12]}"
+        config.stash[HOME] = in_memory() / f"penstock-postgres-{uuid.uuid4().hex[:12]}"
         config.stash[LEADER] = os.getpid()
     else:
         config.stash[HOME] = Path(shared["postgres_home"])
