@@ -58,9 +58,9 @@ def own_command(program: str, places: Places, database: str, *arguments: str) ->
 OURS_POSTGRES = Contender("Penstock", POSTGRES, "ours", 50_000, 5_000)
 OURS_POSTGRES_TWO = Contender("Penstock, two processes", POSTGRES, "ours", 50_000, 5_000, ("--processes", "2"))
 PGQUEUER = Contender("pgqueuer", POSTGRES, "pgqueuer", 50_000, 5_000)
-PROCRASTINATE = Contender("procrastinate", POSTGRES, "procrastinate", 5_000, 300)
-PROCRASTINATE_ONE = Contender(
-    "procrastinate, one worker", POSTGRES, "procrastinate", 4_000, 300, ("--workers", "1", "--concurrency", "100")
+PROCRASTINATE_EIGHT = Contender("procrastinate, eight in one loop", POSTGRES, "procrastinate", 5_000, 300)
+PROCRASTINATE = Contender(
+    "procrastinate", POSTGRES, "procrastinate", 4_000, 300, ("--workers", "1", "--concurrency", "100")
 )
 DBOS = Contender("DBOS", POSTGRES, "dbos", 3_000, 200)
 OURS_SQLITE = Contender("Penstock", SQLITE, "ours", 100_000, 5_000)
@@ -71,8 +71,8 @@ CONTENDERS = (
     OURS_POSTGRES,
     PGQUEUER,
     OURS_POSTGRES_TWO,
+    PROCRASTINATE_EIGHT,
     PROCRASTINATE,
-    PROCRASTINATE_ONE,
     DBOS,
     OURS_SQLITE,
     HUEY,
@@ -87,8 +87,9 @@ unit is claimed again when the lease ends. Finished units stay, with their histo
 job from the queue table to a log table and goes by the job's id alone: a worker that lost the job can still
 complete it. States are not guarded.""",
     "procrastinate": """A transaction for each fetch and each completion; events are written by triggers, and a
-completed job stays. Completion asks for a job that is to do or doing, not for who holds it. Several workers
-share one event loop here, which is its best; one worker is how its command line runs.""",
+completed job stays. Completion asks for a job that is to do or doing, not for who holds it. One worker in a
+process is how its command line runs; eight in one event loop are quicker, for who writes the program that starts
+them.""",
     "DBOS": """Durable workflows: the start and the outcome of each are recorded. Here a workflow has no step, which
 is its best; with one recorded step it runs at less than half of the rate.""",
     "huey": """A task leaves the queue in one synced transaction before it runs, and nothing is written when it is

@@ -86,8 +86,8 @@ def _rate_checks(results: Results) -> list[Check]:
     known = contenders
     pairs: list[tuple[Contender, Contender, float | None, float | None]] = [
         (known.OURS_POSTGRES, known.PGQUEUER, 1.2, 1.5),
+        (known.OURS_POSTGRES, known.PROCRASTINATE_EIGHT, 30, None),
         (known.OURS_POSTGRES, known.PROCRASTINATE, 30, None),
-        (known.OURS_POSTGRES, known.PROCRASTINATE_ONE, None, None),
         (known.OURS_POSTGRES, known.DBOS, 30, None),
         (known.OURS_POSTGRES_TWO, known.OURS_POSTGRES, 1, None),
         (known.OURS_SQLITE, known.HUEY, 12, None),
