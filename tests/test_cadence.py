@@ -92,6 +92,25 @@ def test_a_window_over_midnight_is_one_window():
     assert window.open_or_next(at("2026-11-15T12:00:00Z")) == at("2026-11-15T21:00:00Z")
 
 
+def test_the_first_tick_comes_at_once_where_nothing_speaks_against_it():
+    moment = at("2026-11-15T19:01:00Z")
+    often = Cadence(every=timedelta(hours=1))
+    assert often.first(moment) == moment
+    assert Cadence(at=[time(3)]).first(moment) == at("2026-11-16T03:00:00Z"), "times of day are waited for"
+    night = Window(time(2), time(6), ZoneInfo("UTC"))
+    nightly = Cadence(every=timedelta(hours=1), window=night)
+    assert nightly.first(moment) == at("2026-11-16T02:00:00Z"), "the window is not open"
+    assert nightly.first(at("2026-11-16T03:20:00Z")) == at("2026-11-16T03:20:00Z")
+
+
+def test_many_new_ones_are_spread_over_their_jitter():
+    moment = at("2026-11-15T19:01:00Z")
+    spread = Cadence(every=timedelta(hours=1), jitter=timedelta(minutes=10))
+    firsts = {spread.first(moment, name) for name in map(str, range(50))}
+    assert len(firsts) > 40
+    assert all(moment <= first < moment + timedelta(minutes=10) for first in firsts)
+
+
 def test_jitter_depends_on_the_name_alone_and_stays_below_its_bound():
     cadence = Cadence(every=timedelta(hours=1), jitter=timedelta(minutes=10))
     moment = at("2026-11-15T19:00:00Z")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.ledger.outbox import EventRow
     from penstock.ledger.stage import Staged
     from penstock.machine import Actor, Edge, Machine, OnError, Parent
-    from penstock.outcome import Act, Birth, Decision, Event, Look, Move, Outcome, Wait, Write
+    from penstock.outcome import Act, Amend, Birth, Decision, Event, Look, Move, Outcome, Rows, Wait, Write
     from penstock.raw.gate import ConsumerGate, NotReady
     from penstock.raw.paths import PartitionKey
     from penstock.raw.sink import RawSink
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Act",
     "Actor",
+    "Amend",
     "Birth",
     "BrokenFlow",
     "ClaimLost",
@@ -64,6 +65,7 @@ __all__ = [
     "Rejected",
     "RetryPolicy",
     "Rng",
+    "Rows",
     "Staged",
     "StepError",
     "Subscriber",
@@ -87,7 +89,7 @@ _HOMES = {
     "penstock.ledger.outbox": "EventRow",
     "penstock.ledger.stage": "Staged",
     "penstock.machine": "Actor Edge Machine OnError Parent",
-    "penstock.outcome": "Act Birth Decision Event Look Move Outcome Wait Write",
+    "penstock.outcome": "Act Amend Birth Decision Event Look Move Outcome Rows Wait Write",
     "penstock.raw.gate": "ConsumerGate NotReady",
     "penstock.raw.paths": "PartitionKey",
     "penstock.raw.sink": "RawSink",

@@ -146,6 +146,17 @@ class Cadence:
         due = truncate(tick + offset)
         return due if due > moment else self.next_after(moment + timedelta(milliseconds=1), name)
 
+    def first(self, moment: datetime, name: str = "") -> datetime:
+        """The first tick of one that is new: at once where it is `every` so long, after its jitter and in its window.
+
+        Times of day are waited for, and so is a window that is not open.
+        """
+        following = self.next_after(moment, name)
+        soon = truncate(moment + self._offset(name))
+        if self.every is None or (self.window is not None and self.window.open_or_next(soon) != soon):
+            return following
+        return min(soon, following)
+
     def _tick_after(self, moment: datetime) -> datetime:
         if self.every is not None:
             return EPOCH + ((moment - EPOCH) // self.every + 1) * self.every

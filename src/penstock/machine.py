@@ -94,6 +94,9 @@ class Machine:
     parent: Parent | None = None
     #: Indexes of its own beside the kernel's: name, after the table's, to columns.
     indexes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Columns that are unique together, by name as above: on PostgreSQL. On SQLite `REPLACE` could delete a unit by
+    #: way of a second unique key, so there they are only indexed, and the key must be made of them.
+    unique: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         freeze = object.__setattr__
@@ -293,9 +296,11 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems = [f"tracked column {n!r} is not a column of its own" for n in machine.tracked if n not in own]
     problems += [f"check name {n!r} must be snake_case" for n in machine.checks if not _NAME.match(n)]
     problems += [f"check name {n!r} is the kernel's" for n in machine.checks if n in _KERNEL_CHECKS]
-    problems += [f"index name {n!r} must be snake_case" for n in machine.indexes if not _NAME.match(n)]
-    problems += [f"index name {n!r} is the kernel's" for n in machine.indexes if n in _KERNEL_INDEXES]
-    indexed = {c for columns in machine.indexes.values() for c in columns}
+    named = [*machine.indexes, *machine.unique]
+    problems += [f"index name {n!r} must be snake_case" for n in named if not _NAME.match(n)]
+    problems += [f"index name {n!r} is the kernel's" for n in named if n in _KERNEL_INDEXES]
+    problems += [f"index name {n!r} is given twice" for n in machine.unique if n in machine.indexes]
+    indexed = {c for columns in (*machine.indexes.values(), *machine.unique.values()) for c in columns}
     problems += [f"an index names {c!r}, which is not a field" for c in sorted(indexed - set(types))]
     longest = _LONGEST - len(machine.table) - 1
     problems += [f"check name {n!r} is longer than {longest} characters" for n in machine.checks if len(n) > longest]

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from penstock.errors import BrokenFlow, LedgerRefused
-from penstock.ledger.births import Product, birth_products
+from penstock.ledger.births import Product, Side, birth_products
 from penstock.ledger.doctor import examine
 from penstock.machine import Actor
 from penstock.outcome import Write
@@ -15,8 +15,9 @@ from penstock.unit import Ref, replace
 from tests.support.machines import DUE, INVOICE, PARTITION, InvoiceState, invoice, partition
 from tests.support.more_machines import DATA_TABLES
 
-TENANTS = [{"tenant": name, "gate_id": f"shop/{n}"} for n, name in enumerate(("acme", "a/b%c", "é"))]
-NUMBERS = [{"number": str(n), "amount_minor": n} for n in range(4)]
+TENANTS = Side([{"tenant": name, "gate_id": f"shop/{n}"} for n, name in enumerate(("acme", "a/b%c", "é"))])
+NUMBERS = Side([{"number": str(n), "amount_minor": n} for n in range(4)])
+ACME = Side([{"tenant": "acme"}])
 
 
 def bear(world, product, **options):
@@ -39,12 +40,12 @@ def test_those_that_are_there_are_left_as_they_are(world):
     assert bear(world, Product(INVOICE, invoice(), TENANTS, NUMBERS)) == 11
     assert world.unit(Ref("invoice", "acme/2")).amount_minor == 99
     assert bear(world, Product(INVOICE, invoice(), TENANTS, NUMBERS)) == 0
-    assert bear(world, Product(INVOICE, invoice(), [], NUMBERS)) == 0
+    assert bear(world, Product(INVOICE, invoice(), Side([]), NUMBERS)) == 0
 
 
 def test_a_guarded_machine_with_a_date_in_its_key(world):
     days = [{"logical_date": date(2026, 11, n)} for n in (1, 2)]
-    assert bear(world, Product(PARTITION, partition(), [{"source": "ads"}], days)) == 2
+    assert bear(world, Product(PARTITION, partition(), Side([{"source": "ads"}]), Side(days))) == 2
     assert world.unit(Ref("partition", "ads/2026-11-02")).logical_date == date(2026, 11, 2)
 
 
@@ -52,16 +53,20 @@ def test_a_guarded_machine_with_a_date_in_its_key(world):
     ("like", "these", "those", "said"),
     [
         (replace(invoice(), status=InvoiceState.SENT), TENANTS, NUMBERS, "cannot be born as SENT"),
-        (invoice(), [{"tenant": "acme"}], [{"amount_minor": 1}], "do not make up its key"),
-        (invoice(), [{"tenant": "acme"}], [{"number": "1", "tenant": "b"}], "name a column twice"),
-        (invoice(), [{"tenant": "acme"}], [{"number": "1", "nonsense": 1}], "do not make up its key"),
-        (invoice(), [{"tenant": "acme"}, {"number": "1"}], NUMBERS, "the same columns"),
+        (invoice(), ACME, Side([{"amount_minor": 1}]), "do not make up its key"),
+        (invoice(), ACME, Side([{"number": "1", "tenant": "b"}]), "name a column twice"),
+        (invoice(), ACME, Side([{"number": "1", "nonsense": 1}]), "do not make up its key"),
     ],
 )
 def test_what_makes_no_units_is_refused(world, like, these, those, said):
     with pytest.raises(BrokenFlow, match=said):
         bear(world, Product(INVOICE, like, these, those))
     assert world.one("SELECT count(*) FROM invoice") == 0
+
+
+def test_rows_of_different_columns_are_refused():
+    with pytest.raises(BrokenFlow, match="the same columns"):
+        Side([{"tenant": "acme"}, {"number": "1"}])
 
 
 def test_rows_ride_in_the_same_transaction(world):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_a_row_that_somebody_locks_holds_up_nothing_else(world):
             results = world.commit(worker, *outcomes)
             assert [r for i, r in enumerate(results) if i != 7] == [Won()] * 12
             assert isinstance(results[7], Busy)
-            assert "lock timeout" in str(results[7].error)
+            assert "locked by somebody" in str(results[7].error)
             assert names(world) == [n for n in numbers if n != "07"]
             assert world.unit(Ref("invoice", "acme/07")) == units[7], "nothing of it was written, and it is still ours"
         assert world.commit(worker, outcomes[7]) == [Won()]
@@ -69,6 +70,21 @@ def test_several_locked_rows_are_each_found(world):
         results = world.commit(worker, *(labelled(u, u.number) for u in units))
     assert [u.number for u, r in zip(units, results, strict=True) if isinstance(r, Busy)] == ["a", "d", "h"]
     assert names(world) == [*"bcefg"]
+
+
+@POSTGRES
+def test_a_locked_row_is_waited_for_once_however_large_its_batch(world):
+    """By halves, a batch of 200 would wait eight times over."""
+    numbers = [f"{n:03}" for n in range(200)]
+    world.born(*(invoice(n) for n in numbers))
+    worker = world.worker(ledger=reached(world, 2_000))
+    units = [*worker.claim({"invoice": 200})]
+    with Hand(world.url) as somebody, somebody.together():
+        somebody.type("SELECT 1 FROM invoice WHERE number = '077' FOR UPDATE")
+        began = time.monotonic()
+        results = world.commit(worker, *(labelled(u, u.number) for u in units))
+        assert time.monotonic() - began < 10
+    assert [u.number for u, r in zip(units, results, strict=True) if isinstance(r, Busy)] == ["077"]
 
 
 @POSTGRES

@@ -339,3 +339,14 @@ def test_the_command_line_subscribes_and_delivers(ledger_url, tmp_path):
     finally:
         if worker.alive:
             worker.kill()
+
+
+def test_a_subscriber_takes_events_in_one_way():
+    async def plainly(event: Any) -> None: ...
+
+    async def with_io(event: Any, io: Any) -> None: ...
+
+    with pytest.raises(UsageError, match="one of them"):
+        Subscriber("neither", ["*"])
+    with pytest.raises(UsageError, match="one of them"):
+        Subscriber("both", ["*"], plainly, with_io=with_io)

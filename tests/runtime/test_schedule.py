@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from penstock.clock import Rng, VirtualClock
-from penstock.errors import UsageError
+from penstock.errors import Throttled, Transient, UsageError
 from penstock.ledger.ledger import Ledger
 from penstock.machine import Actor
 from penstock.outcome import Act, Wait
@@ -71,7 +72,9 @@ def test_one_tick_however_many_workers(world):
         return JobResult("refreshed")
 
     run(ledger, clock, {"refresh": refresh}, 1_500, workers=3)
-    assert [t.strftime("%H:%M:%S") for t in ticks] == ["12:05:00", "12:10:00", "12:15:00", "12:20:00", "12:25:00"]
+    assert [t.strftime("%H:%M:%S") for t in ticks] == [
+        *("12:00:01", "12:05:00", "12:10:00", "12:15:00", "12:20:00", "12:25:00")
+    ]
 
 
 def test_runs_never_overlap_and_missed_ticks_come_to_one(world):
@@ -85,7 +88,7 @@ def test_runs_never_overlap_and_missed_ticks_come_to_one(world):
         return JobResult("refreshed")
 
     run(ledger, clock, {"refresh": slow}, 1_900, workers=2)
-    assert [t.strftime("%H:%M") for t in runs] == ["12:05", "12:20"]
+    assert [t.strftime("%H:%M") for t in runs] == ["12:00", "12:15", "12:30"]
 
 
 def test_a_job_that_fails_raises_an_alert_and_ticks_on(world):
@@ -95,10 +98,10 @@ def test_a_job_that_fails_raises_an_alert_and_ticks_on(world):
     async def broken(schedule, io):
         raise RuntimeError("no luck")
 
-    run(ledger, clock, {"refresh": broken}, 1_000)
+    run(ledger, clock, {"refresh": broken}, 700)
     schedule = the_schedule(ledger)
     assert (schedule.failures, schedule.last_error, schedule.parked_at) == (3, "RuntimeError: no luck", None)
-    assert schedule.due_at == datetime(2026, 11, 15, 12, 20, tzinfo=UTC)
+    assert schedule.due_at == datetime(2026, 11, 15, 12, 15, tzinfo=UTC)
     rows = ledger.read(lambda c: c.rows("SELECT severity FROM event_log ORDER BY created_at"))
     assert [r[0] for r in rows] == ["warning", "warning", "critical"]
 
@@ -119,7 +122,7 @@ def test_a_job_with_more_to_do_comes_back_at_once(world):
         runs.append(io.now())
         return JobResult("a part", again=len(runs) < 3)
 
-    run(ledger, clock, {"refresh": chunk}, 310)
+    run(ledger, clock, {"refresh": chunk}, 200)
     assert len(runs) == 3
 
 
@@ -151,6 +154,19 @@ def test_schedules_follow_what_is_wanted(world):
     assert the_schedule(ledger).due_at is not None
 
 
+def test_only_a_new_schedule_ticks_at_once(world):
+    """A change, a new start and a second wish wait for the tick that all processes agree on."""
+    ledger, clock = world
+    kept(ledger, five_minutes())
+    assert the_schedule(ledger).due_at == START
+    clock.advance(60)
+    kept(ledger, five_minutes(settings_version="2"))
+    assert the_schedule(ledger).due_at == datetime(2026, 11, 15, 12, 5, tzinfo=UTC)
+    kept(ledger)
+    kept(ledger, five_minutes(settings_version="2"))
+    assert the_schedule(ledger).due_at == datetime(2026, 11, 15, 12, 5, tzinfo=UTC)
+
+
 @pytest.mark.parametrize("wrong", [{"hours": "03:00"}, {"time_zone": "Nowhere"}, {"jitter": "soon"}, {"every": "5x"}])
 def test_what_cannot_tick_is_refused_before_anything_is_written(world, wrong):
     ledger, _ = world
@@ -165,3 +181,41 @@ def test_decide_runs_what_is_due_and_waits_for_what_is_not():
     assert decide(due, START - timedelta(seconds=1), None, None) == Wait(START, "not due yet")
     assert isinstance(decide(five_minutes(status=S.PAUSED), START, None, None), Wait)
     assert cadence_of(due).every == timedelta(minutes=5)
+
+
+def test_a_job_whose_other_side_was_away_is_tried_again_within_minutes(world):
+    ledger, clock = world
+    kept(ledger, Schedule(name="refresh", job="refresh", at=["12:00"]))
+    ledger.wake([Ref("schedule", "refresh")])
+    runs = []
+
+    async def away(schedule, io):
+        runs.append(io.now())
+        if len(runs) < 3:
+            raise Transient("away")
+        return JobResult("refreshed")
+
+    run(ledger, clock, {"refresh": away}, 1_800)
+    waits = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(runs)]
+    assert [round(wait / 60) for wait in waits] in ([1, 4], [1, 3], [1, 5])
+    assert the_schedule(ledger).failures == 0
+
+
+def test_a_closed_gate_puts_a_job_off_and_is_no_failure(world):
+    ledger, clock = world
+    kept(ledger, Schedule(name="refresh", job="refresh", at=["12:00"]))
+    ledger.wake([Ref("schedule", "refresh")])
+    runs = []
+
+    async def throttled(schedule, io):
+        runs.append(io.now())
+        async with io.door("shop/acme"):
+            if len(runs) == 1:
+                raise Throttled("slow down", 300)
+        return JobResult("refreshed")
+
+    run(ledger, clock, {"refresh": throttled}, 900)
+    assert len(runs) == 2
+    assert (runs[1] - runs[0]).total_seconds() >= 300
+    assert the_schedule(ledger).failures == 0
+    assert ledger.read(lambda c: c.rows("SELECT event_type FROM event_log WHERE event_type = 'schedule.failed'")) == []

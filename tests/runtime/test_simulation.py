@@ -12,9 +12,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from penstock.clock import Rng, VirtualClock
 from penstock.connectors.http import Http
+from penstock.errors import Transient
 from penstock.examples import invoices
 from penstock.examples.invoice_server import InvoiceServer
 from penstock.ledger.doctor import examine
@@ -23,6 +25,7 @@ from penstock.machine import Actor
 from penstock.runtime.executor import InlineExecutor
 from penstock.runtime.simulation import SimulationStalled, simulate
 from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.simulators.server import in_thread
 from tests.support.fleet import ROOT
 
 DAY = 86_400.0
@@ -131,6 +134,38 @@ def test_a_simulation_that_waits_for_what_never_happens_says_so():
 
     with pytest.raises(SimulationStalled):
         simulate(VirtualClock(), main)
+
+
+class Slow:
+    """Answers after a moment of real time."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.2)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"at last"})
+
+
+def test_time_stands_still_while_an_answer_is_under_way():
+    clock, asking = VirtualClock(), set[bool]()
+
+    async def main() -> bytes:
+        http = Http(address, clock)
+        try:
+            await asyncio.sleep(DAY)
+            asking.add(True)
+            answer = await http.call("GET", "/")
+            assert clock.elapsed() == DAY
+            asking.clear()
+            await asyncio.sleep(DAY)
+            return answer.content
+        finally:
+            await http.close()
+
+    with in_thread(Slow()) as address:
+        assert simulate(clock, main, busy=lambda: bool(asking)) == b"at last"
+        assert clock.elapsed() == 2 * DAY
+        with pytest.raises(Transient, match="Timeout"):  # nobody says that an answer is under way: its time is up
+            simulate(VirtualClock(), main)
 
 
 def test_virtual_time_passes_in_order_and_at_once():

@@ -22,7 +22,7 @@ def _wanted(setup: Setup) -> Wanted:
     from penstock.ledger.install import Wanted
 
     app = setup.app
-    return Wanted(tuple(app.machines), tuple(app.data_tables), app.migrations)
+    return Wanted(tuple(app.machines), tuple(app.data_tables), app.migrations, views=app.views)
 
 
 @db.command()
@@ -65,7 +65,7 @@ def upgrade(
 def check(
     config: ConfigOption = None, ledger: LedgerOption = None, app: AppOption = None, json: JsonOption = False
 ) -> None:
-    """Say whether schema, tables, definitions and triggers are those of this program; change nothing.
+    """Say whether schema, tables, definitions, triggers and views are those of this program; change nothing.
 
     Exit code 1 when anything differs, with what differs and what to do. `penstock doctor` looks at the rows.
     """
@@ -84,7 +84,7 @@ def check(
         show.print_json(found)
     else:
         typer.echo(f"{found.url}: schema {found.ledger}, this program knows {found.program}")
-        show.findings(found.findings, ["schema", "tables", "definitions", "triggers"])
+        show.findings(found.findings, ["schema", "tables", "definitions", "triggers", "views"])
     if found.findings:
         raise typer.Exit(1)
 

@@ -1,34 +1,24 @@
-"""Commands that run: the worker, everything at once, and the demonstration."""
+"""Commands that run: the worker, and everything at once."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from penstock.cli import show
 from penstock.cli.options import Setup, settle
-from penstock.cli.process import Plan, Process, on_signals
-from penstock.clock import Rng, SystemClock
-from penstock.config import DEFAULT_APP, Config
-from penstock.connectors.http import Http
+from penstock.cli.process import Plan, Process
+from penstock.config import Config
 from penstock.errors import UsageError
-from penstock.examples import invoices
-from penstock.examples.invoice_server import InvoiceServer
-from penstock.ledger import inspect
-from penstock.ledger.ledger import Ledger
 from penstock.logs import configure_logs as configure_logs  # noqa: PLC0414 - for programs that run a worker themselves
-from penstock.machine import Actor
-from penstock.runtime.app import App, load_app
+from penstock.runtime.app import App
 from penstock.runtime.schedule import wanted_by
-from penstock.runtime.worker import Worker, WorkerSettings
-from penstock.simulators.server import serving
+from penstock.runtime.worker import WorkerSettings
 
 log = structlog.get_logger()
 #: What a running process cannot change: its program is loaded, and its ledger is open.
@@ -54,9 +44,9 @@ def plan(setup: Setup, *, scheduler: bool) -> Plan:
         ),
         config.version,
         str(config.path or "no file"),
-        wanted_by(config, setup.app.schedules) if scheduler else None,
+        wanted_by(config, setup.app.usual_schedules(config)) if scheduler else None,
         (config["log.level"], config["log.format"]),
-        config.providers(),
+        setup.app.providers(config),
     )
 
 
@@ -97,67 +87,3 @@ def _refuse_fixed(old: Config, new: Config) -> None:
 async def serve(url: str, app: App, settings: WorkerSettings) -> None:
     """Work on a ledger until SIGTERM or Ctrl-C, without a configuration."""
     await Process(url, app, Plan(list(app.flows()), settings)).run()
-
-
-def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
-    """Sixty invoices of three tenants, a server that misbehaves, one worker."""
-    configure_logs(os.environ.get("PENSTOCK_LOG", "error"))
-    if url is None:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            msg = f"{directory} cannot be made: {error.strerror}; name another folder with --dir"
-            raise UsageError(msg) from error
-    address = url or f"sqlite:///{directory / 'penstock.db'}"
-    asyncio.run(_demo(address, once=once))
-
-
-async def _demo(url: str, *, once: bool) -> None:
-    clock, rng = SystemClock(), Rng()
-    server = InvoiceServer(rng.child())
-    with Ledger.open(url, load_app(DEFAULT_APP).machines, clock=clock, rng=rng, create=True) as ledger:
-        batch = f"{clock.now():%Y%m%d-%H%M%S}"
-        born = ledger.birth(
-            [
-                invoices.Invoice(
-                    tenant=tenant,
-                    number=f"{batch}-{number:02}",
-                    amount_minor=-1 if number == 13 else 1_000 + number,  # noqa: PLR2004 - one that the API refuses
-                    due_at=clock.now(),
-                    gate_id=f"accounting/{tenant}",
-                )
-                for tenant in ("acme", "globex", "initech")
-                for number in range(20)
-            ],
-            actor=Actor.API,
-            who="demo",
-        )
-        show.console.print(f"{born} invoices queued in {ledger.database.url}; the API breaks nearly every third call")
-        async with serving(server) as address:
-            worker = Worker(ledger, [invoices.Invoices(Http(address, clock))])
-            running = asyncio.create_task(worker.run())
-            with on_signals({signal.SIGTERM: worker.stop, signal.SIGINT: worker.stop}):
-                await _watch(ledger, worker, running, once=once)
-                await running
-        counts = worker.counts
-        show.console.print(
-            f"{server.calls} calls made, {counts.failed} steps failed on the way,"
-            f" {len(server.stored)} invoices arrived, {server.duplicates} of them twice"
-        )
-        show.status(inspect.status(ledger.database))
-        show.console.print(
-            f"\nnext: penstock history invoice:acme/{batch}-13 --ledger {ledger.database.url}", soft_wrap=True
-        )
-
-
-async def _watch(ledger: Ledger, worker: Worker, running: asyncio.Task[None], *, once: bool) -> None:
-    def unfinished() -> int:
-        sql = "SELECT count(*) FROM invoice WHERE status IN ('QUEUED', 'SENDING') AND parked_at IS NULL"
-        return int(ledger.read(lambda c: c.rows(sql))[0][0])
-
-    while not running.done():
-        left = unfinished()
-        if once and not left:
-            worker.stop()
-            return
-        await asyncio.sleep(0.2)

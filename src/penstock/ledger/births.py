@@ -17,7 +17,7 @@ from penstock.ledger import statements
 from penstock.ledger.columns import plain, readable
 from penstock.ledger.commit import statements_of
 from penstock.ledger.database import Cursor
-from penstock.ledger.entries import plain_rows
+from penstock.ledger.entries import plain_writes
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.tables import machine_table
 from penstock.machine import Actor, Machine
@@ -29,17 +29,39 @@ AT_ONCE = 20_000
 _MADE = ("unit_id", "version", "changed_by", "change_reason", "changed_at")
 
 
+class Side:
+    """Rows that name the same columns in the same order; written as JSON once, in however many products they stand."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.rows = rows
+        self.columns = list(rows[0]) if rows else []
+        if any(list(row) != self.columns for row in rows):
+            raise BrokenFlow("rows of a product name the same columns in the same order")
+        self._text: dict[tuple[str, ...], str] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def text(self, key: Sequence[str]) -> str:
+        """Every row as a list: its values, then those of them that are part of a unit's key as the key writes them."""
+        own = tuple(name for name in key if name in self.columns)
+        if own not in self._text:
+            values = [[*map(plain, row.values()), *(key_part(row[n]) for n in own)] for row in self.rows]
+            self._text[own] = statements.batch_text(values)
+        return self._text[own]
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """Units of one machine: columns of `these`, columns of `those`, and everything else as in `like`.
 
-    All of `these` name the same columns, and so do all of `those`; together they name the whole key.
+    Together they name the whole key.
     """
 
     machine: Machine
     like: GuardedUnit
-    these: Sequence[Mapping[str, Any]]
-    those: Sequence[Mapping[str, Any]]
+    these: Side
+    those: Side
 
     def __len__(self) -> int:
         return len(self.these) * len(self.those)
@@ -61,7 +83,7 @@ def birth_products(
         "change_reason": readable(reason),
     }
     births = [_statement(ledger, product, made) for product in products if len(product)]
-    rows = (Write(w.table, plain_rows(w.table.name, w.table, w.rows), w.on_conflict) for w in writes)
+    rows = plain_writes("births", writes)
     beside = [
         (
             statements.upsert_rows(ledger.database, table, names, mode),
@@ -70,7 +92,7 @@ def birth_products(
         for table, names, mode, values in statements_of(rows)
     ]
     sides = [side for product in products for side in (product.these, product.those)]
-    gates = {str(row["gate_id"]) for side in sides for row in side if "gate_id" in row}
+    gates = {str(row["gate_id"]) for side in sides if "gate_id" in side.columns for row in side.rows}
 
     def work(cursor: Cursor) -> int:
         ledger.gates.ensure(cursor, sorted(gates))
@@ -87,21 +109,18 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
     if str(product.like.status) not in machine.births:
         raise BrokenFlow(f"{machine.name} cannot be born as {product.like.status}")
     table = machine_table(machine, database.dialect)
-    sides = {"these": _columns(product.these), "those": _columns(product.those)}
-    named = [name for names in sides.values() for name in names]
+    sides = {"these": product.these, "those": product.those}
+    named = [name for side in sides.values() for name in side.columns]
     if len(set(named)) != len(named) or not set(machine.unit.key) <= set(named) <= set(machine.columns):
         raise BrokenFlow(f"{machine.name}: {', '.join(named)} do not make up its key, or name a column twice")
     parameters: dict[str, Any] = {}
     sources = []
-    for side, rows in (("these", product.these), ("those", product.those)):
-        names = sides[side]
-        keys = [n for n in names if n in machine.unit.key]
-        types: dict[str, statements.SqlType] = {n: table.c[machine.column(n)].type for n in names}
-        types |= {f"key_{n}": sa.Text() for n in keys}
-        values = [[*(plain(row[n]) for n in names), *(key_part(row[n]) for n in keys)] for row in rows]
-        parameters[side] = statements.batch_text(values)
+    for name, side in sides.items():
+        types: dict[str, statements.SqlType] = {n: table.c[machine.column(n)].type for n in side.columns}
+        types |= {f"key_{n}": sa.Text() for n in machine.unit.key if n in side.columns}
+        parameters[name] = side.text(machine.unit.key)
         # Materialised: the JSON is read once, not once for every unit.
-        sources.append(f"{side} AS MATERIALIZED (SELECT * FROM {statements.batch(database, types, parameter=side)})")
+        sources.append(f"{name} AS MATERIALIZED (SELECT * FROM {statements.batch(database, types, parameter=name)})")
     picks: dict[str, str] = {"unit_id": " || '/' || ".join(f"n_key_{n}" for n in machine.unit.key)}
     picks["changed_at"] = database.now_sql
     picks |= {machine.column(n): f"n_{n}" for n in named}
@@ -118,10 +137,3 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
         f" SELECT {', '.join(picks.values())} FROM these CROSS JOIN those WHERE true ON CONFLICT DO NOTHING"
     )
     return sql, parameters
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = list(rows[0])
-    if any(list(row) != names for row in rows):
-        raise BrokenFlow("rows of a product name the same columns in the same order")
-    return names

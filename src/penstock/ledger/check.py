@@ -1,4 +1,4 @@
-"""Whether a ledger is this program's: its schema, its tables, its definitions and its triggers. It changes nothing."""
+"""Whether a ledger is this program's: schema, tables, definitions, triggers and views. It changes nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.ledger import definitions, expand, migrate
 from penstock.ledger.database import Cursor, Database
-from penstock.ledger.doctor import CHECKS
+from penstock.ledger.doctor import CHECKS, changed_views
 from penstock.ledger.finding import Finding
 from penstock.ledger.inspect import require_ledger
 from penstock.ledger.install import Wanted, table_names
@@ -63,6 +63,7 @@ def _findings(database: Database, cursor: Cursor, wanted: Wanted) -> Iterator[Fi
             )
     same = {m.name: m for m in wanted.machines if known.get(m.name, {}).get("digest") == m.digest()}
     yield from CHECKS["triggers"](database, cursor, same)
+    yield from changed_views(database, cursor, wanted.views)
 
 
 def _revision(cursor: Cursor, track: migrate.Track) -> Iterator[Finding]:

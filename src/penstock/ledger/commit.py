@@ -31,7 +31,7 @@ class _Uncounted(Exception):
 
 
 class AlsoMissed(LedgerRefused):
-    """Another unit that the outcome moves had changed meanwhile."""
+    """Another unit that the outcome moves had changed meanwhile, or a row is there that must not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Committer:
         None: the batch must be split, for the part that is refused or in the way.
         """
 
-        def work(cursor: Cursor, *, exact: bool = False) -> list[Result]:
-            results = self.apply(cursor, entries, exact=exact)
+        def work(cursor: Cursor, *, exact: bool = False, around_locks: bool = False) -> list[Result]:
+            results = self.apply(cursor, entries, exact=exact, around_locks=around_locks)
             finish(cursor, results)
             return results
 
@@ -97,6 +97,11 @@ class Committer:
                 results = self._database.write(work)
             except _Uncounted:
                 results = self._database.write(functools.partial(work, exact=True))
+            except LedgerBusy:
+                # By halves every half that holds the locked row would wait for it again.
+                if len(entries) == 1 or self._database.dialect != "postgresql":
+                    raise
+                results = self._database.write(functools.partial(work, around_locks=True))
         except LedgerBusy as error:
             return [Busy(error)] if len(entries) == 1 else None
         except (LedgerUnavailable, LedgerBroken):
@@ -138,8 +143,15 @@ class Committer:
 
         self._database.write(work)
 
-    def apply(self, cursor: Cursor, entries: Sequence[Entry], *, exact: bool) -> list[Result]:
-        """Everything of a batch, inside one transaction."""
+    def apply(
+        self, cursor: Cursor, entries: Sequence[Entry], *, exact: bool, around_locks: bool = False
+    ) -> list[Result]:
+        """Everything of a batch, inside one transaction; `around_locks` leaves those out that somebody holds."""
+        if around_locks:
+            free = self._unlocked(cursor, entries)
+            some = [e for e in entries if (e.change.machine.name, e.change.unit_id) in free]
+            done = {id(e): r for e, r in zip(some, self.apply(cursor, some, exact=exact), strict=True)}
+            return [done.get(id(e)) or Busy(LedgerBusy(f"{e.change.unit_id} is locked by somebody")) for e in entries]
         self._ensure_gates(cursor, {g for e in entries for g in e.gates})
         self._lock_mixed(cursor, entries)
         # A unit's second change in a batch rests on what the first has just replaced: it is lost.
@@ -148,6 +160,7 @@ class Committer:
             first.setdefault((e.change.machine.name, e.change.row[0]), e)
         units = self._update(cursor, [e.change for e in first.values()], exact=exact)
         winners = [e for key, e in first.items() if key in units]
+        self._require(cursor, winners)
         self._moves(cursor, [m for e in winners for m in e.moves])
         self._insert(cursor, [b for e in winners for b in e.births])
         self._write(cursor, winners)
@@ -228,6 +241,19 @@ class Committer:
         for table, names, mode, rows in statements_of(w for e in winners for w in e.writes):
             sql = statements.upsert_rows(self._database, table, names, mode)
             cursor.run(sql, batch=statements.batch_text(rows))
+        for amend in [a for e in winners for a in e.amends]:
+            sql, given = statements.amend_rows(self._database, amend.rows, amend.values)
+            cursor.run(sql, **given)
+
+    def _require(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
+        """Nobody holds these rows still: what another is about to change counts as it was before."""
+        for entry in winners:
+            for rows in entry.requires:
+                sql, given = statements.any_row(self._database, rows)
+                if cursor.rows(sql, **given):
+                    named = ", ".join(f"{name} = {value}" for name, value in rows.where.items())
+                    unit = f"{entry.change.machine.name}:{entry.change.unit_id}"
+                    raise AlsoMissed(f"{unit}: {rows.table.name} has a row with {named}")
 
     def _events(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
         rows = [row for e in winners for row in e.events]
@@ -259,6 +285,15 @@ class Committer:
         ids = statements.batch_text([[i] for i in group])
         cursor.run(statements.wake_complete(self._database, parent, child), batch=ids, **self._database.bind_now())
 
+    def _unlocked(self, cursor: Cursor, entries: Sequence[Entry]) -> set[tuple[str, str]]:
+        """The units of the batch that nobody else holds a lock on; they are locked now."""
+        free: set[tuple[str, str]] = set()
+        for machine in sorted({e.change.machine.name for e in entries}, key=lambda n: self._machines[n].table):
+            ids = [[e.change.unit_id] for e in entries if e.change.machine.name == machine]
+            sql = statements.lock_units(self._database, self._machines[machine].table) + " SKIP LOCKED"
+            free.update((machine, row[0]) for row in cursor.rows(sql, batch=statements.batch_text(ids)))
+        return free
+
     def _lock(self, cursor: Cursor, table: str, ids: list[list[str]]) -> list[str]:
         text = statements.batch_text(ids)
         return [row[0] for row in cursor.rows(statements.lock_units(self._database, table), batch=text)]
@@ -276,30 +311,48 @@ class Committer:
         return statements.update_units(self._database, machine, table, changed, keep_claim=flag)
 
 
-def statements_of(writes: Iterable[Write]) -> Iterator[tuple[sa.Table, tuple[str, ...], str, list[list[Any]]]]:
+Statement = tuple[sa.Table, tuple[str, ...], statements.Mode, list[list[Any]]]
+
+
+def statements_of(writes: Iterable[Write]) -> Iterator[Statement]:
     """Table, columns, mode and rows of as few statements as come to the same as writing row by row.
 
     One statement cannot touch a key twice: the last row of a key wins, or the first where conflicts are ignored. A key
-    that comes again with other columns or in another mode begins a new round of its table.
+    that comes again with other columns or in another mode, or where the newer wins, begins a new round of its table.
+    Rows that are lists are a statement of their own, after the others.
     """
+    lists = []
     groups: dict[Any, tuple[sa.Table, dict[Any, list[Any]]]] = {}
     rounds: dict[str, list[dict[Any, Any]]] = {}
     for write in writes:
-        table, mode = write.table, write.on_conflict
+        table, mode = write.table, (write.on_conflict, write.newer, tuple(write.first))
+        settled = write.newer is None and not write.first
         keys = [c.name for c in table.primary_key]
-        for row in write.rows:
-            shape = (tuple(row), mode)
+        shapes = rounds.setdefault(table.name, [{}])
+        shape: Any = (None, mode)
+        rows: dict[Any, list[Any]] | None = None
+        given: Any = write.rows
+        if write.columns is not None:
+            lists.append((table, tuple(write.columns), mode, given))
+            continue
+        for row in given:
+            # Made anew only where it differs: rows of one write mostly have one shape, and are many.
+            names = tuple(row)
+            if names != shape[0]:
+                shape, rows = (names, mode), None
             key: Any = tuple([row.get(k) for k in keys])
-            shapes = rounds.setdefault(table.name, [{}])
-            if shapes[-1].setdefault(key, shape) != shape:
+            if (not settled and key in shapes[-1]) or shapes[-1].setdefault(key, shape) != shape:
                 shapes.append({key: shape})
-            _, rows = groups.setdefault((table.name, len(shapes), shape), (table, {}))
-            if mode == "error":
+                rows = None
+            if rows is None:
+                _, rows = groups.setdefault((table.name, len(shapes), shape), (table, {}))
+            if mode[0] == "error":
                 key = len(rows)
-            if mode == "update" or key not in rows:
+            if mode[0] == "update" or key not in rows:
                 rows[key] = [*row.values()]
-    for (_, _, (names, mode)), (table, rows) in groups.items():
-        yield table, names, mode, [*rows.values()]
+    for (_, _, (columns, how)), (table, found) in groups.items():
+        yield table, columns, how, [*found.values()]
+    yield from lists
 
 
 _EVENT_COLUMNS = ("tenant_id", "event_key", "event_type", "severity", "payload", "machine", "unit_id", "correlation_id")

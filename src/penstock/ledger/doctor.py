@@ -17,6 +17,7 @@ from penstock.ledger.gate_status import gate_statuses
 from penstock.ledger.inspect import require_ledger, workers_of
 from penstock.ledger.install import expected_postgres, expected_sqlite
 from penstock.ledger.surroundings import surroundings
+from penstock.ledger.views import stale
 from penstock.machine import Actor, Machine
 
 _MOST = 20
@@ -27,12 +28,16 @@ Check = Callable[[Database, Cursor, Mapping[str, Machine]], Iterator[Finding]]
 
 
 def examine(
-    database: Database, machines: Mapping[str, Machine], progress: Callable[[str], None] = lambda _: None
+    database: Database,
+    machines: Mapping[str, Machine],
+    progress: Callable[[str], None] = lambda _: None,
+    views: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """Run every check, each on its own snapshot."""
+    """Run every check, each on its own snapshot. `views` are those of the program, name to query."""
     database.read(lambda cursor: require_ledger(database, cursor))
     found: list[Finding] = []
-    for name, check in CHECKS.items():
+    last: dict[str, Check] = {"views": lambda database, cursor, _: changed_views(database, cursor, views or {})}
+    for name, check in (CHECKS | last).items():
         progress(name)
 
         def work(cursor: Cursor, check: Check = check) -> list[Finding]:
@@ -201,6 +206,12 @@ def _triggers(database: Database, cursor: Cursor, machines: Mapping[str, Machine
         yield Finding("triggers", name, f"{what}; run 'penstock db upgrade'")
 
 
+def changed_views(database: Database, cursor: Cursor, views: Mapping[str, str]) -> Iterator[Finding]:
+    """Every view of the program is there, and shows what the program says."""
+    for name, what in stale(database, cursor, views).items():
+        yield Finding("views", name, f"the view {what}; run 'penstock db upgrade'")
+
+
 def _triggers_sqlite(cursor: Cursor, machines: list[Machine]) -> Iterator[tuple[str, str]]:
     there = {str(n): str(s) for n, s in cursor.rows("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")}
     for name, sql in expected_sqlite(cursor, machines).items():
@@ -250,3 +261,4 @@ CHECKS: dict[str, Check] = {
     "definitions": _definition_digests,
     "triggers": _triggers,
 }
+NAMES = (*CHECKS, "views")

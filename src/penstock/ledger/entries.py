@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import correlation
 from penstock.errors import BrokenFlow, MachineError, UnknownMachine
-from penstock.ledger.columns import plain, python_type, readable
+from penstock.ledger.columns import holds_secret, plain, plain_unseen, python_type, readable
 from penstock.machine import Actor, Machine
-from penstock.outcome import MAX_BYTES, MAX_ROWS, Birth, Event, Move, Outcome, Write
+from penstock.outcome import MAX_BYTES, MAX_ROWS, Amend, Birth, Event, Move, Outcome, Rows, Write
 from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, key_part, unit_id_of
 
 if TYPE_CHECKING:
@@ -61,13 +61,15 @@ class Tally:
 
 @dataclass(slots=True)
 class Entry:
-    """One outcome, ready to commit: the rows of `writes` and of `events` are plain, a write's in column order."""
+    """One outcome, ready to commit: all values are plain, the rows of `writes` in column order."""
 
     change: Change
     moves: Sequence[Change] = ()
     births: Sequence[Newborn] = ()
     tallies: Sequence[Tally] = ()
     writes: Sequence[Write] = ()
+    amends: Sequence[Amend] = ()
+    requires: Sequence[Rows] = ()
     events: Sequence[list[Any]] = ()
     gates: Collection[str] = ()
 
@@ -112,6 +114,10 @@ class Preparer:
                 raise BrokenFlow(msg)
         if outcome.writes:
             entry.writes = _writes(_ref(change), outcome.writes)
+        if outcome.amends:
+            entry.amends = [_amend(_ref(change), amend) for amend in outcome.amends]
+        if outcome.requires:
+            entry.requires = [_rows(_ref(change), rows) for rows in outcome.requires]
         if outcome.events:
             entry.events = [_event(change, event) for event in outcome.events]
         return entry
@@ -278,36 +284,112 @@ def _event(change: Change, event: Event) -> list[Any]:
 
 
 def _writes(ref: str, writes: Sequence[Write]) -> list[Write]:
-    """The same writes with plain rows."""
-    made = [Write(w.table, plain_rows(ref, w.table, w.rows), w.on_conflict) for w in writes]
+    """The same with plain rows, as many as an outcome carries."""
+    made = plain_writes(ref, writes)
     _check_size(ref, made)
     return made
 
 
+def plain_writes(ref: str, writes: Sequence[Write]) -> list[Write]:
+    """The same writes with plain rows."""
+    made = []
+    for w in writes:
+        _known(ref, w.table, [*w.first, *([w.newer] if w.newer else ()), *(w.columns or ())])
+        rows: Any = w.rows
+        rows = plain_rows(ref, w.table, rows) if w.columns is None else _plain_lists(ref, w.table, w.columns, rows)
+        made.append(Write(w.table, rows, w.on_conflict, w.newer, tuple(w.first), w.columns and tuple(w.columns)))
+    return made
+
+
+def _amend(ref: str, amend: Amend) -> Amend:
+    """The same with plain values."""
+    _known(ref, amend.rows.table, amend.values)
+    if not amend.values:
+        raise BrokenFlow(f"{ref}: {amend.rows.table.name} is amended in no column")
+    values = {n: _plain(ref, f"{amend.rows.table.name}.{n}", v) for n, v in amend.values.items()}
+    return Amend(_rows(ref, amend.rows), values)
+
+
+def _rows(ref: str, rows: Rows) -> Rows:
+    """The same with plain values. Raises BrokenFlow for what would mean a whole table."""
+    name = rows.table.name
+    _known(ref, rows.table, [*rows.where, *(part[0] for part in (rows.span, rows.among) if part)])
+    if all(value is None for value in rows.where.values()):
+        raise BrokenFlow(f"{ref}: rows of {name} are named by at least one value")
+    where = {n: _plain(ref, f"{name}.{n}", v) for n, v in rows.where.items()}
+    span, among = rows.span, rows.among
+    if span is not None:
+        column, first, last = span
+        span = (column, _plain(ref, f"{name}.{column}", first), _plain(ref, f"{name}.{column}", last))
+    if among is not None:
+        among = (among[0], [_plain(ref, f"{name}.{among[0]}", v) for v in among[1]])
+        if len(among[1]) > MAX_ROWS:
+            listed = f"{len(among[1]):,} rows of {name} are listed"
+            raise BrokenFlow(f"{ref}: {listed}; an outcome carries at most {MAX_ROWS:,}")
+    return Rows(rows.table, where, span, among)
+
+
+def _known(ref: str, table: Table, names: Iterable[str]) -> None:
+    unknown = ", ".join(repr(n) for n in names if n not in table.columns)
+    if unknown:
+        msg = f"{ref}: {table.name} has no column {unknown}"
+        raise BrokenFlow(msg)
+
+
 def plain_rows(ref: str, table: Table, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of a data table made plain, each in the order of the table's columns."""
+    rows = rows if isinstance(rows, Sequence) else list(rows)
+    make = plain if holds_secret(row.values() for row in rows) else plain_unseen
     shapes: dict[tuple[str, ...], list[str]] = {}
+    last: tuple[str, ...] | None = None
+    names: list[str] = []
     made = []
     for row in rows:
         given = tuple(row)
-        if given not in shapes:
-            shapes[given] = [c.name for c in table.columns if c.name in row]
-            unknown = ", ".join(repr(n) for n in given if n not in table.columns)
-            if unknown:
-                msg = f"{ref}: {table.name} has no column {unknown}"
-                raise BrokenFlow(msg)
-        made.append({n: _plain(ref, f"{table.name}.{n}", row[n]) for n in shapes[given]})
+        if given != last:
+            if given not in shapes:
+                _known(ref, table, given)
+                shapes[given] = [c.name for c in table.columns if c.name in row]
+            last, names = given, shapes[given]
+        try:
+            made.append({n: make(row[n]) for n in names})
+        except (TypeError, ValueError, RecursionError):
+            for name in names:
+                _plain(ref, f"{table.name}.{name}", row[name])  # says which
+            raise
     return made
+
+
+def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The same of rows that are lists in the order of `columns`."""
+    make = plain if holds_secret(rows) else plain_unseen
+    width = len(columns)
+    if any(len(row) != width for row in rows):
+        raise BrokenFlow(f"{ref}: a row of {table.name} has not {width} values, one for each of its columns")
+    try:
+        return [[*map(make, row)] for row in rows]
+    except (TypeError, ValueError, RecursionError):
+        for row in rows:
+            for name, value in zip(columns, row, strict=True):
+                _plain(ref, f"{table.name}.{name}", value)  # says which
+        raise
 
 
 def size_of(row: Mapping[str, Any]) -> int:
     """How much a plain row weighs: its texts, of which documents are one kind."""
-    return sum(len(v) for v in row.values() if type(v) is str)
+    return sum([len(v) for v in row.values() if type(v) is str])
+
+
+def _weight(write: Write) -> int:
+    rows: Any = write.rows
+    if write.columns is None:
+        return sum([size_of(row) for row in rows])
+    return sum([len(value) for row in rows for value in row if type(value) is str])
 
 
 def _check_size(ref: str, writes: Sequence[Write]) -> None:
     rows = sum(len(w.rows) for w in writes)
-    size = sum(size_of(r) for w in writes for r in w.rows)
+    size = sum([_weight(w) for w in writes])
     if rows > MAX_ROWS or size > MAX_BYTES:
         msg = f"{ref}: an outcome carries at most {MAX_ROWS:,} rows or 4 MB; this has {rows:,} rows, {size:,} bytes"
         raise BrokenFlow(msg)

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from penstock.errors import LedgerBroken, LedgerMismatch
 from penstock.ledger import definitions, expand, migrate, outbox, triggers_postgres, triggers_sqlite
+from penstock.ledger import views as views_of
 from penstock.ledger.database import AlterCursor, Cursor, Database
 from penstock.ledger.migrate import KERNEL, Track
 from penstock.ledger.tables import kernel_tables, machine_table
@@ -67,7 +68,8 @@ def _install(
     database: Database, cursor: AlterCursor, wanted: Wanted, progress: Callable[[str], None], *, take_back: bool
 ) -> None:
     present = _refuse_strangers(database, cursor, wanted, take_back=take_back)
-    drop_views(cursor, wanted.views)
+    if present:
+        views_of.clear(database, cursor, wanted.views)  # a revision may take away what an old view reads
     migrated = _kernel(database, cursor, wanted.kernel, present, progress)
     migrated |= _app_revisions(database, cursor, wanted, present, progress)
     _own_tables(database, cursor, wanted)
@@ -77,14 +79,7 @@ def _install(
         definitions.record(database, cursor, machine)
     progress("triggers")
     create_triggers(database, cursor, wanted.machines)
-    for name, sql in wanted.views.items():
-        cursor.run(f"CREATE VIEW {name} AS {sql}")
-
-
-def drop_views(cursor: Cursor, views: Mapping[str, str]) -> None:
-    """A view is made anew every time: its columns may differ, and a table that it reads may be altered first."""
-    for name in reversed(list(views)):
-        cursor.run(f"DROP VIEW IF EXISTS {name}")
+    views_of.make(database, cursor, wanted.views)
 
 
 def _refuse_strangers(database: Database, cursor: Cursor, wanted: Wanted, *, take_back: bool) -> set[str]:

@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql
 
 from penstock.ledger.database import Database
 from penstock.machine import Machine
+from penstock.outcome import Rows
 
 POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
 _encode = msgspec.json.Encoder().encode
@@ -111,18 +112,69 @@ def insert_units(database: Database, machine: Machine, table: sa.Table, *, if_ab
     return f"INSERT INTO {machine.table} ({', '.join(names)}) SELECT {picks} FROM {source} WHERE true{tail} RETURNING unit_id"
 
 
-def upsert_rows(database: Database, table: sa.Table, names: Sequence[str], on_conflict: str) -> str:
+Mode = tuple[str, str | None, tuple[str, ...]]
+"""What becomes of a row whose key is there: `on_conflict`, `newer` and `first` of `Write`."""
+
+
+def upsert_rows(database: Database, table: sa.Table, names: Sequence[str], mode: Mode) -> str:
     """Rows of a data table, by its primary key."""
+    on_conflict, newer, first = mode
     source = batch(database, {n: table.c[n].type for n in names})
     key = [c.name for c in table.primary_key]
     tail = ""
     if on_conflict == "ignore":
         tail = " ON CONFLICT DO NOTHING"
     elif on_conflict == "update":
-        sets = ", ".join(f"{n} = excluded.{n}" for n in names if n not in key)
+        sets = ", ".join(f"{n} = excluded.{n}" for n in names if n not in key and n not in first)
         tail = f" ON CONFLICT ({', '.join(key)}) DO " + (f"UPDATE SET {sets}" if sets else "NOTHING")
+        if sets and newer is not None:
+            there = f"{table.name}.{newer}"
+            tail += f" WHERE {there} IS NULL OR excluded.{newer} >= {there}"
     picks = ", ".join(f"n_{n}" for n in names)
     return f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {picks} FROM {source} WHERE true{tail}"
+
+
+def amend_rows(database: Database, rows: Rows, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Change rows of a data table; the statement and its parameters, of plain values."""
+    condition, given, types, row = _which(database, rows)
+    sets = []
+    for name, value in values.items():
+        sets.append(f"{name} = n_set_{name}")
+        types[f"set_{name}"] = rows.table.c[name].type
+        row.append(value)
+    source = batch(database, types)
+    given["batch"] = batch_text([row])
+    return f"UPDATE {rows.table.name} AS t SET {', '.join(sets)} FROM {source} WHERE {condition}", given
+
+
+def any_row(database: Database, rows: Rows) -> tuple[str, dict[str, str]]:
+    """One row of those, if there is any; the statement and its parameters, of plain values."""
+    condition, given, types, row = _which(database, rows)
+    given["batch"] = batch_text([row])
+    return f"SELECT 1 FROM {rows.table.name} AS t, {batch(database, types)} WHERE {condition} LIMIT 1", given
+
+
+def _which(database: Database, rows: Rows) -> tuple[str, dict[str, str], dict[str, SqlType], list[Any]]:
+    """The condition on `t`, its list of values as a parameter, and a batch of one row with the others."""
+    columns = rows.table.c
+    parts, given, row = [], {}, []
+    types: dict[str, SqlType] = {}
+    for name, value in rows.where.items():
+        parts.append(f"t.{name} IS NULL" if value is None else f"t.{name} = n_is_{name}")
+        if value is not None:
+            types[f"is_{name}"] = columns[name].type
+            row.append(value)
+    if rows.span is not None:
+        name, first, last = rows.span
+        parts.append(f"t.{name} >= n_from_{name} AND t.{name} < n_to_{name}")
+        types |= {f"from_{name}": columns[name].type, f"to_{name}": columns[name].type}
+        row += [first, last]
+    if rows.among is not None:
+        name, listed = rows.among
+        source = batch(database, {"value": columns[name].type}, parameter="among")
+        parts.append(f"t.{name} IN (SELECT n_value FROM {source})")
+        given["among"] = batch_text([[value] for value in listed])
+    return " AND ".join(parts), given, types, row
 
 
 def lock_units(database: Database, table: str) -> str:

@@ -369,8 +369,9 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
         sa.Index(f"{machine.table}_parent", *(table.c[n] for n in machine.parent.by), table.c.status)
     elif machine.parent:
         sa.Index(f"{machine.table}_parent", *(table.c[n] for n in machine.parent.by))
-    for name, columns in machine.indexes.items():
-        sa.Index(_short(f"{machine.table}_{name}"), *(table.c[machine.column(n)] for n in columns))
+    for name, columns in (*machine.indexes.items(), *machine.unique.items()):
+        unique = dialect == "postgresql" and name in machine.unique
+        sa.Index(_short(f"{machine.table}_{name}"), *(table.c[machine.column(n)] for n in columns), unique=unique)
     if not machine.driven:
         return
     free = f"{machine.due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"

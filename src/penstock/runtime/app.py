@@ -15,6 +15,7 @@ from penstock.errors import UsageError
 from penstock.ledger.prune import DEFAULT_AGES
 from penstock.ledger.stage import Staged
 from penstock.machine import Machine
+from penstock.provider import Provider
 from penstock.runtime import jobs, outbox, schedule
 from penstock.runtime.outbox import Subscriber
 from penstock.runtime.schedule import Job, Schedule
@@ -33,7 +34,7 @@ class App:
     machines: Sequence[Machine]
     flows: Callable[[], Sequence[AnyFlow]] = tuple
     data_tables: Sequence[Table[Any]] = ()
-    #: Name to the SELECT that it stands for, in the order of creation; made anew with the ledger's triggers.
+    #: Name to the SELECT that it stands for, in the order of creation; made anew only when it is missing or changed.
     views: Mapping[str, str] = field(default_factory=dict)
     #: The program's own track of revisions, as package:folder.
     migrations: str | None = None
@@ -41,6 +42,8 @@ class App:
     staged: Sequence[Staged] = ()
     #: Who wants which events; with any, the program serves the outbox too.
     subscribers: Sequence[Subscriber] = ()
+    #: Those of them that want the settings in force, made of them under the same names.
+    configured_subscribers: Callable[[Config], Sequence[Subscriber]] | None = None
     configured: Callable[[Config], Sequence[AnyFlow]] | None = None
     settings: Sequence[Setting] = ()
     jobs: Mapping[str, Job] = field(default_factory=dict)
@@ -49,6 +52,17 @@ class App:
 
     #: Schedules that the program needs; the configuration may have others of these names instead.
     schedules: Sequence[Schedule] = ()
+    #: Further ones that follow from the settings in force, and limits of providers where the configuration gives none.
+    configured_schedules: Callable[[Config], Sequence[Schedule]] | None = None
+    configured_providers: Callable[[Config], Sequence[Provider]] | None = None
+
+    def usual_schedules(self, config: Config) -> list[Schedule]:
+        """The schedules that the program needs under these settings. Raises UsageError for what cannot be one."""
+        return [*self.schedules, *(self.configured_schedules(config) if self.configured_schedules else ())]
+
+    def providers(self, config: Config) -> tuple[Provider, ...]:
+        """The limits of all providers."""
+        return (*config.providers(), *(self.configured_providers(config) if self.configured_providers else ()))
 
     def all_jobs(self, config: Config | None = None) -> dict[str, Job]:
         """What a schedule may name: the kernel's jobs and the program's."""
@@ -60,10 +74,15 @@ class App:
         """What `[prune]` may name."""
         return [*DEFAULT_AGES, *(machine.name for machine in self.machines)]
 
+    def make_subscribers(self, config: Config) -> list[Subscriber]:
+        """The program's subscribers, those that are configured in place of their namesakes."""
+        made = {s.name: s for s in (self.configured_subscribers(config) if self.configured_subscribers else ())}
+        return [made.get(s.name, s) for s in self.subscribers]
+
     def make_flows(self, config: Config) -> list[AnyFlow]:
         """The program's flows and the one that runs its schedules. Raises UsageError for what cannot be configured."""
         own = self.flows() if self.configured is None else self.configured(config)
-        deliveries = [outbox.Deliveries(self.subscribers)] if self.subscribers else []
+        deliveries = [outbox.Deliveries(self.make_subscribers(config))] if self.subscribers else []
         return [*own, *deliveries, schedule.Schedules(self.all_jobs(config))]
 
 

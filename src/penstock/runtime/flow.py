@@ -84,6 +84,8 @@ class Flow(ABC, Generic[U, S, Seen]):
     deadline: ClassVar[timedelta] = timedelta(minutes=5)
     #: Units that agree in this field are acted on together by `act_together`.
     batch_by: ClassVar[str | None] = None
+    #: How many of its units one worker holds at once, where a step needs much memory or others are to have their share.
+    at_once: int | None = None
 
     def __init__(self, settings: S, name: str | None = None) -> None:
         self.settings = settings

@@ -26,16 +26,27 @@ class Subscriber:
 
     `kinds` are event types, `*` for all of them; `severities`, where any is named, are all that is wanted. `deliver`
     returns when the event is taken. It raises Transient, Throttled, Rejected or Fatal as a connector would; anything
-    else counts as Transient.
+    else counts as Transient. A subscriber that needs the ledger gives `with_io` instead of it.
     """
 
     name: str
     kinds: Collection[str]
-    deliver: Callable[[EventRow], Awaitable[None]]
+    deliver: Callable[[EventRow], Awaitable[None]] | None = None
     severities: Collection[str] = ()
+    with_io: Callable[[EventRow, Io], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         check_wish(self.name, self.kinds, self.severities)
+        if (self.deliver is None) == (self.with_io is None):
+            msg = f"subscriber {self.name!r} takes events by deliver or by with_io; give it one of them"
+            raise UsageError(msg)
+
+    async def take(self, event: EventRow, io: Io) -> None:
+        """Hand the event over."""
+        if self.with_io is not None:
+            await self.with_io(event, io)
+        elif self.deliver is not None:
+            await self.deliver(event)
 
 
 def decide(delivery: Delivery, now: datetime, settings: frozenset[str], seen: None) -> Decision:  # noqa: ARG001 - one shape
@@ -71,7 +82,7 @@ class Deliveries(Flow[Delivery, frozenset[str], None]):
         if event is None:
             return Outcome(unit, replace(unit, status=D.DEAD, due_at=None), "the event is no longer in the log")
         try:
-            await self._subscribers[unit.subscriber].deliver(event)
+            await self._subscribers[unit.subscriber].take(event, io)
         except StepError:
             raise
         except Exception as error:

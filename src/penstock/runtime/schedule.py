@@ -2,7 +2,8 @@
 
 A schedule is a driven unit like any other: when it is due a worker claims it, runs its job as the step, and commits
 what the job came to together with the next tick. Ticks missed while nobody was there come to one run. A job that fails
-is told by an alert and tried again at the next tick; it never stops ticking.
+is told by an alert and tried again at the next tick, or within minutes where the other side was only away; it never
+stops ticking. A gate that is closed puts the job off and is no failure.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from typing import Any, TypeAlias
 
 from penstock.cadence import Cadence
 from penstock.config import Config
-from penstock.errors import IllegalMove, UsageError
+from penstock.errors import Fatal, GateClosed, IllegalMove, InDoubt, Throttled, Transient, UsageError
 from penstock.ledger.columns import readable
 from penstock.ledger.ledger import Ledger
 from penstock.machine import Actor, Edge, Machine
 from penstock.outcome import Act, Birth, Decision, Event, Move, Outcome, Wait, Write
+from penstock.retry import RetryPolicy
 from penstock.runtime.flow import Flow, Io
 from penstock.unit import Ref, Unit, replace
 
 _CRITICAL_FROM = 3
+_SOON = RetryPolicy(base=timedelta(minutes=1), cap=timedelta(hours=1), multiplier=4)
 
 
 class S(StrEnum):
@@ -126,19 +129,27 @@ class Schedules(Flow[Schedule, None, None]):
         started = io.now()
         try:
             result = await self._job(unit.job)(unit, io)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a job, the schedule goes on ticking
-            return _failed(unit, error, started, io.now())
+        except GateClosed:
+            raise  # nobody's failure: the job begins anew when the door opens
+        except Exception as error:  # whatever goes wrong in a job, the schedule goes on ticking
+            if isinstance(error, (Throttled, Fatal)) and error.through is not None:
+                raise  # the gate's affair, which it was told
+            return _failed(unit, error, started, io)
         due = started if result.again else cadence_of(unit).next_after(io.now(), unit.name)
         after = replace(unit, due_at=due, last_tick_at=started, last_error=None, failures=0)
         return Outcome(unit, after, result.reason, writes=result.writes, also=result.also, events=result.events)
 
 
-def _failed(unit: Schedule, error: Exception, started: datetime, now: datetime) -> Outcome[Schedule]:
+def _failed(unit: Schedule, error: Exception, started: datetime, io: Io) -> Outcome[Schedule]:
     text = readable(f"{type(error).__name__}: {error}")
     failures = unit.failures + 1
+    due = cadence_of(unit).next_after(io.now(), unit.name)
+    if isinstance(error, (Transient, InDoubt)):
+        # The other side was away: a job of once a day must not wait a day for that.
+        due = min(due, io.now() + _SOON.delay(unit.failures, io.rng))
     after = replace(
         unit,
-        due_at=cadence_of(unit).next_after(now, unit.name),
+        due_at=due,
         last_tick_at=started,
         last_error=text,
         failures=failures,
@@ -155,14 +166,16 @@ def _failed(unit: Schedule, error: Exception, started: datetime, now: datetime) 
 def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict[str, int]:
     """Make the ledger's schedules those that are wanted: new ones are born, changed ones changed, others retired.
 
+    A new one that ticks every so long ticks at once: what it is for would else wait for no reason.
     Any number of processes may do this at once. Returns how many were born, changed and retired.
     """
     now = ledger.clock.now()
     for schedule in wanted:
         cadence_of(schedule)  # refuse what cannot tick before anything is written
+    fresh = [replace(s, due_at=cadence_of(s).first(now, s.name)) for s in wanted]
     planned = [replace(s, due_at=cadence_of(s).next_after(now, s.name)) for s in wanted]
     counts = {
-        "born": ledger.birth(planned, actor=Actor.SCHEDULER, who=who, reason="wanted", if_absent=True),
+        "born": ledger.birth(fresh, actor=Actor.SCHEDULER, who=who, reason="wanted", if_absent=True),
         "changed": 0,
         "retired": 0,
     }

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -82,10 +83,11 @@ class Worker:
         self._skew = timedelta()
         self._stop = asyncio.Event()
         self._poke = asyncio.Event()
-        self._backlog = False
+        self._backlog = self._full = False
         self._sleeping_until = math.inf
         self._lease_end = math.inf
         self._rate = 0.0
+        self._stepper: Stepper | None = None
         # Steps that read much must not keep the lease from being renewed: they have threads of their own.
         self._readers: Executor = ThreadExecutor() if executor is None else executor
         self._doors = Doors(ledger.gates, self._executor, self._clock, self._rng, config_version, wake=self._poke.set)
@@ -94,6 +96,11 @@ class Worker:
     def now(self) -> datetime:
         """The ledger's time, as last seen."""
         return self._clock.now() + self._skew
+
+    @property
+    def busy(self) -> bool:
+        """Whether it holds units: a step of one may be waiting for somebody's answer."""
+        return self._stepper is not None and bool(self._stepper.held)
 
     def stop(self) -> None:
         """Finish or give back what is held, then let `run` return."""
@@ -130,7 +137,7 @@ class Worker:
             clock=self._clock,
             counts=self.counts,
         )
-        stepper = Stepper(
+        self._stepper = stepper = Stepper(
             parts,
             concurrency=self.settings.concurrency,
             freed=self._freed,
@@ -282,7 +289,8 @@ class Worker:
             if await self._claim(session, stepper, asked):
                 continue
             # Where no call could leave, what is due behind a budget waits for a step to end.
-            self._backlog = stepper.starts(self._rate) <= 0
+            # So it does where a flow holds as many as it takes.
+            self._backlog = self._full or stepper.starts(self._rate) <= 0
             over = False
             while not over:
                 if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
@@ -318,10 +326,17 @@ class Worker:
         if self._backlog or (soon is not None and self._clock.elapsed() + soon < self._sleeping_until):
             self._poke.set()
 
+    def _wants(self, stepper: Stepper, share: int) -> dict[str, int]:
+        """How many units to claim of each machine: its share, as far as its flow takes so many at once."""
+        held = Counter(machine for machine, _ in stepper.held)
+        left = {n: share if f.at_once is None else f.at_once - held[n] for n, f in self.flows.items()}
+        self._full = any(room <= 0 for room in left.values())
+        return {name: min(share, max(0, room)) for name, room in left.items()}
+
     async def _claim(self, session: Session, stepper: Stepper, room: int) -> int:
         share = math.ceil(room / max(1, len(self.flows)))
         try:
-            wants, starts = dict.fromkeys(self.flows, share), stepper.starts(self._rate)
+            wants, starts = self._wants(stepper, share), stepper.starts(self._rate)
             claimed = await self._executor.run(session.take, wants, starts)
         except LedgerUnavailable as error:
             log.warning("ledger.away", error=str(error))
