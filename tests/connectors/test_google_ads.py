@@ -13,11 +13,11 @@ import pytest
 
 from penstock import correlation
 from penstock.clock import VirtualClock
+from penstock.connectors.customer import customer_digits
 from penstock.connectors.google_ads import (
     Endpoint,
     GoogleAds,
     Query,
-    customer_digits,
     selected,
     whole_paths,
     wire_name,

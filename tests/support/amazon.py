@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from penstock.clock import VirtualClock
 from penstock.connectors.amazon_ads import Amazon, AmazonAds, Created, Region
 from penstock.connectors.download import Allowed
-from penstock.connectors.lwa import Credentials
+from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Limits, Record
 from penstock.setting import Secret
 from penstock.simulators.amazon_ads import AmazonAdsSimulator

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.clock import VirtualClock
 from penstock.connectors.google_ads import Endpoint, GoogleAds
 from penstock.connectors.google_stream import ROW_LIMITS, Row
-from penstock.connectors.lwa import Credentials
+from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Limits
 from penstock.setting import Secret
 from penstock.simulators.google_ads import GoogleAdsSimulator

@@ -63,10 +63,20 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 getattr(self, f"_{self.command.lower()}")(name, query, body)
 
+    def _creates(self) -> bool:
+        """Whether it is to be created only if it is not there: as S3 asks for it, or Google."""
+        return self.headers.get("If-None-Match") == "*" or self.headers.get("x-goog-if-generation-match") == "0"
+
     def _put(self, name: str, query: dict[str, str], body: bytes) -> None:
         if "uploadId" in query:
             self.bucket.uploads[query["uploadId"]][int(query["partNumber"])] = body
-        elif self.headers.get("If-None-Match") == "*" and name in self.bucket.objects:
+        elif self._creates() and name in self.bucket.objects:
+            self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+            return
+        elif "If-Match" in self.headers and name not in self.bucket.objects:
+            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            return
+        elif "If-Match" in self.headers and self.headers["If-Match"] != _tag(self.bucket.objects[name]):
             self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             return
         else:

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 from penstock.clock import Clock, parse_instant
 from penstock.connectors.download import Allowed, Downloads
 from penstock.connectors.http import Http, Response, Transport
-from penstock.connectors.lwa import Credentials, Lwa
+from penstock.connectors.oauth import Credentials, Login
 from penstock.connectors.records import Limits, Record, records
 from penstock.errors import InDoubt, Rejected, Transient, UsageError
 from penstock.redaction import redact
@@ -168,13 +168,13 @@ class Amazon:
         self.downloads = Downloads(downloads or Allowed(DOWNLOAD_HOSTS), clock, transport=transport)
         self._token_http = Http(f"{token.scheme}://{token.netloc}", clock, transport=transport)
         self._token_path = token.path
-        self._logins: dict[Credentials, Lwa] = {}
+        self._logins: dict[Credentials, Login] = {}
 
     def profile(self, profile_id: str, credentials: Credentials) -> AmazonAds:
         """One profile; those with the same credentials use the same token."""
         login = self._logins.get(credentials)
         if login is None:
-            login = self._logins[credentials] = Lwa(credentials, self._token_http, self.clock, self._token_path)
+            login = self._logins[credentials] = Login(credentials, self._token_http, self.clock, self._token_path)
         return AmazonAds(profile_id, login, self)
 
     async def close(self) -> None:
@@ -188,7 +188,7 @@ class Amazon:
 class AmazonAds:
     """The reports of one profile; made by `Amazon.profile`."""
 
-    def __init__(self, profile_id: str, login: Lwa, amazon: Amazon) -> None:
+    def __init__(self, profile_id: str, login: Login, amazon: Amazon) -> None:
         self._login = login
         self._clock = amazon.clock
         self._limits = amazon.limits

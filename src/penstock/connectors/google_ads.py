@@ -15,10 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.clock import Clock
+from penstock.connectors.customer import customer_digits
 from penstock.connectors.google_errors import Failure, meaning, read_body, read_error
 from penstock.connectors.google_stream import ROW_LIMITS, BadAnswer, BrokenStream, Row, Splitter, inflated, rows
 from penstock.connectors.http import Http, Response, Transport
-from penstock.connectors.lwa import Credentials, Lwa
+from penstock.connectors.oauth import Credentials, Login
 from penstock.connectors.records import Limits
 from penstock.errors import StepError, Transient, UsageError
 from penstock.retry import parse_retry_after
@@ -29,7 +30,6 @@ _UNAUTHORIZED, _NOT_FOUND = 401, 404
 _ERROR_BYTES = 1 << 16
 _TIMEOUT = (10.0, 300.0, 30.0, 10.0)  # connect, read, write, pool: a large query is silent for minutes at first
 _VERSION = re.compile(r"v[1-9][0-9]{0,3}")
-_CUSTOMER = re.compile(r"[0-9]{1,19}")
 _SELECT = re.compile(r"\s*SELECT\s+([a-z0-9_.,\s]+?)\s+FROM\s+[a-z_]+\b", re.IGNORECASE)
 _FIELD = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)+")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
@@ -94,13 +94,13 @@ class GoogleAds:
         transport: Transport | None = None,
     ) -> None:
         self.endpoint = endpoint or Endpoint()
+        self.client_id = credentials.client_id
         token = urlsplit(self.endpoint.token_url)
         self._clock = clock
         self._limits = limits
         self._http = Http(self.endpoint.api_url, clock, transport=transport)
         self._token_http = Http(f"{token.scheme}://{token.netloc}", clock, transport=transport)
-        # Amazon's and Google's logins are the same grant of OAuth 2, field by field.
-        self._login = Lwa(credentials, self._token_http, clock, token.path)
+        self._login = Login(credentials, self._token_http, clock, token.path)
         self._headers = {"Accept-Encoding": "gzip"}
         if login_customer_id is not None:
             self._headers["login-customer-id"] = customer_digits(login_customer_id)
@@ -181,14 +181,6 @@ def _check(call: str, splitter: Splitter) -> None:
     """Google may find out in the middle of an answer that it cannot go on, and says so in the last batch."""
     if "error" in splitter.told:
         raise meaning(call, read_error(splitter.told["error"], 500))
-
-
-def customer_digits(text: str) -> str:
-    """A customer's id as digits: hyphens are removed. Raises UsageError for anything else."""
-    digits = text.strip().replace("-", "")
-    if not _CUSTOMER.fullmatch(digits):
-        raise UsageError(f"{text!r} is not a customer id; it is digits, with or without hyphens, like 123-456-7890")
-    return digits
 
 
 def selected(gaql: str) -> list[str]:

@@ -25,6 +25,18 @@ _RETRY_IN = re.compile(r"\b[Rr]etry in ([0-9]{1,12}) ?s")
 _LATER = frozenset({"ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "UNKNOWN"})
 _PROHIBITED = frozenset({"ACCESS_PROHIBITED"})
 _VERSION = frozenset({"UNSUPPORTED_VERSION"})
+_ACCOUNT = "ACCOUNT"
+#: What is wrong with the project or the token itself, whichever customer was asked for.
+_OF_ALL = frozenset({"CLOUD_PROJECT_NOT_APPROVED_FOR_PRODUCTION", "ACTION_NOT_PERMITTED", "PROJECT_DISABLED"})
+_OF_ONE = frozenset({"CUSTOMER_NOT_FOUND"})
+
+
+class CustomerThrottled(Throttled):
+    """A quota of this customer's own is spent; that of the others is not."""
+
+
+class CustomerRefused(Fatal):
+    """The login works, and this customer is not to be had with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,8 @@ class Failure:
     #: Kind and name of each cause.
     causes: tuple[tuple[str, str], ...] = ()
     retry_after: float | None = None
+    #: Whose quotas are spent: DEVELOPER is everybody's of the project, ACCOUNT is the customer's.
+    scopes: tuple[str, ...] = ()
     request_id: str | None = None
 
     def __str__(self) -> str:
@@ -73,22 +87,28 @@ def read_error(error: Any, code: int) -> Failure:
         messages,
         tuple(dict.fromkeys(causes)),
         min(max(waits), LONGEST_WAIT) if waits else None,
+        tuple(dict.fromkeys(filter(None, (_text(quota.get("rateScope")) for quota in _quotas(errors))))),
         next((_text(detail.get("requestId")) for detail in details if detail.get("requestId")), None),
     )
 
 
 def meaning(call: str, failure: Failure, retry_after: float | None = None) -> StepError:
-    """The error of a failed call; `retry_after` is what a header asked for."""
+    """The error of a failed call; `retry_after` is what a header asked for.
+
+    What concerns one customer is a CustomerThrottled or a CustomerRefused; everything else stands between the login and
+    all of its customers.
+    """
     kinds, names = {kind for kind, _ in failure.causes}, {name for _, name in failure.causes}
     code = failure.code
     text = redact(f"{call}: {failure}")[:500]
     if code == _UNAUTHORIZED or "authenticationError" in kinds or names & _PROHIBITED:
-        return Fatal(text)
+        return CustomerRefused(text) if names & _OF_ONE else Fatal(text)
     if code == _THROTTLED or failure.status == "RESOURCE_EXHAUSTED" or "quotaError" in kinds:
         asked = [wait for wait in (failure.retry_after, retry_after) if wait is not None]
-        return Throttled(text, max(asked) if asked else None)
+        mine = set(failure.scopes) == {_ACCOUNT}
+        return (CustomerThrottled if mine else Throttled)(text, max(asked) if asked else None)
     if code == _FORBIDDEN or "authorizationError" in kinds:
-        return Fatal(text)
+        return Fatal(text) if names & _OF_ALL else CustomerRefused(text)
     if code == _NOT_FOUND or names & _VERSION:
         return Fatal(f"{text}; is this version of the API still served? It is a setting")
     if code >= _SERVER or code == _TIMEOUT or failure.status in _LATER or "internalError" in kinds:
@@ -97,13 +117,16 @@ def meaning(call: str, failure: Failure, retry_after: float | None = None) -> St
 
 
 def _waits(details: list[dict[str, Any]], errors: list[dict[str, Any]], texts: list[str]) -> Iterator[float]:
-    quotas = [_table(_table(one.get("details")).get("quotaErrorDetails")) for one in errors]
-    for said in (part.get("retryDelay") for part in (*details, *quotas)):
+    for said in (part.get("retryDelay") for part in (*details, *_quotas(errors))):
         if isinstance(said, str) and (delay := _SECONDS.fullmatch(said)):
             yield float(delay[1])
     for text in texts:
         if delay := _RETRY_IN.search(text):
             yield float(delay[1])
+
+
+def _quotas(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [_table(_table(one.get("details")).get("quotaErrorDetails")) for one in errors]
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -7,11 +7,13 @@ import ssl
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
+from urllib.request import getproxies
 
 import httpx2
 
 from penstock import correlation
 from penstock.clock import Clock
+from penstock.connectors.wire import Wire
 from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient
 from penstock.redaction import redact
 from penstock.retry import parse_retry_after
@@ -21,6 +23,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _LIMITS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
 _STRANGER_LIMITS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=0)
 _TIMEOUT = httpx2.Timeout(30.0, connect=10.0)
+_TIMEOUTS = _TIMEOUT.as_dict()
 Response = httpx2.Response
 Transport = httpx2.AsyncBaseTransport
 CORRELATION = "X-Correlation-Id"
@@ -45,6 +48,10 @@ class Http:
     ) -> None:
         self._clock = clock
         self._stranger = stranger
+        if transport is None and not stranger and not getproxies().keys() - {"no"}:
+            transport = Wire(verify)  # httpx2's own knows proxies, and takes three times as long
+        self._transport = transport
+        self._urls: dict[str, httpx2.URL] = {}
         self._client = httpx2.AsyncClient(
             base_url=base_url,
             headers=dict(headers or {}),
@@ -80,6 +87,36 @@ class Http:
             return response
         raise self.classify(f"{method} {path}", response, repeatable=repeatable)
 
+    async def post(
+        self, path: str, content: bytes, headers: Mapping[str, str], *, answers: Collection[int] = ()
+    ) -> Response:
+        """`call` for what is asked thousands of times: a POST that only reads, in three quarters of the time."""
+        request: dict[str, Any] = {"headers": headers}
+        if self._transport is None:
+            return await self.call("POST", path, answers=answers, repeatable=True, content=content, **request)
+        _correlate(request)
+        url = self._urls.get(path)
+        if url is None:
+            url = self._urls[path] = self._client.build_request("POST", path).url
+        sent = httpx2.Request(
+            "POST",
+            url,
+            headers=[*self._client.headers.raw, *_raw(request["headers"])],
+            content=content,
+            extensions={"timeout": _TIMEOUTS},
+        )
+        call = f"POST {path}"
+        with _meaning(call, repeatable=True):
+            response = await self._transport.handle_async_request(sent)
+            response.request = sent
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+        if response.is_success or response.status_code in answers:
+            return response
+        raise self.classify(call, response, repeatable=True)
+
     @contextlib.asynccontextmanager
     async def stream(self, url: str, *, shown: str, method: str = "GET", **request: Any) -> AsyncIterator[Response]:
         """The answer to a call that only reads, whatever its status, with its body still to be read: `aiter_raw()`.
@@ -111,6 +148,11 @@ class Http:
         if status >= httpx2.codes.INTERNAL_SERVER_ERROR or status == httpx2.codes.REQUEST_TIMEOUT:
             return _unanswered(text, repeatable=repeatable)
         return Rejected(text)
+
+
+def _raw(headers: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
+    for name, value in headers.items():
+        yield name.encode("ascii"), value.encode("ascii")
 
 
 def _correlate(request: dict[str, Any]) -> None:

@@ -74,14 +74,19 @@ def failure(status: int, kind: str, name: str, message: str, **details: Any) -> 
     return {"error": {"code": status, "message": said, "status": _STATUSES.get(status, ""), "details": [detail]}}
 
 
-def quota(seconds: int | None, *, name: str = "RESOURCE_EXHAUSTED", told_in_text: bool = False) -> Fault:
-    """A 429: a quota is spent, for so many seconds; told in the details, in the text alone, or not at all."""
+def quota(
+    seconds: int | None, *, name: str = "RESOURCE_EXHAUSTED", told_in_text: bool = False, scope: str = "DEVELOPER"
+) -> Fault:
+    """A 429: a quota is spent, for so many seconds; told in the details, in the text alone, or not at all.
+
+    Its `scope` is DEVELOPER, all customers together, or ACCOUNT, this one.
+    """
     if seconds is None:
         return Fault(429, failure(429, "quotaError", name, "Too many requests. Retry later."))
     text = f"Too many requests. Retry in {seconds} seconds."
     if told_in_text:
         return Fault(429, failure(429, "quotaError", name, text))
-    rate = {"rateScope": "DEVELOPER", "rateName": "Number of operations", "retryDelay": f"{seconds}s"}
+    rate = {"rateScope": scope, "rateName": "Number of operations", "retryDelay": f"{seconds}s"}
     return Fault(429, failure(429, "quotaError", name, text, quotaErrorDetails=rate))
 
 

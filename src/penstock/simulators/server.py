@@ -16,7 +16,10 @@ class _Server(uvicorn.Server):
 
     def __init__(self, application: ASGIApp) -> None:
         # A simulator that breaks an answer off on purpose is an error to the server, and nobody wants to read of it.
-        super().__init__(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="critical", lifespan="off"))
+        config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
+        # A client on virtual time may be busy for long between two calls, and still counts on its connection.
+        config.timeout_keep_alive = 60
+        super().__init__(config)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

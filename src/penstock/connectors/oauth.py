@@ -1,0 +1,63 @@
+"""The refresh grant of OAuth 2: a refresh token is exchanged for access tokens of an hour.
+
+Login with Amazon and Google's logins are the same, field by field. One `Login` serves every account that the refresh
+token opens, and is asked as `Tokens` are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.clock import Clock
+from penstock.connectors.http import Http, Response
+from penstock.connectors.tokens import Tokens
+from penstock.errors import Fatal, Rejected, Transient
+from penstock.setting import ConfigError, Secret
+
+_USUAL_LIFE = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What opens an account; the secrets are read anew for every exchange."""
+
+    client_id: str
+    client_secret: Secret
+    refresh_token: Secret
+
+
+class Login(Tokens):
+    """Access tokens of one refresh token, asked for at `path` of the login service.
+
+    `token` raises Fatal when the credentials are wrong or revoked, Throttled or Transient when there is no answer now.
+    """
+
+    def __init__(self, credentials: Credentials, http: Http, clock: Clock, path: str) -> None:
+        super().__init__(self._refresh, clock)
+        self.credentials = credentials
+        self._http = http
+        self._path = path
+
+    async def _refresh(self) -> tuple[str, float]:
+        form = {"grant_type": "refresh_token", "client_id": self.credentials.client_id}
+        try:
+            form["client_secret"] = self.credentials.client_secret.reveal()
+            form["refresh_token"] = self.credentials.refresh_token.reveal()
+            response = await self._http.call("POST", self._path, data=form, repeatable=True)
+        except ConfigError as error:
+            raise Fatal(str(error)) from error
+        except Rejected as error:
+            raise Fatal(f"{error}; check the client and the refresh token of {self.credentials.client_id}") from error
+        return _answer(response)
+
+
+def _answer(response: Response) -> tuple[str, float]:
+    try:
+        answer = response.json()
+        token, life = answer["access_token"], answer.get("expires_in", _USUAL_LIFE)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        token, life = None, 0
+    usable = isinstance(token, str) and token and token.isprintable() and token.isascii()
+    if not usable or isinstance(life, bool) or not isinstance(life, int | float) or not 0 < life < 10 * _USUAL_LIFE:
+        raise Transient(f"POST {response.url.path}: the answer has no access token that can be used")
+    return token, float(life)

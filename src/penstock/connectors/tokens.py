@@ -1,0 +1,65 @@
+"""Access tokens that a login gives for a while: one holder for each login, whatever the login looks like.
+
+A new token is asked for shortly before the old one expires, and once however many callers need it; a failure is told to
+all that waited for it. Tokens are kept out of every text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable
+
+from penstock.clock import Clock
+from penstock.errors import StepError
+from penstock.redaction import conceal, release
+
+MARGIN = 60.0
+"""How many seconds before its end a token is renewed; a short one after half of its life."""
+
+Login = Callable[[], Awaitable[tuple[str, float]]]
+"""Makes the exchange: a token, and for how many seconds it is good. Raises a StepError."""
+
+
+class Tokens:
+    """The tokens of one login."""
+
+    def __init__(self, login: Login, clock: Clock) -> None:
+        self._login = login
+        self._clock = clock
+        self._token: str | None = None
+        self._expires = 0.0
+        self._former: str | None = None
+        self._exchange: asyncio.Task[str] | None = None
+
+    async def token(self, *, instead_of: str | None = None) -> str:
+        """A token that is good for a while; never `instead_of`, which was refused. Raises what the login raises."""
+        if self._token and self._token != instead_of and self._clock.elapsed() < self._expires:
+            return self._token
+        if self._exchange is None:
+            self._exchange = asyncio.create_task(self._renew())
+            self._exchange.add_done_callback(self._exchanged)
+        try:
+            # One caller that gives up must not take the token away from the others.
+            return await asyncio.shield(self._exchange)
+        except StepError as error:
+            raise copy.copy(error) from error  # a step writes on the error it gets, and there are several
+
+    def close(self) -> None:
+        """Give up an exchange that is under way."""
+        if self._exchange is not None:
+            self._exchange.cancel()
+
+    def _exchanged(self, task: asyncio.Task[str]) -> None:
+        self._exchange = None
+        if not task.cancelled():
+            task.exception()  # every caller may have given up: then nobody else would look at it
+
+    async def _renew(self) -> str:
+        token, life = await self._login()
+        conceal(token)
+        if self._former is not None:
+            release(self._former)
+        self._former, self._token = self._token, token
+        self._expires = self._clock.elapsed() + max(life - MARGIN, life / 2)
+        return token
