@@ -1,15 +1,12 @@
 """How long the consumer gate takes to answer for a year of 1,000 customers and 5 queries: 1.8 million partitions.
 
-    python -m benchmarks.partitions [customers] [postgresql://…]
-
-Without an address it measures SQLite in a temporary folder. Of each month one day has no row.
+Of each month one day is failed, and one has no row.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +14,9 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
+from benchmarks import noop
 from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.partitions.flow import MACHINES
@@ -59,46 +59,47 @@ def fill(ledger: Ledger, wanted: Range) -> None:
         database.write(work)
 
 
-def timed(name: str, work: Callable[[], Any], times: int = 5) -> None:
+def timed(work: Callable[[], Any], times: int = 5) -> dict[str, float]:
+    """Milliseconds: the median and the worst of some."""
     took = []
     for _ in range(times):
         begun = time.perf_counter()
         work()
-        took.append(time.perf_counter() - begun)
-    print(f"{name:<58} {statistics.median(took) * 1000:9,.1f} ms  (worst {max(took) * 1000:,.1f})")
+        took.append((time.perf_counter() - begun) * 1000)
+    return {"median_ms": round(statistics.median(took), 2), "worst_ms": round(max(took), 2)}
 
 
-def measure(url: str, folder: Path, customers: int) -> None:
+def run(url: str, folder: Path, customers: int) -> dict[str, Any]:
     ids = tuple(f"{1_000_000_000 + n}" for n in range(customers))
     queries = tuple(f"query_{n}" for n in range(5))
     wanted = Range("google_ads", ids, queries, START, START + timedelta(days=DAYS - 1))
+    month = Range("google_ads", ids, queries, START, START + timedelta(days=29))
+    own = Range("google_ads", ids[:1], queries, START, START + timedelta(days=DAYS - 1))
     with Ledger.open(url, MACHINES, create=True, data_tables=DATA_TABLES, views=VIEWS) as ledger:
-        begun = time.perf_counter()
         fill(ledger, wanted)
-        print(
-            f"{len(wanted):,} partitions on {ledger.database.dialect}, filled in {time.perf_counter() - begun:,.0f} s"
-        )
         if ledger.database.dialect == "postgresql":
-            import psycopg
-
             with psycopg.connect(url, autocommit=True) as admin:
                 admin.execute("VACUUM (ANALYZE) partition_state")
         gate = ConsumerGate(ledger, folder / "raw")
-        keys = list(wanted.keys())
-        timed("status of one partition", lambda: gate.status(keys[12_345 % len(keys)]), 50)
-        timed("a year of every customer and query", lambda: gate.range(wanted))
-        month = Range("google_ads", ids, queries, START, START + timedelta(days=29))
-        timed("a month of every customer and query", lambda: gate.range(month))
-        one = Range("google_ads", ids[:1], queries, START, START + timedelta(days=DAYS - 1))
-        timed("a year of one customer", lambda: gate.range(one), 20)
-        timed("each partition of a year of one customer", lambda: list(gate.each(one)))
+        one = next(wanted.keys())
+        return {
+            "database": noop.database_of(url),
+            "items": customers,
+            "partitions": len(wanted),
+            "one": timed(lambda: gate.status(one), 50),
+            "year": timed(lambda: gate.range(wanted)),
+            "month": timed(lambda: gate.range(month)),
+            "customer": timed(lambda: gate.range(own), 20),
+            "each": timed(lambda: list(gate.each(own))),
+        }
 
 
 def main() -> None:
-    customers = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
-    with tempfile.TemporaryDirectory() as folder:
-        url = sys.argv[2] if len(sys.argv) > 2 else f"sqlite:///{folder}/penstock.db"
-        measure(url, Path(folder), customers)
+    """Run once and print the result; `--items` are customers."""
+    options = noop.arguments("partitions", 1_000).parse_args()
+    with noop.scratch(options.url, "partitions") as url, tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        line = run(url, Path(folder), options.items)
+    print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,24 @@ warm-up. Drift is the largest distance from the first sample after it."""
 WAITS = """Each step waits as a network call would. The bare loop does the same waits in as many tasks and keeps no
 record."""
 
+REPORTS = """`update-report-datasets` on an empty ledger, an hour later, and when there is nothing to make. Every
+dataset is born with its guards and its history."""
+
+BIG_REPORT = """One report from its creation to its last row: downloaded, landed, checked, loaded. Memory is the most
+that the worker process ever had."""
+
+PARTITIONS = """What the consumer gate takes to answer for five queries of 1,000 customers, in milliseconds: the median,
+and the worst."""
+
+HARVEST = """A whole catalogue from the start of its run to the last row, by `penstock up` in its own process: scanned,
+fetched in pages of 30, consolidated. The simulator adds no latency, and its work is done on the same cores. The bare
+client fetches the same pages and throws them away. Processor seconds are of worker, server and simulator; others are
+the cores that something else on the machine had meanwhile."""
+
+CONSOLIDATION = """{rows:,} raw rows that lie there become canonical ones: inserting them all, then updating them all.
+*One statement* is `INSERT … SELECT … ON CONFLICT` from a table in which they are mapped and priced already. *The seed's
+plan* is written plainly: 2,000 rows fetched, mapped and priced, upserted by 100, marked."""
+
 HOW = """`make bench` measures everything and writes this file. `.venv/bin/python -m benchmarks.run --help` lists how
 to measure a part, or all of it quickly with small counts. The first run makes `.venv-bench` for the peers from
 `benchmarks/requirements.txt`; the PostgreSQL is the one of the tests. `benchmarks/peers/` has each peer's program,
@@ -92,18 +110,23 @@ def markdown(results: Results, facts: Mapping[str, str], day: date, how: str) ->
 
 def sections(results: Results) -> list[tuple[str, str, Table]]:
     """Title, words and table of each part that was measured."""
-    found = []
-    if verdicts := checks(results):
-        found.append(("Floors", "", _checks(verdicts)))
-    if results.rates:
-        found.append(("Work items per second", INTRODUCTION, _rates(results)))
-    if results.waits:
-        found.append(("Steps that wait", WAITS, _waits(results)))
-    if results.claims:
-        first = next(iter(results.claims.values()))
-        found.append(("Claim latency", CLAIMS.format(**first), _claims(results)))
-    if results.memory:
-        found.append(("Memory", MEMORY, _memory(results)))
+    verdicts = checks(results)
+    found = [("Floors", "", _checks(verdicts))] if verdicts else []
+    for title, words, part, table in (
+        ("Work items per second", INTRODUCTION, "rates", _rates),
+        ("Steps that wait", WAITS, "waits", _waits),
+        ("Claim latency", CLAIMS, "claims", _claims),
+        ("Memory", MEMORY, "memory", _memory),
+        ("Report datasets", REPORTS, "reports", _reports),
+        ("A large report", BIG_REPORT, "big_report", _big_report),
+        ("How partitions stand", PARTITIONS, "partitions", _partitions),
+        ("A harvest", HARVEST, "harvest", _harvest),
+        ("Consolidation", CONSOLIDATION, "harvest_consolidation", _consolidation),
+    ):
+        lines = [*getattr(results, part).values()]
+        if lines:
+            # What is measured in rounds has words without figures.
+            found.append((title, words.format(**lines[0]) if isinstance(lines[0], dict) else words, table(results)))
     return found
 
 
@@ -175,6 +198,86 @@ def _memory(results: Results) -> Table:
         for database, line in results.memory.items()
     ]
     return Table(["database", "units", "units/s", "first MB", "least MB", "most MB", "drift MB"], rows)
+
+
+def _reports(results: Results) -> Table:
+    rows = [
+        [
+            database,
+            f"{line['items']:,}",
+            *(text for name in ("first", "later") for text in (f"{line[name]['rows']:,}", _seconds(line[name]))),
+            _seconds(line["second"]),
+        ]
+        for database, line in results.reports.items()
+    ]
+    columns = ["database", "accounts", "datasets", "made in s", "an hour later", "made in s", "nothing to make, s"]
+    return Table(columns, rows)
+
+
+def _seconds(line: Line) -> str:
+    return f"{line['seconds']:.2f}"
+
+
+def _big_report(results: Results) -> Table:
+    rows = [
+        [
+            database,
+            f"{line['megabytes']:,.0f}",
+            f"{line['rows']:,}",
+            f"{line['seconds']:,.0f}",
+            f"{line['peak_mb']:.1f}",
+        ]
+        for database, line in results.big_report.items()
+    ]
+    return Table(["database", "MB of JSON", "rows", "seconds", "most MB of memory"], rows)
+
+
+def _partitions(results: Results) -> Table:
+    asked = ("one", "year", "month", "customer", "each")
+    rows = [
+        [
+            database,
+            f"{line['partitions']:,}",
+            *(f"{line[name]['median_ms']:,.1f} ({line[name]['worst_ms']:,.1f})" for name in asked),
+        ]
+        for database, line in results.partitions.items()
+    ]
+    return Table(
+        ["database", "partitions", "one", "a year", "a month", "a year of one customer", "each of these"], rows
+    )
+
+
+def _harvest(results: Results) -> Table:
+    rows = [
+        [
+            database,
+            f"{line['stones']:,}",
+            f"{line['seconds']:.1f}",
+            f"{line['per_second']:,.0f}",
+            *(f"{line['phases'][name]:.1f}" for name in ("scan", "fetch", "consolidate")),
+            f"{line['bare']['seconds']:.1f}",
+            f"{line['peak_mb']:.0f}",
+            " + ".join(f"{seconds:.0f}" for seconds in line["cpu_seconds"].values()),
+            f"{line['cores_of_others']:.1f}",
+        ]
+        for database, line in results.harvest.items()
+    ]
+    columns = ["database", "records", "s", "records/s", "scan, s", "fetch, s", "consolidate, s", "bare client, s"]
+    return Table([*columns, "most MB", "processor s", "others"], rows)
+
+
+def _consolidation(results: Results) -> Table:
+    rows = [
+        [
+            database,
+            name,
+            *(f"{rates[what]:,.0f}" for what in ("inserting", "updating")),
+            f"{rates['mb']:.0f}" if "mb" in rates else "-",
+        ]
+        for database, line in results.harvest_consolidation.items()
+        for name, rates in line["rates"].items()
+    ]
+    return Table(["database", "contender", "inserting /s", "updating /s", "most MB"], rows, text=2)
 
 
 def _settings(results: Results) -> Table:

@@ -23,6 +23,11 @@ class Results:
     waits: dict[str, list[Line]] = field(default_factory=dict)
     memory: dict[str, Line] = field(default_factory=dict)
     claims: dict[str, Line] = field(default_factory=dict)
+    reports: dict[str, Line] = field(default_factory=dict)
+    big_report: dict[str, Line] = field(default_factory=dict)
+    partitions: dict[str, Line] = field(default_factory=dict)
+    harvest: dict[str, Line] = field(default_factory=dict)
+    harvest_consolidation: dict[str, Line] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -55,10 +60,12 @@ class Check:
     def verdict(self) -> str:
         if self.limit is None:
             return "-"
-        met = self.value <= self.limit if self.at_most else self.value >= self.limit
-        if met and self.goal:
-            return "pass, goal reached" if self.value >= self.goal else "pass"
-        return "pass" if met else "miss"
+        if not self._reaches(self.limit):
+            return "miss"
+        return "pass, goal reached" if self.goal and self._reaches(self.goal) else "pass"
+
+    def _reaches(self, wanted: float) -> bool:
+        return self.value <= wanted if self.at_most else self.value >= wanted
 
 
 def _figure(value: float) -> str:
@@ -75,6 +82,8 @@ def checks(results: Results) -> list[Check]:
         *_rate_checks(results),
         *_waits_checks(results),
         *_claims_checks(results),
+        *_lifecycle_checks(results),
+        *_harvest_checks(results),
     ]
     for database, line in results.memory.items():
         what = f"{database}: worker's memory, drift over {line['items']:,} units"
@@ -123,6 +132,53 @@ def _claims_checks(results: Results) -> list[Check]:
             worse = max(line[state][m] / line["small"][m] for m in ("claim_ms", "statement_ms"))
             found.append(Check(f"{database}: claim latency, {what}", worse, limit=2, at_most=True))
     return found
+
+
+def _lifecycle_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.reports.items():
+        what = f"{database}: {line['first']['rows']:,} datasets of {line['items']:,} accounts made"
+        limit = 30 if database == contenders.SQLITE else None
+        found.append(Check(what, line["first"]["seconds"], "s", limit=limit, at_most=True))
+        again = f"{database}: the same again, with nothing to make"
+        found.append(Check(again, line["second"]["seconds"], "s", limit=2, at_most=True))
+    for database, line in results.big_report.items():
+        what = f"{database}: worker's memory, loading a report of {line['megabytes']:,.0f} MB"
+        found.append(Check(what, line["peak_mb"], "MB", limit=150, at_most=True))
+    for database, line in results.partitions.items():
+        what = f"{database}: how {line['partitions']:,} partitions stand"
+        found.append(Check(what, line["year"]["median_ms"] / 1000, "s", limit=1, at_most=True))
+    return found
+
+
+def _harvest_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.harvest.items():
+        what = f"{database}: a harvest of {line['stones']:,} records"
+        found.append(Check(what, line["seconds"], "s", limit=180, at_most=True, goal=120))
+        bare = f"{database}: the same / a bare client that throws the pages away"
+        found.append(Check(bare, line["seconds"] / line["bare"]["seconds"], at_most=True))
+        memory = f"{database}: worker's memory, harvesting"
+        found.append(Check(memory, line["peak_mb"], "MB", limit=250, at_most=True))
+    for database, line in results.harvest_consolidation.items():
+        # The floors are PostgreSQL's: SQLite has one writer, whatever the number of replicas.
+        floored = database == contenders.POSTGRES
+        for other, words, limit in (
+            ("one statement", "one INSERT … SELECT … ON CONFLICT", 0.4),
+            ("the seed's plan", "the seed's plan", 3),
+        ):
+            what = f"{database}: {line['rows']:,} raw rows consolidated / {words}"
+            found.append(Check(what, _worse(line["rates"], "ours", other), limit=limit if floored else None))
+        two = _worse(line["rates"], "ours, 2 replicas", "ours")
+        found.append(Check(f"{database}: consolidation by two replicas / by one", two, limit=1 if floored else None))
+        most = max(rates.get("mb", 0) for rates in line["rates"].values())
+        found.append(Check(f"{database}: worker's memory, consolidating", most, "MB", limit=250, at_most=True))
+    return found
+
+
+def _worse(rates: Line, ours: str, other: str) -> float:
+    """Inserting or updating, whichever ratio is the worse."""
+    return float(min(rates[ours][what] / rates[other][what] for what in ("inserting", "updating")))
 
 
 def _ratio(pick: Pick, mine: Sequence[float], theirs: Sequence[float]) -> float:

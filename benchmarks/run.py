@@ -26,13 +26,26 @@ from benchmarks import environment, report
 from benchmarks.contenders import CONTENDERS, POSTGRES, SQLITE, Places, own_command
 from benchmarks.results import Line, Results
 
-PARTS = ("rates", "waits", "claims", "memory")
+#: What is measured once, and the programs that do it: long, and not a matter of rounds.
+ONCE = {
+    "claims": ("claims",),
+    "memory": ("memory",),
+    "reports": ("reports", "big_report"),
+    "partitions": ("partitions",),
+    "harvest": ("harvest", "harvest_consolidation"),
+}
+PARTS = ("rates", "waits", *ONCE)
 DOCUMENT = environment.ROOT / "docs" / "benchmarks.md"
-LONGEST_SECONDS = 900.0
+LONGEST_SECONDS = 1_800.0
 QUICK = {
     "waits": ("--items", "5000"),
     "claims": ("--items", "50000", "--small", "5000", "--closed", "20000", "--times", "20"),
     "memory": ("--items", "40000"),
+    "reports": ("--items", "20"),
+    "big_report": ("--items", "5"),
+    "partitions": ("--items", "20"),
+    "harvest": ("--stones", "5000"),
+    "harvest_consolidation": ("--rows", "5000"),
 }
 
 
@@ -63,11 +76,12 @@ class Bench:
                 self.results.waits.setdefault(database, []).append(line)
 
     def once(self, part: str) -> None:
-        """Memory or claims: long, and not a matter of rounds."""
-        for database in (POSTGRES, SQLITE):
-            line = self._own(part, database, "once")
-            if line is not None:
-                (self.results.memory if part == "memory" else self.results.claims)[database] = line
+        """Every program of a part, on both databases."""
+        for program in ONCE[part]:
+            for database in (POSTGRES, SQLITE):
+                line = self._own(program, database, "once")
+                if line is not None:
+                    getattr(self.results, program)[database] = line
 
     def _own(self, part: str, database: str, turn: str) -> Line | None:
         arguments = QUICK[part] if self.quick else ()
@@ -136,7 +150,7 @@ def main() -> None:
             for part in (bench.rates, bench.waits):
                 if part.__name__ in options.only:
                     part(f"round {number}/{options.rounds}")
-        for name in ("claims", "memory"):
+        for name in ONCE:
             if name in options.only:
                 bench.once(name)
         facts = environment.facts(url)

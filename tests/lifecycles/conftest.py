@@ -1,4 +1,4 @@
-"""The lifecycles' tests run on both databases: in the ordinary run a sixth of them on PostgreSQL, by night all."""
+"""The lifecycles' tests run on both databases: by day a sixth of them and those marked on PostgreSQL, by night all."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ SHARE = 6
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     on_postgres = [i for i in items if HERE in i.path.parents and "postgres" in i.name]
     for place, item in enumerate(sorted(on_postgres, key=lambda i: i.nodeid)):
-        if place % SHARE:
+        if place % SHARE and item.get_closest_marker("by_day") is None:
             item.add_marker(pytest.mark.nightly)

@@ -1,7 +1,8 @@
-"""The raw sink on S3 as a server speaks it: chosen by the address alone, finalised by a conditional creation."""
+"""The raw sink on S3 and Google's store as a server speaks them: chosen by the address, finalised by a creation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -15,9 +16,13 @@ from tests.support.s3 import S3, s3
 
 
 @pytest.fixture
-def bucket(monkeypatch) -> Iterator[S3]:
+def bucket(monkeypatch, tmp_path) -> Iterator[S3]:
     with s3() as made:
+        account = {"gcs_base_url": made.address, "disable_oauth": True}
+        account |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        (tmp_path / "account.json").write_text(json.dumps(account))
         settings = {
+            "GOOGLE_SERVICE_ACCOUNT": str(tmp_path / "account.json"),
             "AWS_ENDPOINT": made.address,
             "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": "key",
@@ -29,17 +34,17 @@ def bucket(monkeypatch) -> Iterator[S3]:
         yield made
 
 
-@pytest.fixture
-def sink(bucket) -> RawSink:
-    return RawSink("s3://landed/raw/data")
+@pytest.fixture(params=["s3", "gs"])
+def sink(bucket, request) -> RawSink:
+    return RawSink(f"{request.param}://landed/raw/data")
 
 
 def test_what_was_landed_is_read_back(sink, bucket):
     land(sink)
     opened = sink.open_partition(KEY, RUN)
     assert list(opened.rows()) == ROWS
-    assert opened.address.startswith("s3://landed/raw/data/source=google_ads/customer_id=1234567890/")
-    assert opened.address.removeprefix("s3://landed/") in bucket.objects
+    assert opened.address.startswith(f"{sink.url}/source=google_ads/customer_id=1234567890/")
+    assert opened.address.partition("://landed/")[2] in bucket.objects
     assert {name.rpartition("/")[2] for name in bucket.objects} == {"payload.jsonl", "metadata.json"}
 
 

@@ -38,6 +38,20 @@ AppOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print exact JSON instead of tables.")]
 
 
+def _said(reason: str) -> str:
+    """A reason that says something: the history keeps it. Raises UsageError."""
+    from penstock.errors import UsageError
+
+    if not reason.strip():
+        raise UsageError("--reason is empty; the history keeps why something was done by hand")
+    return reason
+
+
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the history.", callback=_said)]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a command works with: the settings in force, and the program where the command asked for it."""
@@ -111,3 +125,14 @@ def user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in a container
         return "unknown"
+
+
+def agree(what: str, *, yes: bool) -> None:
+    """Say what is about to be done, and ask. Raises UsageError where nobody can answer."""
+    from penstock.errors import UsageError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"this would {what}; say --yes, or --dry-run to count alone")
+    typer.confirm(f"{what}?", abort=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle, user
+from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, ReasonOption, settle, user
 
 if TYPE_CHECKING:
     from penstock.cli.options import Setup
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.raw.gate import ConsumerGate, PartitionStatus, Range, RangeStatus
 
 _MOST_SHOWN = 50
+_MOST_DAYS = 3_660
 
 partitions = typer.Typer(help="Which landed data is safe to consume.", no_args_is_help=True)
 
@@ -38,7 +39,6 @@ QueryOption = Annotated[list[str] | None, typer.Option("--query", help="Only thi
 AsOfOption = Annotated[
     str | None, typer.Option("--as-of", metavar="INSTANT", help="As it stood then, from the history.")
 ]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the history.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -55,7 +55,7 @@ class _Work:
         from penstock.cli import show
         from penstock.raw.gate import ConsumerGate
 
-        moment = show.moment(as_of) if as_of else None
+        moment = None if as_of is None else show.moment(as_of)
         with show.reading(self.setup.url) as database:
             gate = ConsumerGate(database, self.validators.sink)
             yield gate if moment is None else gate.as_of(moment)
@@ -66,12 +66,26 @@ class _Work:
         return Ledger.open(self.setup.url, self.setup.app.machines, migrations=self.setup.app.migrations)
 
     def range(
-        self, source: str, start: str, end: str | None, customers: list[str] | None, queries: list[str] | None
+        self,
+        source: str,
+        start: str,
+        end: str | None,
+        customers: list[str] | None,
+        queries: list[str] | None,
+        *,
+        by_now: bool = False,
     ) -> Range:
+        """What the options of a range come to; with `by_now`, no day of it is yet to come. Raises UsageError."""
+        from penstock.clock import SystemClock
+        from penstock.errors import UsageError
         from penstock.raw.gate import Range, days_of
 
         found = self.validators.settings.source(source)
         first, last = days_of(start, end)
+        if (last - first).days >= _MOST_DAYS:
+            raise UsageError(f"{first} to {last} is more than {_MOST_DAYS:,} days; ask for fewer at once")
+        if by_now and last > SystemClock().now().date():
+            raise UsageError(f"{last} has not come yet; a day is extracted when it is over")
         who = tuple(dict.fromkeys(map(found.customer, customers))) if customers else found.customers
         what = tuple(dict.fromkeys(map(found.query, queries))) if queries else tuple(found.queries)
         return Range(source, who, what, first, last)
@@ -233,7 +247,7 @@ def validate(
     work = _work(config, ledger, app)
     key = work.validators.settings.key(partition)
     runs = work.validators.sink.runs(key)
-    chosen = check_run_id(run) if run else (runs[-1] if runs else None)
+    chosen = (runs[-1] if runs else None) if run is None else check_run_id(run)
     if chosen is None or chosen not in runs:
         which = f"run {run}" if run else "run at all"
         msg = f"{key} has no finalised {which} in {work.validators.sink.url}; there is nothing to validate"
@@ -322,7 +336,7 @@ def reprocess(
     from penstock.raw.gate import FAILED
 
     work = _work(config, ledger, app)
-    wanted = work.range(source, start, end, customer, query)
+    wanted = work.range(source, start, end, customer, query, by_now=True)
     with work.gate() as gate, work.ledger() as opened:
         keys = [one.key for one in gate.each(wanted, [FAILED])] if failed else None
 
@@ -353,7 +367,7 @@ def backfill(
     from penstock.lifecycles.partitions import operate
 
     work = _work(config, ledger, app)
-    wanted = work.range(source, start, end, customer, query)
+    wanted = work.range(source, start, end, customer, query, by_now=True)
     with work.ledger() as opened:
 
         def act(*, dry_run: bool, progress: Callable[[int], None]) -> Done:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle, user
+from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, ReasonOption, settle, user
 
 if TYPE_CHECKING:
     from penstock.cli.options import Setup
@@ -26,7 +26,6 @@ AggregationOption = Annotated[str | None, typer.Option("--aggregation", help="da
 EntityOption = Annotated[str | None, typer.Option("--entity", help="target or product.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="DATE", help="The first date, YYYY-MM-DD.")]
 ToOption = Annotated[str | None, typer.Option("--to", metavar="DATE", help="The last date.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the history.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 _MOST_SHOWN = 20
@@ -49,11 +48,13 @@ def datasets(
     """List datasets, those that are next due first, and count them by status."""
     from penstock.cli import show
     from penstock.ledger.database import present
-    from penstock.lifecycles.reports.operate import list_datasets
+    from penstock.lifecycles.reports.operate import list_datasets, require_account
 
     wanted = _filter(account, status, aggregation, entity, start, end)
     with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
         found = list_datasets(database, wanted, limit)
+        if account is not None and not found.counts:
+            require_account(database, account)
         now = database.read(lambda cursor: present(database, cursor))
     if json:
         show.print_json(found)
@@ -184,6 +185,10 @@ def refresh(
     with _open(setup) as opened:
         refresh_ = partial(operate.refresh, opened, settings, wanted, who=user(), reason=reason)
         done = refresh_(dry_run=True)
+        if not done.meant and wanted.unit_ids:
+            raise UsageError(operate.no_dataset(wanted.unit_ids[0]))
+        if not done.meant and account is not None and account not in settings.accounts:
+            operate.require_account(opened.database, account)
         if not dry_run and done.refreshed:
             _agree(f"refresh {len(done.refreshed):,} of {done.meant:,} datasets", yes=yes or bool(wanted.unit_ids))
             done = refresh_(dry_run=False)
@@ -281,6 +286,7 @@ def _filter(  # noqa: PLR0917 - one argument for each option
     end: str | None,
     unit_ids: list[str] | None = None,
 ) -> Filter:
+    from penstock.errors import UsageError
     from penstock.lifecycles.reports.machine import Aggregation, EntityType, S
     from penstock.lifecycles.reports.operate import Filter
 
@@ -290,7 +296,10 @@ def _filter(  # noqa: PLR0917 - one argument for each option
         ("--entity", entity, EntityType),
     ):
         _refuse_unknown(name, value, [str(member) for member in known])
-    return Filter(account, status, aggregation, entity, _day("--from", start), _day("--to", end), unit_ids or ())
+    first, last = _day("--from", start), _day("--to", end)
+    if first is not None and last is not None and last < first:
+        raise UsageError(f"the range from {first} to {last} ends before it starts")
+    return Filter(account, status, aggregation, entity, first, last, unit_ids or ())
 
 
 def _refuse_unknown(name: str, value: str | None, known: list[str]) -> None:

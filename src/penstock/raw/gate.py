@@ -237,7 +237,13 @@ class ConsumerGate:
         for status in found:
             if not status.ready:
                 raise NotReady(status)
-        return [self.sink.open_partition(s.key, str(s.current_run_id)).address for s in found]
+        return [self._address(status) for status in found]
+
+    def _address(self, status: PartitionStatus) -> str:
+        try:
+            return self.sink.open_partition(status.key, str(status.current_run_id)).address
+        except RawMissing:  # superseded and collected since the state was read
+            return self.open(status.key).address
 
     def wait(
         self,
@@ -340,4 +346,4 @@ def _summed(wanted: Range, statuses: Iterable[PartitionStatus]) -> RangeStatus:
 
 def days_of(start: str, end: str | None) -> tuple[date, date]:
     """The two ends of a range as a person writes them; without an end it is one day."""
-    return parse_day(start), parse_day(end or start)
+    return parse_day(start), parse_day(start if end is None else end)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.connectors.customer import customer_digits
 from penstock.errors import UsageError
-from penstock.lifecycles.partitions.decide import Landed, canonical_customer, decide, judge
+from penstock.lifecycles.partitions.decide import Landed, decide, judge
 from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X
 from penstock.lifecycles.partitions.validate import Verdict
 from penstock.outcome import Act, Look, Wait
@@ -117,10 +118,10 @@ def test_hyphens_are_removed_from_a_customer_id(digits, places):
     text = digits
     for place in places:
         text = f"{text[:place]}-{text[place:]}"
-    assert canonical_customer(text) == digits
+    assert customer_digits(text) == digits
 
 
 @pytest.mark.parametrize("text", ["", "-", "12a", "١٢٣", "1.5", "../1", "1 2"])
 def test_anything_else_is_not_a_customer_id(text):
     with pytest.raises(UsageError, match="is not a customer id"):
-        canonical_customer(text)
+        customer_digits(text)

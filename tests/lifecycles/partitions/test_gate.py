@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -121,6 +122,24 @@ def test_paths_are_for_other_programs(world):
         world.gate.paths([KEY, day(2)])
 
 
+def test_duckdb_reads_the_paths_as_they_are(world):
+    """Partition columns come from the folders, as DuckDB, Polars and Arrow read them in the manner of Hive."""
+    world.judge(rows(note="superseded"))
+    world.judge(rows(note="good"))
+    world.judge(rows(5, key=day(1)), day(1))
+    paths = world.gate.paths([KEY, day(1)])
+    found = duckdb.execute(
+        "SELECT CAST(logical_date AS text), count(*), max(note), sum(CAST(metrics.clicks AS integer)),"
+        " min(CAST(customer_id AS text)) FROM read_json($paths, format = 'newline_delimited', hive_partitioning = true)"
+        " GROUP BY 1 ORDER BY 1",
+        {"paths": paths},
+    ).fetchall()
+    assert found == [
+        ("2026-11-01", 3, "good", 3, CUSTOMERS[0]),
+        ("2026-11-02", 5, "", 10, CUSTOMERS[0]),
+    ]
+
+
 def test_an_address_is_enough(world):
     run_id = world.judge()
     with ConsumerGate(world.url, world.sink.url) as gate:
@@ -226,6 +245,7 @@ def reads_during_reprocessing(world: Partitions, reads: int) -> None:
     assert len(world.sink.runs(KEY)) > 1, "it was reprocessed meanwhile"
 
 
+@pytest.mark.by_day
 def test_reads_during_reprocessing_are_whole(world):
     reads_during_reprocessing(world, 400)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tomllib
 from pathlib import Path
@@ -14,11 +15,19 @@ from penstock.config import SETTINGS as KERNEL
 from penstock.config import Config, validate
 from penstock.connectors.google_ads import Endpoint, GoogleAds, Query
 from penstock.declarations import reference, sample
-from penstock.lifecycles.partitions.google_ads import SETTINGS, GoogleAdsExtractor, app, make_extractors
+from penstock.ledger.gate_status import gate_statuses
+from penstock.lifecycles.partitions.google_ads import (
+    SETTINGS,
+    GoogleAdsExtractor,
+    app,
+    make_extractors,
+    project_gate,
+)
 from penstock.lifecycles.partitions.jobs import wanted_unit
 from penstock.lifecycles.partitions.machine import P, X
 from penstock.lifecycles.partitions.validate import Schema
 from penstock.machine import Actor
+from penstock.raw.paths import PartitionKey
 from penstock.setting import ConfigError
 from penstock.simulators.google_ads import Fault, GoogleAdsSimulator, failure, quota
 from penstock.simulators.google_data import Campaigns
@@ -47,8 +56,12 @@ fields = { "campaign.id" = "whole" }
 """.replace("GAQL", DAILY)
 
 
-def want(world: Partitions) -> None:
-    world.ledger.birth([wanted_unit(KEY, world.ledger.clock.now())], actor=Actor.SCHEDULER, who="test")
+OTHER = dataclasses.replace(KEY, customer_id="2222222222")
+PROJECT = "google_ads/project-simulated.apps.googleusercontent.com"
+
+
+def want(world: Partitions, key: PartitionKey = KEY) -> None:
+    world.ledger.birth([wanted_unit(key, world.ledger.clock.now())], actor=Actor.SCHEDULER, who="test")
 
 
 @pytest.fixture
@@ -92,10 +105,11 @@ def test_a_quota_of_eleven_hours_closes_the_gate_and_is_not_asked_again_before(g
     world, simulator, work = google
     simulator.faults["search_stream"].append(quota(40_591))
     work()
+    until = world.extraction().due_at
     world.time.advance(40_400)
     work()
     unit = world.extraction()
-    assert (unit.status, unit.attempts) == (X.WANTED, 0)
+    assert (unit.status, unit.attempts, unit.due_at) == (X.EXTRACTING, 0, until)
     assert len(simulator.calls("search_stream")) == 1
     world.time.advance(3_600)
     work()
@@ -127,15 +141,75 @@ def test_a_query_that_google_refuses_is_a_dead_letter_with_its_words(google):
     assert len(simulator.calls("search_stream")) == 1
 
 
-def test_revoked_credentials_stop_the_account_with_one_alert(google):
+def closed(world: Partitions) -> set[str]:
+    """The gates through which nobody passes now."""
+    found = world.ledger.read(lambda cursor: gate_statuses(world.ledger.database, cursor))
+    return {gate.gate_id for gate in found if gate.state not in ("open", "half-open")}
+
+
+def test_a_spent_quota_of_the_project_is_everybodys(google):
+    """It is asked once, by the first, and not by the others: an operation is spent on every refusal."""
     world, simulator, work = google
+    simulator.faults["search_stream"].extend([quota(40_591), quota(40_591)])
+    work()
+    want(world, OTHER)
+    work()
+    assert len(simulator.calls("search_stream")) == 1
+    assert closed(world) == {PROJECT}
+    assert [world.extraction(key).status for key in (KEY, OTHER)] == [X.EXTRACTING, X.EXTRACTING]
+    simulator.faults["search_stream"].clear()
+    world.time.advance(40_700)
+    work(300)
+    assert [world.extraction(key).status for key in (KEY, OTHER)] == [X.DONE, X.DONE]
+
+
+@pytest.mark.parametrize(
+    ("fault", "alerts"),
+    [
+        (quota(40_591, scope="ACCOUNT"), 0),
+        (Fault(403, failure(403, "authorizationError", "USER_PERMISSION_DENIED", "User has no access.")), 1),
+        (Fault(401, failure(401, "authenticationError", "CUSTOMER_NOT_FOUND", "No customer found.")), 1),
+    ],
+)
+def test_what_concerns_one_customer_closes_its_gate_alone(google, fault, alerts):
+    world, simulator, work = google
+    simulator.faults["search_stream"].extend([fault] * (2 if fault.status == 401 else 1))
+    work()
+    want(world, OTHER)
+    work()
+    assert closed(world) == {f"google_ads/{KEY.customer_id}"}
+    assert [world.extraction(key).status for key in (KEY, OTHER)] == [X.WANTED, X.DONE]
+    assert len(world.alerts()) == alerts
+
+
+@pytest.mark.parametrize(
+    ("client", "gate"),
+    [
+        ("123456-abc.apps.googleusercontent.com", "google_ads/project-123456"),
+        ("123456.apps.googleusercontent.com", "google_ads/project-123456"),
+        ("our/own", "google_ads/project-our%2Fown"),
+    ],
+)
+def test_clients_of_one_project_share_a_gate(client, gate):
+    assert project_gate(client) == gate
+
+
+def test_revoked_credentials_stop_the_login_with_one_alert(google):
+    """However many customers it opens; nothing is asked while it is stopped."""
+    world, simulator, work = google
+    want(world, OTHER)
     simulator.refresh_tokens.clear()
-    work(120)
-    assert world.extraction().status is X.WANTED
+    work(300)
+    assert {world.extraction(key).status for key in (KEY, OTHER)} <= {X.WANTED, X.EXTRACTING}
     assert world.state() is None
+    assert closed(world) == {PROJECT}
     assert len(world.alerts()) == 1
     assert len(simulator.calls("token")) == 1
     assert not simulator.calls("search_stream")
+    simulator.refresh_tokens.add("1//simulated-refresh-token")
+    world.ledger.gates.resume(PROJECT, who="anna")
+    work(120)
+    assert [world.extraction(key).status for key in (KEY, OTHER)] == [X.DONE, X.DONE]
 
 
 def configured(folder: Path, text: str, address: str = "http://127.0.0.1:9") -> Config:
@@ -191,5 +265,5 @@ def test_the_documentation_has_its_settings_and_an_example_that_works(tmp_path):
     shown = re.search(r"<!-- google settings -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
     assert shown is not None
     assert shown[1] == reference(SETTINGS), f"the table is stale; it should be\n{reference(SETTINGS)}"
-    (example,) = [text for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "google_ads" in text]
+    (example,) = [text for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "[google_ads]" in text]
     assert set(make_extractors(configured(tmp_path, example))) == {"google_ads"}

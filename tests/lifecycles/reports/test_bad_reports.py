@@ -65,6 +65,11 @@ BAD = {
     "retyped amount": (report(ROW | {"cost": "0.50"}), "record 1: cost is '0.50', not a number"),
     "null": (report(ROW | {"impressions": None}), "record 1: impressions is None, not a whole number"),
     "retyped id": (report(ROW | {"keywordId": 1.5}), "keywordId is Decimal('1.5'), not an id"),
+    "long id": (report(ROW | {"keywordId": "k" * 256}), "keywordId is 'kkkk"),
+    "NUL": (report(ROW | {"keyword": "shoes\0"}), "near record 1: a text holds a NUL character"),
+    "half a character": (packed(json.dumps([ROW | {"keyword": "\ud800"}])), "near record 1: JSON is malformed"),
+    "absurd amount": (packed(json.dumps([ROW]).replace("0.5", "1e999999")), "a number of more than 40 digits"),
+    "absurd count": (packed(json.dumps([ROW]).replace('"clicks": 1', f'"clicks": {2**63}')), "beyond 64 bits"),
     "duplicate rows": (report(ROW, ROW, ROW | {"keywordId": 4}), "a record has the ids of another record"),
     "another date": (
         report(ROW, ROW | {"date": "2026-11-02"}),

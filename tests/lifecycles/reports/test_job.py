@@ -71,6 +71,18 @@ def test_every_account_gets_its_whole_window_once(town):
     assert not examine(town.ledger.database, {"report": machine})
 
 
+def test_a_clock_that_was_ahead_for_a_while_hides_no_day(town):
+    """One tick in the year after next, and back: what lies between was never made, and is."""
+    town.update()
+    known = Settings(accounts=dict.fromkeys(ACCOUNTS, False))
+    ahead = update_report_datasets(town.ledger, ACCOUNTS, known, NOW + timedelta(days=500), who="test")
+    assert ahead.born == 3 * (DAILY + HOURLY)
+    town.clock.advance(86_400)
+    assert town.update().born == 3 * (2 + 2 * 24)
+    assert town.unit("acme/2026-11-16/daily/target").status is S.MISSING
+    assert town.update().born == 0
+
+
 def test_a_dataset_knows_its_place_and_time(town):
     town.update()
     daily = town.unit("acme/2026-11-01/daily/target")

@@ -6,6 +6,8 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from penstock.clock import SystemClock
 from penstock.ledger.doctor import examine
 from penstock.ledger.ledger import Ledger
@@ -21,6 +23,7 @@ from tests.support.reports import dataset, ref_of
 from tests.support.reports_worker import CONFIG, write_config
 
 
+@pytest.mark.by_day
 def test_a_kill_in_parsing_resumes_from_parsing(ledger_url, tmp_path):
     clock = SystemClock()
     soon = Fate(pending=timedelta(), processing=timedelta())

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from penstock.errors import UsageError
 from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X
 from penstock.lifecycles.partitions.validate import Verdict
 from penstock.outcome import Act, Decision, Look, Wait
@@ -95,12 +94,3 @@ def judge(
     # A run that was good and is not any more was evaluated before, and a failed partition has an attempt in any case.
     after = replace(after, attempt_count=max(1, after.attempt_count))
     return Judged(before, after, "failed", str(verdict.error))
-
-
-def canonical_customer(text: str) -> str:
-    """A customer's id as digits: hyphens are removed. Raises UsageError for anything else."""
-    digits = text.strip().replace("-", "")
-    if not digits or not digits.isascii() or not digits.isdigit():
-        msg = f"{text!r} is not a customer id; it is digits, with or without hyphens, for example 123-456-7890"
-        raise UsageError(msg)
-    return digits

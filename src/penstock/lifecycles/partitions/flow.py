@@ -7,6 +7,7 @@ to a `Landing`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -14,6 +15,7 @@ from typing import Any, Protocol, Self
 from penstock.clock import MILLISECOND, parse_instant
 from penstock.config import Config
 from penstock.errors import Rejected, Transient, UsageError
+from penstock.ledger.budget import Pass
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.partitions.decide import Landed, decide
 from penstock.lifecycles.partitions.jobs import COLLECT, ENUMERATE, collect_raw, enumerate_partitions, gate_of
@@ -45,6 +47,10 @@ class Landing:
     def facts(self) -> dict[str, Any]:
         """What the source told of the data, for `metadata.json`; it may be added to."""
         return self._run.facts
+
+    def door(self, gate_id: str) -> AbstractAsyncContextManager[Pass]:
+        """The door of a call that is counted beyond the account's own: `async with sink.door(shared): …`."""
+        return self._io.door(gate_id)
 
     async def write(self, records: Iterable[Record]) -> None:
         """Append records, off the event loop. Raises Rejected for one that JSON cannot keep."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from penstock import setting as kind
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
-from penstock.connectors.google_ads import Endpoint, GoogleAds, Query, customer_digits
-from penstock.connectors.lwa import Credentials
-from penstock.errors import Rejected, UsageError
+from penstock.connectors.customer import customer_digits
+from penstock.connectors.google_ads import Endpoint, GoogleAds, Query
+from penstock.connectors.google_errors import CustomerRefused, CustomerThrottled
+from penstock.connectors.oauth import Credentials
+from penstock.errors import Rejected, StepError, UsageError
 from penstock.lifecycles.partitions.flow import Landing, partitions_app
 from penstock.raw.paths import PartitionKey
 from penstock.setting import ConfigError, Setting
@@ -19,6 +23,7 @@ from penstock.setting import ConfigError, Setting
 SOURCE = "google_ads"
 _NEEDED = ("client_id", "client_secret", "refresh_token")
 _USUAL = Endpoint()
+_PROJECT = re.compile(r"([0-9]+)[-.]")
 
 
 def _customer(value: Any) -> str:
@@ -52,11 +57,21 @@ SETTINGS = (
 )
 
 
+def project_gate(client_id: str) -> str:
+    """The gate that all customers of a login share: Google counts calls by the project that the OAuth client is of.
+
+    A client's id begins with the number of its project; where it does not, the client has a gate of its own.
+    """
+    project = _PROJECT.match(client_id)
+    return f"{SOURCE}/project-{project[1] if project else quote(client_id, safe='')}"
+
+
 class GoogleAdsExtractor:
     """Lands the answer to a partition's query, as Google gives it."""
 
     def __init__(self, ads: GoogleAds, queries: Mapping[str, Query]) -> None:
         self._ads = ads
+        self._gate = project_gate(ads.client_id)
         self._queries = queries
 
     async def extract(self, key: PartitionKey, run_id: str, sink: Landing) -> None:  # noqa: ARG002 - one shape
@@ -66,7 +81,17 @@ class GoogleAdsExtractor:
             raise Rejected(f"{SOURCE} has no query {key.query_name!r}; set its gaql in [partitions.{SOURCE}.queries]")
         gaql = query.text(key.logical_date)
         sink.facts.update(gaql=gaql, api_version=self._ads.endpoint.version)
-        async with contextlib.aclosing(self._ads.search_stream(key.customer_id, gaql, query.fields)) as batches:
+        refused: StepError | None = None
+        async with sink.door(self._gate):
+            try:
+                await self._land(key.customer_id, gaql, query, sink)
+            except (CustomerThrottled, CustomerRefused) as error:
+                refused = error  # this customer's own: its own gate is closed by it, and not the project's
+        if refused is not None:
+            raise refused
+
+    async def _land(self, customer_id: str, gaql: str, query: Query, sink: Landing) -> None:
+        async with contextlib.aclosing(self._ads.search_stream(customer_id, gaql, query.fields)) as batches:
             async for batch in batches:
                 await sink.write(batch)
 

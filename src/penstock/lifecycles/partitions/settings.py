@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock import setting as kind
 from penstock.config import Config
+from penstock.connectors.customer import customer_digits
 from penstock.errors import UsageError
-from penstock.lifecycles.partitions.decide import canonical_customer
 from penstock.lifecycles.partitions.validate import TYPES, WHOLE_ROW, Schema, check_fields
 from penstock.raw.gate import Range
 from penstock.raw.paths import PartitionKey
@@ -120,7 +120,7 @@ class Source:
 
     def customer(self, text: str) -> str:
         """The canonical id of one of its customers. Raises UsageError for one that it does not have."""
-        found = canonical_customer(text) if self.digits else text
+        found = customer_digits(text) if self.digits else text
         if found not in self.customers:
             msg = f"{self.name} has no customer {text}; configured are {_some(self.customers)}"
             raise UsageError(msg)
@@ -193,7 +193,7 @@ def settings_of(config: Config) -> Settings:
 
 def _customer(source: str, text: str, spec: Mapping[str, Any], errors: list[str]) -> str:
     try:
-        return canonical_customer(text) if spec["customer_ids"] == "digits" else text
+        return customer_digits(text) if spec["customer_ids"] == "digits" else text
     except UsageError as error:
         errors.append(f"partitions.{source}.customers: {error}")
         return text

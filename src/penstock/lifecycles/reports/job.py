@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.cadence import local_instant, parse_zone
 from penstock.clock import instant, instant_text
-from penstock.ledger.births import AT_ONCE, Product, birth_products
+from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
 from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.decide import HOUR, Settings
@@ -46,14 +46,21 @@ class Window:
     first: Any
     last: Any
 
+    @property
+    def step(self) -> timedelta:
+        return HOUR if isinstance(self.first, datetime) else timedelta(days=1)
+
     def lacks(self, there: Window | None) -> list[Window]:
         """What of this window lies outside of the one that is there."""
         if there is None:
             return [self]
-        step = HOUR if isinstance(self.first, datetime) else timedelta(days=1)
-        before = Window(self.first, min(self.last, there.first - step))
-        after = Window(max(self.first, there.last + step), self.last)
+        before = Window(self.first, min(self.last, there.first - self.step))
+        after = Window(max(self.first, there.last + self.step), self.last)
         return [part for part in (before, after) if part.first <= part.last]
+
+    def trusted(self, there: Window | None) -> Window | None:
+        """The one that is there, unless a clock that was far ahead made it: then nobody knows what lies between."""
+        return None if there is None or there.last > self.last + self.step else there
 
     def joined(self, there: Window | None) -> Window:
         """Both, as one; a gap between them counts as made, as nothing in it is wanted any more."""
@@ -146,7 +153,7 @@ def update_report_datasets(
         born, marks = [], []
         for plan in dict.fromkeys(plan for _, plan in some):
             group = [account for account, own in some if own is plan]
-            born += [Product(machine, plan.like, columns_of(group, a), those) for a, those in plan.those]
+            born += [Product(machine, plan.like, Side(columns_of(group, a)), those) for a, those in plan.those]
             marks += [_mark(account, plan, now) for account in group]
         writes = [Write(report_account, marks)]
         done.born += birth_products(ledger, born, actor=Actor.SCHEDULER, who=who, reason=_REASON, writes=writes)
@@ -160,7 +167,7 @@ class Plan:
     like: Report
     daily: Window
     hourly: Window
-    those: tuple[tuple[Aggregation, list[dict[str, Any]]], ...]
+    those: tuple[tuple[Aggregation, Side], ...]
     size: int
 
 
@@ -181,15 +188,18 @@ class Plans:
         return self._made[key]
 
     def _make(self, time_zone: str, daily: Window | None, hourly: Window | None) -> Plan:
-        known = {Aggregation.DAILY: daily, Aggregation.HOURLY: hourly}
         wanted = {a: window(self._settings, a, time_zone, self._now) for a in Aggregation}
+        made = {Aggregation.DAILY: daily, Aggregation.HOURLY: hourly}
+        known = {a: wanted[a].trusted(made[a]) for a in Aggregation}
         those = tuple(
-            (a, datasets(part, a, time_zone, self._settings)) for a in Aggregation for part in wanted[a].lacks(known[a])
+            (a, Side(datasets(part, a, time_zone, self._settings)))
+            for a in Aggregation
+            for part in wanted[a].lacks(known[a])
         )
         return Plan(
             replace(LIKE, time_zone=time_zone),
-            wanted[Aggregation.DAILY].joined(daily),
-            wanted[Aggregation.HOURLY].joined(hourly),
+            wanted[Aggregation.DAILY].joined(known[Aggregation.DAILY]),
+            wanted[Aggregation.HOURLY].joined(known[Aggregation.HOURLY]),
             those,
             sum(len(part) for _, part in those),
         )

@@ -21,6 +21,7 @@ from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report
 AT_ONCE = 500
 _MASK = (1 << 64) - 1
 _LARGEST = 1 << 62
+_LONGEST_ID = 255  # it is part of a key, and PostgreSQL keeps no long keys
 _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=exact)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _ENTITY = {EntityType.TARGET: "keywordId", EntityType.PRODUCT: "adId"}
@@ -112,7 +113,7 @@ def _reader(report: Report) -> Callable[[Mapping[str, Any], int], dict[str, Any]
 
 def _identifier(record: Mapping[str, Any], name: str, number: int) -> str:
     value = record[name]
-    if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
+    if isinstance(value, bool) or not isinstance(value, int | str) or not 0 < len(str(value)) <= _LONGEST_ID:
         raise _wrong(record, name, number, "an id")
     return str(value)
 

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.clock import parse_instant
 from penstock.errors import UsageError
 from penstock.ledger import statements
-from penstock.ledger.births import AT_ONCE, Product, birth_products
+from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
 from penstock.ledger.database import Cursor, Database
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports import failure
@@ -23,6 +23,7 @@ from penstock.unit import Ref, key_part, replace
 
 PROVIDER_DAYS = 95
 """How far back the provider makes daily reports."""
+_MOST_ACCOUNTS = 10
 _TABLE = machine.table
 _SHOWN = (
     *("unit_id", "status", "account", "country", "report_date", "aggregation", "entity_type", "report_id"),
@@ -100,14 +101,30 @@ def list_datasets(database: Database, wanted: Filter, limit: int) -> Listed:
     return database.read(work)
 
 
+def no_dataset(unit_id: str) -> str:
+    """What to say of a dataset that is not there."""
+    return f"no dataset {unit_id!r}; it is account/period/aggregation/entity, for example acme/2026-11-01/daily/target"
+
+
+def require_account(database: Database, account: str) -> None:
+    """Refuse an account of which the ledger has nothing. Raises UsageError with some that it has."""
+
+    def work(cursor: Cursor) -> list[str] | None:
+        if cursor.rows(f"SELECT 1 FROM {_TABLE} WHERE account = :account LIMIT 1", account=account):
+            return None
+        rows = cursor.rows(f"SELECT account FROM report_account ORDER BY account LIMIT {_MOST_ACCOUNTS}")
+        return [str(row[0]) for row in rows]
+
+    known = database.read(work)
+    if known is not None:
+        raise UsageError(f"no account is called {account!r}; the ledger has {', '.join(known) or 'none'}")
+
+
 def show_dataset(database: Database, unit_id: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
     """One dataset and its loads, oldest first. Raises UsageError when there is none."""
     found = list_datasets(database, Filter(unit_ids=[unit_id]), 1).datasets
     if not found:
-        msg = (
-            f"no dataset {unit_id!r}; it is account/period/aggregation/entity, for example acme/2026-11-01/daily/target"
-        )
-        raise UsageError(msg)
+        raise UsageError(no_dataset(unit_id))
     names = ("report_id", "serving_offset", "loaded_at", "row_count", "cost", "sales", "changed", "digest")
     sql = f"SELECT {', '.join(names)} FROM report_load WHERE unit_id = :unit_id ORDER BY loaded_at"
     rows = database.read(lambda cursor: cursor.rows(sql, unit_id=unit_id))
@@ -267,13 +284,13 @@ def backfill(
         zones.setdefault(account.time_zone, []).append(account)
     products = []
     for zone, accounts in zones.items():
-        those = datasets(_window(wanted), wanted.aggregation, zone, settings, wanted.entities)
+        made = datasets(_window(wanted), wanted.aggregation, zone, settings, wanted.entities)
         # The newest first: the provider forgets the oldest, but people ask for the newest.
-        those = [{**row, "due_at": now + n * gap} for n, row in enumerate(reversed(those))]
+        those = Side([{**row, "due_at": now + n * gap} for n, row in enumerate(reversed(made))])
         like = replace(LIKE, time_zone=zone, backfill=True)
         share = max(1, AT_ONCE // len(those))
         products += [
-            Product(machine, like, columns_of(accounts[start : start + share], wanted.aggregation), those)
+            Product(machine, like, Side(columns_of(accounts[start : start + share], wanted.aggregation)), those)
             for start in range(0, len(accounts), share)
         ]
     asked = sum(len(product) for product in products)

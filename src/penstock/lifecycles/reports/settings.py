@@ -13,7 +13,7 @@ from penstock import setting as kind
 from penstock.cadence import parse_span
 from penstock.config import Config
 from penstock.connectors.amazon_ads import REGIONS, Region
-from penstock.connectors.lwa import Credentials
+from penstock.connectors.oauth import Credentials
 from penstock.lifecycles.reports.decide import DAILY_OFFSETS, HOURLY_OFFSETS, Limits, Settings, offset_name
 from penstock.lifecycles.reports.machine import Aggregation
 from penstock.raw.settings import RAW_URL

@@ -1,0 +1,58 @@
+"""`python -m tests.support.partitions_worker URL SETTINGS`: a worker of partitions as PARTITIONS_CONFIG has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.config import SETTINGS, Config, read, validate
+from penstock.lifecycles.partitions.flow import MACHINES
+from penstock.lifecycles.partitions.google_ads import app as partitions
+from penstock.runtime.app import App
+from penstock.runtime.stepping import AnyFlow
+from penstock.simulators.google_ads import GoogleAdsSimulator
+from tests.support.google import DAILY
+from tests.support.program import main
+
+CONFIG = "PARTITIONS_CONFIG"
+
+
+def write_config(folder: Path, address: str, simulator: GoogleAdsSimulator, raw: str) -> Path:
+    """A `penstock.toml` whose customers are the simulator's."""
+    (folder / "client").write_text(simulator.client_secret)
+    (folder / "refresh").write_text(min(simulator.refresh_tokens))
+    path = folder / "penstock.toml"
+    path.write_text(f"""
+[raw]
+url = "{raw}"
+[google_ads]
+client_id = "{simulator.client_id}"
+client_secret = {{ file = "client" }}
+refresh_token = {{ file = "refresh" }}
+api_url = "{address}"
+token_url = "{address}/token"
+[partitions.google_ads]
+customers = {sorted(simulator.customers)}
+[partitions.google_ads.queries.campaign_daily]
+gaql = "{DAILY}"
+schema_version = "1"
+fields = {{ "campaign.id" = "whole", "segments.date" = "date" }}
+unique = ["campaign.id"]
+date_field = "segments.date"
+""")
+    return path
+
+
+def configuration() -> Config:
+    path = Path(os.environ[CONFIG])
+    return validate(read(path), path, (*SETTINGS, *partitions.settings))
+
+
+def flows() -> Sequence[AnyFlow]:
+    assert partitions.configured is not None
+    return partitions.configured(configuration())
+
+
+if __name__ == "__main__":
+    main(App(machines=MACHINES, flows=flows))
