@@ -1,0 +1,251 @@
+"""The flow of chunks: a range of a run's raw rows is mapped, priced, upserted and marked in one transaction.
+
+Any number of workers share a run's chunks, and each holds a few: while the database writes one, the next is mapped. A
+row that cannot be mapped is set aside with its reason and marked like the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+from penstock.clock import Rng, instant_text
+from penstock.errors import LedgerUnavailable, Rejected, StepError, Transient
+from penstock.ledger.columns import document, readable
+from penstock.ledger.database import Cursor, Database
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest.feed import Feed, Unmappable
+from penstock.lifecycles.harvest.machine import CONSOLIDATIONS, C, Chunk, R, harvest_chunk
+from penstock.lifecycles.harvest.pricing import Pricer, Rule, compile_rules
+from penstock.lifecycles.harvest.tables import harvest_rejected
+from penstock.outcome import MAX_BYTES, MAX_ROWS, Act, Amend, Decision, Look, Outcome, Rows, Wait, Write
+from penstock.runtime.flow import Flow, Io
+from penstock.unit import replace
+
+T = TypeVar("T")
+ROWS = 2_500
+"""Raw rows of a chunk, unless set otherwise."""
+AT_ONCE = 4
+"""Chunks that one worker holds at once, unless set otherwise."""
+_MOST_BYTES = MAX_BYTES * 3 // 4
+_LONGEST_REASON = 500
+_PRICED = "supplier_price"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How the chunk's run stands, and the digest of the rules that it is priced by."""
+
+    run: str
+    digest: str | None
+
+
+@dataclass(slots=True)
+class Made:
+    """What a range of raw rows came to, and where it ends: some rows may not have fitted."""
+
+    rows: list[list[Any]]
+    rejected: list[dict[str, Any]]
+    last: int
+
+
+def decide(chunk: Chunk, now: datetime, settings: Mapping[str, Feed], seen: Seen | None) -> Decision:
+    """Consolidate while the run wants it; a chunk whose run has stopped goes with it."""
+    if chunk.status is not C.WORKING:
+        return Wait(None, f"the chunk is {chunk.status}")
+    if chunk.feed not in settings:
+        return Wait(now + timedelta(minutes=5), f"the feed {chunk.feed!r} is not configured; configure it again")
+    if seen is None:
+        return Look("does its run still want it?")
+    if seen.run != R.CONSOLIDATING or seen.digest is None:
+        return Act("give_up", f"its run is {seen.run}", spends=False)
+    return Act("consolidate", "its rows are to be consolidated")
+
+
+class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
+    """Consolidates the chunks of every configured feed."""
+
+    machine = harvest_chunk
+    decide = staticmethod(decide)
+
+    def __init__(self, feeds: Mapping[str, Feed], *, at_once: int = AT_ONCE) -> None:
+        super().__init__(feeds)
+        self.at_once = at_once
+        self._pricer: tuple[tuple[str, str], Pricer] | None = None
+        # One is read while another is mapped and a third is written: two of a kind would only be in each other's way,
+        # and on SQLite every connection that reads has a cache of its own.
+        self._reading, self._mapping = asyncio.Lock(), asyncio.Lock()
+
+    async def look(self, unit: Chunk, io: Io) -> Seen:
+        async with self._reading:
+            return await _patiently(io, lambda ledger: seen_of(ledger, unit.run_id))
+
+    async def act(self, what: str, unit: Chunk, seen: Seen | None, io: Io) -> Outcome[Chunk]:
+        now = io.now()
+        if what == "give_up":
+            why = f"its run is {seen.run if seen else 'gone'}"
+            return Outcome(unit, replace(unit, status=C.FAILED, error=why, due_at=None), why)
+        feed = self.settings[unit.feed]
+        price = await self._pricing(unit, seen, io)
+        async with self._reading:
+            found = await _patiently(io, lambda ledger: read_range(ledger, feed, unit))
+        async with self._mapping:
+            made = await io.run(consolidate, feed, unit, found, price, now)
+        return _outcome(feed, unit, made, now)
+
+    def failed(self, unit: Chunk, error: StepError, now: datetime, rng: Rng) -> Outcome[Chunk] | None:  # noqa: ARG002
+        """After its retries it says why; its run, which then fails, is what alerts."""
+        if not isinstance(error, Rejected) and not CONSOLIDATIONS.exhausted(unit.attempts):
+            return None
+        why = readable(f"{type(error).__name__}: {error} (after {unit.attempts} retries)")
+        return Outcome(unit, replace(unit, status=C.FAILED, error=why, due_at=None), why)
+
+    async def _pricing(self, unit: Chunk, seen: Seen | None, io: Io) -> Pricer:
+        """The run's rules, compiled; the same rules are compiled once."""
+        key = (unit.feed, str(seen and seen.digest))
+        if self._pricer is None or self._pricer[0] != key:
+            rules = await _patiently(io, lambda ledger: rules_of(ledger, unit.run_id))
+            self._pricer = (key, compile_rules(rules, unit.feed))
+        return self._pricer[1]
+
+
+async def _patiently(io: Io, work: Callable[[Ledger], T]) -> T:
+    """A read that is tried again with the chunk: a database that is away is nobody's bug."""
+    try:
+        return await io.read(work)
+    except LedgerUnavailable as error:
+        raise Transient(str(error)) from error
+
+
+def of_run(database: Database) -> str:
+    """A condition on `run_id`, with the parameter `:run_id`."""
+    return "run_id = CAST(:run_id AS uuid)" if database.dialect == "postgresql" else "run_id = :run_id"
+
+
+def seen_of(ledger: Ledger, run_id: UUID) -> Seen:
+    """How the run stands."""
+    mine = of_run(ledger.database)
+
+    def work(cursor: Cursor) -> Seen:
+        runs = cursor.rows(f"SELECT status FROM run_metadata WHERE {mine}", run_id=str(run_id))
+        rules = cursor.rows(f"SELECT digest FROM harvest_pricing WHERE {mine}", run_id=str(run_id))
+        return Seen(str(runs[0][0]) if runs else "gone", str(rules[0][0]) if rules else None)
+
+    return ledger.read(work)
+
+
+def rules_of(ledger: Ledger, run_id: UUID) -> list[Rule]:
+    """The rules that the run is priced by."""
+    sql = f"SELECT rules FROM harvest_pricing WHERE {of_run(ledger.database)}"
+    ((kept,),) = ledger.read(lambda cursor: cursor.rows(sql, run_id=str(run_id)))
+    return [Rule.read(rule) for rule in (document(kept) if isinstance(kept, str) else kept)]
+
+
+def read_range(ledger: Ledger, feed: Feed, chunk: Chunk) -> list[Sequence[Any]]:
+    """The rows of a chunk that are not consolidated, in order, and at most one more than an outcome carries."""
+    database = ledger.database
+    payload = "payload::text" if database.dialect == "postgresql" else "payload"
+    sql = (
+        f"SELECT {feed.identity}, position, {payload}, payload_hash, source_updated_at, fetched_at FROM {feed.raw.name}"
+        f" WHERE {of_run(database)} AND position >= :first AND position < :last AND NOT consolidated"
+        f" ORDER BY position LIMIT {MAX_ROWS + 1}"
+    )
+    given = {"run_id": str(chunk.run_id), "first": chunk.first, "last": chunk.last}
+    # Gathered: on SQLite they come as one JSON text, which is much quicker than row by row.
+    return ledger.read(lambda cursor: cursor.gather(sql, **given))
+
+
+def consolidate(feed: Feed, chunk: Chunk, found: list[Sequence[Any]], price: Pricer, now: datetime) -> Made:
+    """Map and price the rows. It computes for long: run it where blocking work runs."""
+    last, size = chunk.last if len(found) <= MAX_ROWS else int(found[-1][1]), 0
+    make = _maker(feed, chunk, price, now)
+    made: list[list[Any]] = []
+    rejected: list[dict[str, Any]] = []
+    aside = {"run_id": chunk.run_id, "feed": chunk.feed, "at": now, "resolved_at": None}
+    for key, position, payload, *facts in found:
+        if position >= last:
+            break
+        try:
+            values = make(key, payload, *facts)
+        except Unmappable as error:
+            rejected.append({**aside, "identity": key, "reason": _reason(str(error))})
+            size += _LONGEST_REASON
+        except Exception as error:  # noqa: BLE001 - whatever a mapping makes of one record, the others go on
+            rejected.append({**aside, "identity": key, "reason": _reason(f"{type(error).__name__}: {error}")})
+            size += _LONGEST_REASON
+        else:
+            made.append(values)
+            size += sum([len(value) for value in values if type(value) is str])
+        if size > _MOST_BYTES:
+            last = min(last, position + 1)
+    return Made(made, rejected, last)
+
+
+def _maker(feed: Feed, chunk: Chunk, price: Pricer, now: datetime) -> Callable[..., list[Any]]:
+    """The function from a raw row to the values of a canonical one, in the order of the table's columns."""
+    columns = [c.name for c in feed.canonical.columns]
+    run, moment, priced = str(chunk.run_id), instant_text(now), _PRICED in columns
+
+    def make(key: str, payload: str, payload_hash: str, updated: Any, fetched: Any) -> list[Any]:
+        row = feed.map(payload)
+        if priced:
+            price(row)
+        if "\\u" in payload:
+            _refuse_unstorable(row)
+        row["feed"] = chunk.feed
+        row[feed.identity] = key
+        # Where the source does not say how old a record is, it is as old as its fetching.
+        row["source_updated_at"] = updated or fetched
+        row["payload_hash"] = payload_hash
+        row["first_seen_run_id"] = row["last_seen_run_id"] = run
+        row["updated_at"] = moment
+        return [*map(row.get, columns)]
+
+    return make
+
+
+def _reason(text: str) -> str:
+    return readable(text)[:_LONGEST_REASON]
+
+
+def _refuse_unstorable(row: Mapping[str, Any]) -> None:
+    """No database keeps a NUL in a text."""
+    for name, value in row.items():
+        if isinstance(value, str) and "\0" in value:
+            raise Unmappable(f"{name} holds a character that cannot be kept")
+
+
+def _outcome(feed: Feed, unit: Chunk, made: Made, now: datetime) -> Outcome[Chunk]:
+    """The rows, their marks and the chunk's own end, or as much of it as one outcome carries."""
+    whole = made.last >= unit.last
+    after = replace(unit, records=unit.records + len(made.rows), rejected=unit.rejected + len(made.rejected))
+    if whole:
+        after = replace(after, status=C.DONE, due_at=None, error=None)
+    else:
+        after = replace(after, first=made.last, due_at=now)
+    columns = [c.name for c in feed.canonical.columns]
+    writes = [
+        Write(
+            feed.canonical,
+            made.rows,
+            newer="source_updated_at",
+            first=("first_seen_run_id",),
+            columns=columns,
+        )
+    ]
+    if made.rejected:
+        writes.append(Write(harvest_rejected, made.rejected))
+    marked = Rows(feed.raw, {"run_id": unit.run_id}, span=("position", unit.first, made.last))
+    return Outcome(
+        unit,
+        after,
+        f"{len(made.rows):,} rows consolidated, {len(made.rejected):,} set aside",
+        writes=writes,
+        amends=[Amend(marked, {"consolidated": True})],
+        tally={"records_consolidated": len(made.rows), "records_rejected": len(made.rejected)},
+        keep_claim=not whole,
+    )

@@ -1,0 +1,335 @@
+"""A run's consolidation, phase by phase, each a commit that others see before its work begins.
+
+The run validates itself, takes the pricing rules as they stand, and cuts its raw rows into chunks that any worker
+consolidates (`chunks`). When all have ended it judges what was set aside, soft-deletes what a full run did not see, and
+completes: in one transaction that locks the run, finds no row unconsolidated (H5), and moves the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.clock import instant, instant_text
+from penstock.errors import LedgerUnavailable, Rejected, Transient
+from penstock.ledger.database import Cursor
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest.chunks import ROWS, of_run
+from penstock.lifecycles.harvest.feed import Feed
+from penstock.lifecycles.harvest.machine import Chunk, Phase, R, Run, RunType
+from penstock.lifecycles.harvest.pricing import BadRule, Rule, digest
+from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected, pricing_rules, watermark
+from penstock.lifecycles.harvest.watermark import UNPUBLISHED, advanced
+from penstock.outcome import MAX_ROWS, Amend, Birth, Outcome, Rows, Write
+from penstock.runtime.flow import Io
+from penstock.unit import replace
+
+T = TypeVar("T")
+MOST_CHUNKS = 4_000
+_TURNS = 50
+"""Steps that are taken over one claim before others may have the run; the kernel allows a hundred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a run is cut, and what it may not do unnoticed."""
+
+    #: Raw rows of a chunk.
+    rows: int = ROWS
+    #: The share of a run's rows that may be set aside (H12).
+    rejected: float = 0.01
+    #: The share of a feed's live records that a full run may soft-delete, where there are at least so many.
+    deleted: float = 0.5
+    deleted_from: int = 1_000
+    #: Records soft-deleted by one transaction.
+    deletions: int = MAX_ROWS
+
+
+class Consolidator:
+    """What a run is handed over to when its partitions have been fetched."""
+
+    def __init__(self, feeds: Mapping[str, Feed], limits: Limits | None = None) -> None:
+        self._feeds = feeds
+        self._limits = limits or Limits()
+
+    async def step(self, run: Run, io: Io) -> Outcome[Run]:
+        """One step of a run in `consolidation_triggered` or `consolidating`. Raises Rejected where it cannot go on."""
+        feed = self._feeds.get(run.feed)
+        if feed is None:
+            raise Rejected(f"the feed {run.feed!r} is not configured; configure it again and retry the run")
+        if run.status is R.CONSOLIDATION_TRIGGERED:
+            return _begun(run, io)
+        match run.phase:
+            case Phase.LOADING_PRICING_RULES:
+                return await self._load_rules(run, io)
+            case Phase.FETCHING_RAW_BATCH:
+                return await self._cut(run, feed, io)
+            case Phase.PROCESSING_BATCH:
+                return await self._judge(run, feed, io)
+            case Phase.UPDATING_RUN_METADATA:
+                return await self._delete_unseen(run, feed, io)
+            case Phase.ADVANCING_WATERMARK:
+                return await self._complete(run, feed, io)
+            case _:
+                return await self._validate(run, feed, io)
+
+    async def _validate(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
+        """What an earlier consolidation of the run set aside is taken up again: the mapping may be another by now."""
+        aside = await _read(io, lambda ledger: _set_aside(ledger, run))
+        if not aside:
+            return _next(run, Phase.LOADING_PRICING_RULES, "the run is valid")
+        now = io.now()
+        amends = [
+            Amend(Rows(feed.raw, {"run_id": run.run_id}, among=(feed.identity, aside)), {"consolidated": False}),
+            Amend(Rows(harvest_rejected, {"run_id": run.run_id}, among=("identity", aside)), {"resolved_at": now}),
+        ]
+        after = replace(run, due_at=now)
+        return Outcome(run, after, f"{len(aside):,} rows that were set aside are taken up again", amends=amends)
+
+    async def _load_rules(self, run: Run, io: Io) -> Outcome[Run]:
+        try:
+            rules = await _read(io, lambda ledger: active_rules(ledger, run.feed))
+        except BadRule as error:
+            raise Rejected(str(error)) from error
+        kept = {
+            "run_id": run.run_id,
+            "digest": digest(rules),
+            "rules": [rule.document() for rule in rules],
+            "loaded_at": io.now(),
+        }
+        outcome = _next(run, Phase.FETCHING_RAW_BATCH, f"{len(rules)} pricing rules")
+        outcome.writes = [Write(harvest_pricing, [kept])]
+        return outcome
+
+    async def _cut(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
+        now = io.now()
+        cut = await _read(io, lambda ledger: _ranges(ledger, run, feed, self._limits.rows))
+        births = [
+            Birth(Chunk(run_id=run.run_id, number=number, feed=run.feed, first=first, last=last, due_at=now), "cut")
+            for number, (first, last) in enumerate(cut.ranges, start=cut.chunks)
+        ]
+        total = cut.chunks + len(births)
+        after = replace(run, phase=Phase.PROCESSING_BATCH, expected_chunks=total, attempts=0, due_at=None)
+        reason = f"{cut.rows:,} raw rows in {len(births):,} chunks"
+        if not births:
+            return Outcome(run, after, reason, keep_claim=True)
+        return Outcome(run, after, reason, also=births)
+
+    async def _judge(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
+        ended = run.completed_chunks + run.failed_chunks
+        if ended < run.expected_chunks:
+            return Outcome(run, replace(run, due_at=None), f"{ended} of {run.expected_chunks} chunks have ended")
+        found = await _read(io, lambda ledger: _counted(ledger, run, feed))
+        if found.unconsolidated:
+            raise Rejected(f"{found.unconsolidated:,} rows of {found.rows:,} are not consolidated: {found.why}")
+        if found.rejected > found.rows * self._limits.rejected and run.forced_by is None:
+            raise Rejected(
+                f"{found.rejected:,} rows of {found.rows:,} cannot be mapped, more than {self._limits.rejected:.3g}"
+                f" of them; the first: {found.why}"
+            )
+        outcome = _next(run, Phase.UPDATING_RUN_METADATA, f"{found.rejected:,} of {found.rows:,} rows are set aside")
+        outcome.after = replace(
+            outcome.after, records_consolidated=found.rows - found.rejected, records_rejected=found.rejected
+        )
+        return outcome
+
+    async def _delete_unseen(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
+        """Only a full, unforced run knows what is gone (H2)."""
+        if run.run_type is not RunType.FULL or run.forced_by is not None:
+            return _next(run, Phase.ADVANCING_WATERMARK, "nothing is soft-deleted by such a run")
+        limits = self._limits
+        if run.records_deleted == 0:
+            await self._refuse_emptying(run, feed, io)
+        gone = await _read(io, lambda ledger: _unseen(ledger, run, feed, limits.deletions))
+        if not gone:
+            return _next(run, Phase.ADVANCING_WATERMARK, f"{run.records_deleted:,} records are soft-deleted")
+        now = io.now()
+        rows = Rows(feed.canonical, {"feed": run.feed, "deleted_at": None}, among=(feed.identity, gone))
+        after = replace(run, records_deleted=run.records_deleted + len(gone), due_at=now)
+        return Outcome(
+            run,
+            after,
+            f"{len(gone):,} records that it did not see are soft-deleted",
+            amends=[Amend(rows, {"deleted_at": now, "updated_at": now})],
+            keep_claim=after.records_deleted // limits.deletions % _TURNS != 0,
+        )
+
+    async def _refuse_emptying(self, run: Run, feed: Feed, io: Io) -> None:
+        live, unseen = await _read(io, lambda ledger: _live_and_unseen(ledger, run, feed))
+        if live >= self._limits.deleted_from and unseen > live * self._limits.deleted:
+            raise Rejected(
+                f"it would soft-delete {unseen:,} of {live:,} records, more than {self._limits.deleted:.3g} of them;"
+                " if they are gone indeed, allow it with harvest.most_deleted and retry"
+            )
+
+    async def _complete(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
+        now = io.now()
+        requires = [Rows(feed.raw, {"run_id": run.run_id, "consolidated": False})]
+        forced = run.forced_by is not None
+        after = replace(
+            run,
+            status=R.COMPLETED,
+            phase=None,
+            completed_at=now,
+            watermark_after=run.watermark_before if forced else run.window_to,
+        )
+        if forced:
+            return Outcome(run, after, "consolidated by force; the watermark stays where it was", requires=requires)
+        mark = {
+            "feed": run.feed,
+            "last_updated_at": run.window_to,
+            "last_run_id": run.run_id,
+            "last_run_completed_at": now,
+            "publication": UNPUBLISHED,
+            "set_by": None,
+            "set_reason": None,
+        }
+        write = Write(watermark, [mark], newer="last_updated_at")
+        if run.run_type is RunType.INCREMENTAL and run.watermark_before is not None:
+            behind = await _read(io, lambda ledger: _behind(ledger, run))
+            if behind:
+                # Set back meanwhile: what lies between was not this run's to read, and is read by the next one.
+                return Outcome(run, after, "consolidated; the watermark was set back meanwhile", requires=requires)
+            since = ("last_updated_at", _BEGINNING, run.watermark_before)
+            requires.append(Rows(watermark, {"feed": run.feed}, span=since))
+        event = advanced(run.feed, str(run.run_id), run.window_to)
+        return Outcome(run, after, "consolidated", requires=requires, writes=[write], events=[event])
+
+
+_BEGINNING = "0001-01-01T00:00:00.000Z"
+
+
+def _begun(run: Run, io: Io) -> Outcome[Run]:
+    after = replace(
+        run,
+        status=R.CONSOLIDATING,
+        phase=Phase.VALIDATING_RUN,
+        consolidation_started_at=io.now(),
+        records_consolidated=0,
+        records_rejected=0,
+        records_deleted=0,
+        error=None,
+        attempts=0,
+        due_at=io.now(),
+    )
+    return Outcome(run, after, "consolidation begins", keep_claim=True)
+
+
+def _next(run: Run, phase: Phase, reason: str) -> Outcome[Run]:
+    return Outcome(run, replace(run, phase=phase, attempts=0), reason, keep_claim=True)
+
+
+async def _read(io: Io, work: Callable[[Ledger], T]) -> T:
+    try:
+        return await io.read(work)
+    except LedgerUnavailable as error:
+        raise Transient(str(error)) from error
+
+
+def active_rules(ledger: Ledger, feed: str) -> list[Rule]:
+    """The rules of a feed that are in force, as the table has them. Raises BadRule."""
+    names = [c.name for c in pricing_rules.columns if c.name != "active"]
+    sql = f"SELECT {', '.join(names)} FROM pricing_rules WHERE active AND (feed IS NULL OR feed = :feed)"
+    found = ledger.read(lambda cursor: cursor.rows(sql, feed=feed))
+    rules = [Rule.read(dict(zip(names, row, strict=True))) for row in found]
+    return sorted(rules, key=lambda rule: (rule.priority, rule.id))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    ranges: list[tuple[int, int]]
+    rows: int
+    #: How many chunks the run has already, from an earlier consolidation.
+    chunks: int
+
+
+def _ranges(ledger: Ledger, run: Run, feed: Feed, size: int) -> _Cut:
+    """Ranges of positions with so many unconsolidated rows each, and together all of them."""
+    raw, mine = feed.raw.name, of_run(ledger.database)
+    open_rows = f"FROM {raw} WHERE {mine} AND NOT consolidated"
+
+    def work(cursor: Cursor) -> _Cut:
+        given = {"run_id": str(run.run_id)}
+        ((rows, last),) = cursor.rows(f"SELECT count(*), max(position) {open_rows}", **given)
+        ((chunks,),) = cursor.rows(f"SELECT count(*) FROM harvest_chunk WHERE {mine}", **given)
+        each = max(size, -(-rows // MOST_CHUNKS))
+        numbered = f"SELECT position, row_number() OVER (ORDER BY position) AS number {open_rows}"
+        sql = f"SELECT position FROM ({numbered}) AS n WHERE (number - 1) % {each} = 0 ORDER BY position"
+        # Two rows may share a position, and a range its beginning with the next: then they are one.
+        starts = list(dict.fromkeys(int(r[0]) for r in cursor.rows(sql, **given)))
+        ends = [*starts[1:], *([int(last) + 1] if rows else ())]
+        return _Cut(list(zip(starts, ends, strict=True)), int(rows), int(chunks))
+
+    return ledger.read(work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    rows: int
+    unconsolidated: int
+    rejected: int
+    why: str
+
+
+def _counted(ledger: Ledger, run: Run, feed: Feed) -> _Counted:
+    """What became of the run's rows."""
+    mine, given = of_run(ledger.database), {"run_id": str(run.run_id)}
+
+    def work(cursor: Cursor) -> _Counted:
+        sql = f"SELECT count(*), sum(CASE WHEN consolidated THEN 0 ELSE 1 END) FROM {feed.raw.name} WHERE {mine}"
+        ((rows, left),) = cursor.rows(sql, **given)
+        aside = f"FROM harvest_rejected WHERE {mine} AND resolved_at IS NULL"
+        ((rejected,),) = cursor.rows(f"SELECT count(*) {aside}", **given)
+        failed = f"SELECT error FROM harvest_chunk WHERE {mine} AND status = 'failed' ORDER BY number DESC LIMIT 1"
+        first = f"SELECT identity, reason {aside} ORDER BY identity LIMIT 1"
+        why = "a chunk has failed"
+        if left:
+            why = next((str(row[0]) for row in cursor.rows(failed, **given) if row[0]), why)
+        else:
+            why = next((f"{row[0]}: {row[1]}" for row in cursor.rows(first, **given)), why)
+        return _Counted(int(rows), int(left or 0), int(rejected), why)
+
+    return ledger.read(work)
+
+
+def _set_aside(ledger: Ledger, run: Run) -> list[str]:
+    """Some of the rows that an earlier consolidation of the run set aside and marked."""
+    mine = of_run(ledger.database)
+    sql = f"SELECT identity FROM harvest_rejected WHERE {mine} AND resolved_at IS NULL LIMIT {MAX_ROWS}"
+    return [str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, run_id=str(run.run_id)))]
+
+
+def _not_seen(feed: Feed, ledger: Ledger) -> str:
+    """Live records of the feed that the run has no raw row of; one that was set aside was seen."""
+    run_id = "CAST(:run_id AS uuid)" if ledger.database.dialect == "postgresql" else ":run_id"
+    return (
+        f"FROM {feed.canonical.name} AS c WHERE c.feed = :feed AND c.deleted_at IS NULL AND NOT EXISTS"
+        f" (SELECT 1 FROM {feed.raw.name} AS r WHERE r.run_id = {run_id} AND r.{feed.identity} = c.{feed.identity})"
+    )
+
+
+def _unseen(ledger: Ledger, run: Run, feed: Feed, limit: int) -> list[str]:
+    sql = f"SELECT c.{feed.identity} {_not_seen(feed, ledger)} LIMIT {limit}"
+    given = {"run_id": str(run.run_id), "feed": run.feed}
+    return [str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, **given))]
+
+
+def _live_and_unseen(ledger: Ledger, run: Run, feed: Feed) -> tuple[int, int]:
+    given = {"run_id": str(run.run_id), "feed": run.feed}
+    live = f"SELECT count(*) FROM {feed.canonical.name} WHERE feed = :feed AND deleted_at IS NULL"
+
+    def work(cursor: Cursor) -> tuple[int, int]:
+        ((there,),) = cursor.rows(live, feed=run.feed)
+        ((gone,),) = cursor.rows(f"SELECT count(*) {_not_seen(feed, ledger)}", **given)
+        return int(there), int(gone)
+
+    return ledger.read(work)
+
+
+def _behind(ledger: Ledger, run: Run) -> bool:
+    """Whether the watermark lies before the one that the run started from."""
+    sql = "SELECT last_updated_at FROM watermark WHERE feed = :feed"
+    found: list[Any] = ledger.read(lambda cursor: cursor.rows(sql, feed=run.feed))
+    assert run.watermark_before is not None  # noqa: S101 - asked by the caller
+    return bool(found) and instant_text(instant(found[0][0])) < instant_text(run.watermark_before)

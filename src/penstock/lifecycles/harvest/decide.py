@@ -1,0 +1,143 @@
+"""What a run and a partition need next, and which run a feed wants. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from penstock.lifecycles.harvest.feed import Window
+from penstock.lifecycles.harvest.machine import CALLS, P, Partition, R, Run, RunType
+from penstock.outcome import Act, Decision, Wait
+
+LARGEST_PAGE = 50
+"""The most records that a page may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the catalogue is fetched, and what counts as complete."""
+
+    #: The configured feeds, and whether each is paused.
+    feeds: Mapping[str, bool] = field(default_factory=dict)
+    page_size: int = 30
+    #: How much of a partition may be missing (H12), and how often it is fetched again for that.
+    tolerance: float = 0.005
+    rescans: int = 2
+    pause: timedelta = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The run that a feed wants now."""
+
+    run_type: RunType
+    watermark: datetime | None
+    window_from: datetime | None
+    window_to: datetime
+    why: str
+
+    @property
+    def window(self) -> Window:
+        """What is asked for. A full run asks without bounds: what is updated while it runs must still be seen."""
+        if self.run_type is RunType.FULL:
+            return Window()
+        return Window(self.window_from, self.window_to)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the ledger knows of a feed when a run is planned."""
+
+    watermark: datetime | None = None
+    #: When the last full run that completed was started.
+    last_full: datetime | None = None
+    #: Somebody asked for a full run.
+    full_requested: bool = False
+
+
+def plan(known: Known, now: datetime, *, overlap: timedelta, full_every: timedelta) -> Plan:
+    """Full the first time, when asked for and every so often (H2); otherwise what was updated since the watermark.
+
+    The window ends now, before the first call: records updated while the run is under way are the next one's.
+    """
+    why = None
+    if known.watermark is None:
+        why = "there is no watermark"
+    elif known.full_requested:
+        why = "a full run was asked for"
+    elif known.last_full is None or now - known.last_full >= full_every:
+        why = "a full run is due again"
+    if why is not None:
+        return Plan(RunType.FULL, known.watermark, None, now, why)
+    assert known.watermark is not None  # noqa: S101 - asked above
+    lower = min(known.watermark, now) - overlap
+    return Plan(RunType.INCREMENTAL, known.watermark, lower, now, "it goes on from the watermark")
+
+
+def window_of(run: Run) -> Window:
+    """What the run asks for."""
+    return Window() if run.run_type is RunType.FULL else Window(run.window_from, run.window_to)
+
+
+def decide_run(run: Run, now: datetime, settings: None, seen: None) -> Decision:  # noqa: ARG001 - one shape
+    """Start the workers, wait for all of them, consolidate; or say that some have failed."""
+    match run.status:
+        case R.CREATED if run.expected_workers == 0:
+            return Act("trigger", "nothing to fetch", spends=False)
+        case R.CREATED:
+            return Act("start", f"{run.expected_workers} partitions are to be fetched", spends=False)
+        case R.WORKERS_RUNNING:
+            return _when_all_have_ended(run)
+        case R.CONSOLIDATION_SKIPPED:
+            return Act("alert", f"{run.failed_workers} partitions have failed", spends=False)
+        case R.CONSOLIDATION_TRIGGERED | R.CONSOLIDATING:
+            return Act("consolidate", "the raw records are to be consolidated")
+        case _:
+            return Wait(None, f"the run is {run.status}")
+
+
+def _when_all_have_ended(run: Run) -> Decision:
+    ended = run.completed_workers + run.failed_workers
+    if ended < run.expected_workers:
+        return Wait(None, f"{ended} of {run.expected_workers} partitions have ended")
+    if run.verified_workers < run.completed_workers:
+        return Wait(None, f"{run.verified_workers} of {run.completed_workers} partitions are known to be complete")
+    if run.failed_workers > 0:
+        return Act("skip", f"{run.failed_workers} of {run.expected_workers} partitions have failed", spends=False)
+    return Act("trigger", f"all {run.expected_workers} partitions are completed", spends=False)
+
+
+def decide_partition(partition: Partition, now: datetime, settings: Settings, seen: None) -> Decision:  # noqa: ARG001
+    """The next page while there is one; then whether all was found."""
+    paused = settings.feeds.get(partition.feed)
+    if paused is not False:
+        why = "is paused" if paused else "is not configured; configure it again or cancel the run"
+        return Wait(now + settings.pause, f"the feed {partition.feed!r} {why}")
+    match partition.status:
+        case P.IN_PROGRESS | P.FETCHING_PAGES if partition.error is not None:
+            return Act("give_up", partition.error, spends=False)
+        case P.IN_PROGRESS if partition.begun_at is None:
+            return Act("begin", "its worker's record comes first", spends=False)
+        case P.IN_PROGRESS | P.FETCHING_PAGES if partition.next_offset < partition.expected_records:
+            return Act("fetch", "the next page")
+        case P.IN_PROGRESS | P.FETCHING_PAGES:
+            return Act("complete", "there is no further page", spends=False)
+        case P.COMPLETED if partition.verified_at is None:
+            if CALLS.exhausted(partition.attempts):
+                return Act("verify", "it cannot be counted again; the scan's count must do", spends=False)
+            return Act("recount", "is everything there?", spends=False)
+        case P.COMPLETED:
+            return Act("skip", "it is completed; whoever asked for it again is late", spends=False)
+        case _:
+            return Wait(None, f"the partition is {partition.status}")
+
+
+def page_limit(partition: Partition, settings: Settings) -> int:
+    """How many records to ask for: never beyond the count."""
+    return min(settings.page_size, partition.expected_records - partition.next_offset)
+
+
+def is_short(found: int, counted: int, tolerance: float) -> bool:
+    """Whether too many of the counted records were not found."""
+    return counted - found > counted * tolerance

@@ -1,0 +1,232 @@
+"""The flow of partitions: one page is one commit, so that a page counts once however often it is delivered.
+
+A page's raw rows, the offset after it and the next due moment are one transaction, fenced by the partition's version:
+of two workers that fetched the same page one commits, and the other's result is dropped. The claim is kept from page to
+page, unless the provider's budget is counted: then every page takes its own place in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+from penstock.clock import Rng, instant_text
+from penstock.errors import Rejected, StepError
+from penstock.ledger.columns import readable
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest.decide import Settings, decide_partition, is_short, page_limit
+from penstock.lifecycles.harvest.feed import Feed, Source, Span, Window
+from penstock.lifecycles.harvest.machine import CALLS, P, Partition, W, WorkerRun, harvest_partition, harvest_worker
+from penstock.lifecycles.harvest.tables import POSITIONS
+from penstock.outcome import Birth, Move, Outcome, Write
+from penstock.runtime.flow import Door, Flow, Io
+from penstock.unit import replace
+
+PAGES_PER_CLAIM = 64
+"""After so many pages others may have the partition; the kernel allows a hundred turns over one claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A feed as it is configured: where it is asked, through which gate, and whether calls through it are counted."""
+
+    feed: Feed
+    source: Source
+    gate: str
+    metered: bool = False
+
+
+class Partitions(Flow[Partition, Settings, None]):
+    """Fetches the partitions of every configured feed."""
+
+    machine = harvest_partition
+    decide = staticmethod(decide_partition)
+    #: For all the pages of one claim, however slowly they come.
+    deadline = timedelta(minutes=30)
+
+    def __init__(self, settings: Settings, feeds: Mapping[str, Configured]) -> None:
+        super().__init__(settings)
+        self._feeds = feeds
+
+    def door(self, unit: Partition) -> Door:
+        configured = self._feeds.get(unit.feed)
+        return Door() if configured is None or unit.status is P.FAILED else Door(configured.gate)
+
+    async def stop(self) -> None:
+        for configured in self._feeds.values():
+            await configured.source.close()
+
+    async def act(self, what: str, unit: Partition, seen: None, io: Io) -> Outcome[Partition]:  # noqa: ARG002
+        match what:
+            case "fetch":
+                return await self._fetch(unit, io)
+            case "begin":
+                return self._begin(unit, io)
+            case "complete":
+                return await self._complete(unit, io)
+            case "recount" | "verify":
+                return await self._verify(unit, io, recount=what == "recount")
+            case "give_up":
+                return await self._give_up(unit, io)
+            case _:
+                after = replace(unit, duplicate_pages=unit.duplicate_pages + 1, due_at=None)
+                return Outcome(unit, after, "delivered again; it is completed")
+
+    def failed(self, unit: Partition, error: StepError, now: datetime, rng: Rng) -> Outcome[Partition] | None:
+        """A partition fails after its retries; a count that cannot be had again is done without."""
+        hopeless = isinstance(error, Rejected) or CALLS.exhausted(unit.attempts)
+        text = readable(f"{type(error).__name__}: {error}")
+        if unit.status is P.COMPLETED:
+            attempts = CALLS.max_retries if hopeless else unit.attempts + 1
+            return Outcome(unit, replace(unit, attempts=attempts, due_at=now + CALLS.delay(unit.attempts, rng)), text)
+        if not hopeless:
+            return None
+        why = text if isinstance(error, Rejected) else f"{text} (after {unit.attempts} retries)"
+        return Outcome(unit, replace(unit, error=why, attempts=0, due_at=now), why)
+
+    def _begin(self, unit: Partition, io: Io) -> Outcome[Partition]:
+        now, feed = io.now(), self._feeds[unit.feed].feed
+        worker = WorkerRun(
+            id=worker_run_id(unit.run_id, unit.partition_id),
+            run_id=unit.run_id,
+            partition_id=unit.partition_id,
+            worker_id=unit.claimed_by or "",
+            work_item_payload=work_item(unit, feed, self.settings),
+            started_at=now,
+        )
+        after = replace(unit, begun_at=now, updated_at=now)
+        born = Birth(worker, "its partition is claimed", if_absent=True)
+        return Outcome(unit, after, "the worker starts", also=[born], keep_claim=True)
+
+    async def _fetch(self, unit: Partition, io: Io) -> Outcome[Partition]:
+        configured = self._feeds[unit.feed]
+        offset, limit = unit.next_offset, page_limit(unit, self.settings)
+        asked = io.now()
+        items = await configured.source.page(window_of(unit), Span(unit.low, unit.high), offset, limit)
+        now = io.now()
+        after = replace(
+            unit,
+            status=P.FETCHING_PAGES,
+            # An empty page ends it, whatever was counted; the recount tells whether that is enough.
+            next_offset=offset + limit if items else unit.expected_records,
+            records=unit.records + len(items),
+            pages=unit.pages + 1,
+            attempts=0,
+            updated_at=now,
+            due_at=now,
+        )
+        rows = _raw_rows(configured.feed, unit, items, offset, asked)
+        return Outcome(
+            unit,
+            after,
+            f"page {after.pages}",
+            writes=[Write(configured.feed.raw, rows)] if rows else (),
+            keep_claim=not configured.metered and after.pages % PAGES_PER_CLAIM != 0,
+        )
+
+    async def _complete(self, unit: Partition, io: Io) -> Outcome[Partition]:
+        now = io.now()
+        after = replace(unit, status=P.COMPLETED, completed=True, attempts=0, updated_at=now, due_at=now)
+        worker = await io.read(lambda ledger: worker_of(ledger, unit))
+        ended = replace(worker, status=W.COMPLETED, completed_at=now, records_processed=unit.records)
+        reason = f"{unit.records:,} records in {unit.pages:,} pages"
+        metered = self._feeds[unit.feed].metered
+        return Outcome(unit, after, reason, also=[Move(worker, ended, reason)], keep_claim=not metered)
+
+    async def _verify(self, unit: Partition, io: Io, *, recount: bool) -> Outcome[Partition]:
+        """Compare what was found with what was counted before and with what there is now, whichever is more (H12).
+
+        What has vanished meanwhile counts too: while it did, other records moved across the border of a page.
+        """
+        configured = self._feeds[unit.feed]
+        there = unit.expected_records
+        if recount:
+            there = await configured.source.count(window_of(unit), Span(unit.low, unit.high))
+        counted = max(there, unit.expected_records)
+        found = await io.read(lambda ledger: found_records(ledger, configured.feed, unit))
+        now = io.now()
+        if not is_short(found, counted, self.settings.tolerance):
+            after = replace(unit, found_records=found, verified_at=now, attempts=0, updated_at=now, due_at=None)
+            return Outcome(unit, after, f"{found:,} records of {counted:,}", tally={"verified_workers": 1})
+        why = f"{found:,} of {counted:,} records were found"
+        hopeless = unit.rescans >= self.settings.rescans
+        after = replace(
+            unit,
+            status=P.PENDING,
+            completed=False,
+            next_offset=0,
+            expected_records=there,
+            found_records=found,
+            rescans=unit.rescans + 1,
+            error=f"{why}, after it was fetched {unit.rescans + 1} times" if hopeless else None,
+            attempts=0,
+            updated_at=now,
+            due_at=now,
+        )
+        worker = await io.read(lambda ledger: worker_of(ledger, unit))
+        again = replace(worker, status=W.RUNNING, completed_at=None)
+        return Outcome(unit, after, f"{why}: it is fetched again", also=[Move(worker, again, why)])
+
+    async def _give_up(self, unit: Partition, io: Io) -> Outcome[Partition]:
+        now, why = io.now(), str(unit.error)
+        after = replace(unit, status=P.FAILED, updated_at=now, due_at=None)
+        worker = await io.read(lambda ledger: worker_of(ledger, unit))
+        ended = replace(worker, status=W.FAILED, completed_at=now, error_message=why, records_processed=unit.records)
+        return Outcome(unit, after, why, also=[Move(worker, ended, why)])
+
+
+def window_of(partition: Partition) -> Window:
+    """What its pages are asked for."""
+    return Window(partition.window_from, partition.window_to)
+
+
+def worker_run_id(run_id: UUID, partition_id: str) -> UUID:
+    """The id of the worker's record of a partition: there can be no second one."""
+    return uuid5(run_id, partition_id)
+
+
+def worker_of(ledger: Ledger, partition: Partition) -> WorkerRun:
+    """The worker's record of a partition that has begun."""
+    worker_id = str(worker_run_id(partition.run_id, partition.partition_id))
+    found: list[WorkerRun] = ledger.get_many(harvest_worker, [worker_id])
+    return found[0]
+
+
+def found_records(ledger: Ledger, feed: Feed, partition: Partition) -> int:
+    """How many distinct records of a partition there are: every one has one row, wherever pages overlapped."""
+    first = partition.ordinal * POSITIONS
+    run_id = "CAST(:run_id AS uuid)" if ledger.database.dialect == "postgresql" else ":run_id"
+    sql = f"SELECT count(*) FROM {feed.raw.name} WHERE run_id = {run_id} AND position >= :first AND position < :last"
+    given = {"run_id": str(partition.run_id), "first": first, "last": first + POSITIONS}
+    return int(ledger.read(lambda cursor: cursor.rows(sql, **given))[0][0])
+
+
+def work_item(partition: Partition, feed: Feed, settings: Settings) -> dict[str, Any]:
+    """The seed's work item: what a worker is to fetch, and in which order."""
+    return {
+        "feed": partition.feed,
+        "axis": feed.axis,
+        "low": partition.low,
+        "high": partition.high,
+        "updated": [partition.window_from, partition.window_to],
+        "expected_records": partition.expected_records,
+        "page_size": settings.page_size,
+        "order": dict(feed.order),
+    }
+
+
+def _raw_rows(
+    feed: Feed, partition: Partition, items: Sequence[Any], offset: int, asked: datetime
+) -> list[dict[str, Any]]:
+    # Made plain once for the page instead of once for every row. What is fetched again is consolidated again.
+    page = {
+        "run_id": str(partition.run_id),
+        "partition_id": partition.partition_id,
+        "fetched_at": instant_text(asked),
+        "consolidated": False,
+    }
+    at, raw_row = partition.ordinal * POSITIONS + offset, feed.raw_row
+    return [{**page, "position": position, **raw_row(item)} for position, item in enumerate(items, start=at)]

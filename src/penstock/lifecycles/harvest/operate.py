@@ -1,0 +1,362 @@
+"""What people do to harvests: start, retry, cancel, force, rewind. Each says what it would change before it does.
+
+Whoever brings a run back under way also touches the feed's schedule: a scan that was going on loses its claim and
+births nothing, and of two people one is told to look again. So a feed never has two runs under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from penstock.clock import instant, instant_text
+from penstock.errors import LedgerRefused, UnknownUnit, UsageError
+from penstock.ledger.commit import AlsoMissed
+from penstock.ledger.database import Cursor
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest.flow import worker_run_id
+from penstock.lifecycles.harvest.machine import (
+    P,
+    Partition,
+    R,
+    Run,
+    RunType,
+    W,
+    WorkerRun,
+    harvest_run,
+    harvest_worker,
+)
+from penstock.lifecycles.harvest.runs import Standing, partitions_of, schedule_name, standing_of
+from penstock.lifecycles.harvest.tables import diamonds, harvest_request, watermark
+from penstock.lifecycles.harvest.watermark import ADVANCED, UNPUBLISHED, read_row
+from penstock.machine import Actor
+from penstock.outcome import Event, Move, Write
+from penstock.runtime import schedule as schedules
+from penstock.runtime.schedule import Schedule
+from penstock.unit import Ref, replace
+
+T = TypeVar("T")
+_TRIES = 5
+_LIVE = (P.IN_PROGRESS, P.FETCHING_PAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action changed, or would: how many partitions, and a sentence for people."""
+
+    run_id: str | None
+    partitions: int
+    says: str
+    dry_run: bool
+
+
+def require_harvest(cursor: Cursor) -> None:
+    """Refuse a ledger that has no harvests. Raises UsageError."""
+    if not cursor.rows("SELECT 1 FROM machine_definition WHERE name = :name", name=harvest_run.name):
+        msg = "this ledger keeps no harvests; 'penstock db upgrade --app penstock.lifecycles.harvest:app' adds them"
+        raise UsageError(msg)
+
+
+def require_feed(ledger: Ledger, feed: str) -> None:
+    """Refuse a feed that the ledger knows nothing of. Raises UsageError that names those it knows."""
+    prefix = schedule_name("")
+    sql = "SELECT feed FROM run_metadata UNION SELECT feed FROM watermark UNION SELECT substr(unit_id, :after)"
+    sql += " FROM schedule WHERE substr(unit_id, 1, :size) = :prefix"
+    given = {"after": len(prefix) + 1, "size": len(prefix), "prefix": prefix}
+
+    def work(cursor: Cursor) -> list[str]:
+        require_harvest(cursor)
+        return sorted(str(row[0]) for row in cursor.rows(sql, **given))
+
+    known = ledger.read(work)
+    if feed not in known:
+        has = f"it has {', '.join(known)}" if known else "it has none; 'penstock up' makes those of the configuration"
+        raise UsageError(f"the ledger has no feed {feed!r}; {has}")
+
+
+def find_run(ledger: Ledger, text: str) -> Run:
+    """The run that a person names: by its id, the beginning of it, or a reference. Raises UsageError."""
+    wanted = text.removeprefix(f"{harvest_run.name}:").lower()
+    sql = "SELECT unit_id FROM run_metadata WHERE substr(unit_id, 1, :size) = :wanted ORDER BY unit_id LIMIT 2"
+
+    def work(cursor: Cursor) -> list[str]:
+        require_harvest(cursor)
+        return [str(row[0]) for row in cursor.rows(sql, size=len(wanted), wanted=wanted)]
+
+    found = ledger.read(work) if wanted else []
+    if len(found) > 1:
+        raise UsageError(f"more than one run begins with {text!r}; give more of its id")
+    if not found:
+        raise UnknownUnit(f"no run {text!r} in the ledger; 'penstock harvest runs' lists them")
+    run: Run = ledger.get_many(harvest_run, found)[0]
+    return run
+
+
+def start(ledger: Ledger, feed: str, *, full: bool, who: str, reason: str, dry_run: bool = False) -> Done:
+    """Have the feed's schedule start a run now. Raises UsageError where it cannot."""
+    return _again(lambda: _start(ledger, feed, who, reason, full=full, dry_run=dry_run))
+
+
+def _start(ledger: Ledger, feed: str, who: str, reason: str, *, full: bool, dry_run: bool) -> Done:
+    own = _schedule(ledger, feed)
+    if own.status is not schedules.S.ACTIVE:
+        msg = f"the schedule {own.name} is {own.status}; {_revived(own)}"
+        raise UsageError(msg)
+    standing = _refuse_another(ledger, feed)
+    # Whoever asks again before the first wish is taken up does not take it back.
+    full = full or standing.known.full_requested
+    kind = "a full run" if full else "a run"
+    says = f"{kind} of {feed} {'would be' if dry_run else 'is'} started by its schedule"
+    if not dry_run:
+        request = {
+            "feed": feed,
+            "run_type": RunType.FULL if full else None,
+            "requested_at": ledger.clock.now(),
+            "requested_by": who,
+            "reason": reason,
+            "run_id": None,
+        }
+        touched = Move(own, replace(own, due_at=ledger.clock.now()), reason, Actor.OPERATOR)
+        ledger.together([touched], who=who, writes=[Write(harvest_request, [request])])
+    return Done(None, 0, says, dry_run)
+
+
+def retry(ledger: Ledger, text: str, *, who: str, reason: str, dry_run: bool = False) -> Done:
+    """Fetch again what failed or was cancelled, and nothing else (H4). Raises UsageError where it cannot."""
+    return _again(lambda: _retry(ledger, find_run(ledger, text), who, reason, dry_run=dry_run))
+
+
+def _retry(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) -> Done:
+    if run.status not in (R.CONSOLIDATION_SKIPPED, R.FAILED):
+        raise UsageError(f"run {run.run_id} is {run.status}; only one that has failed is retried")
+    _refuse_later(ledger, run)
+    now = ledger.clock.now()
+    wanted = [p for p in partitions_of(ledger, run.run_id) if p.status in (P.FAILED, P.PENDING)]
+    moves = [_partition_again(p, now, reason) for p in wanted]
+    moves += [_worker_again(w, reason) for w in _workers(ledger, wanted) if w.status is W.FAILED]
+    after = replace(
+        run,
+        status=R.WORKERS_RUNNING,
+        forced_by=None,
+        forced_reason=None,
+        error=None,
+        phase=None,
+        attempts=0,
+        # Without anything to fetch there is nobody to wake it.
+        due_at=None if wanted else now,
+    )
+    moves += [Move(run, after, reason, Actor.OPERATOR), _touch(ledger, run.feed, reason)]
+    if not dry_run:
+        ledger.together(moves, who=who)
+    what = f"{len(wanted)} of {run.expected_workers} partitions" if wanted else "nothing; it is consolidated again"
+    says = f"run {run.run_id} {'would fetch' if dry_run else 'fetches'} {what}"
+    return Done(str(run.run_id), len(wanted), says, dry_run)
+
+
+def cancel(ledger: Ledger, text: str, *, who: str, reason: str, dry_run: bool = False) -> Done:
+    """End a run; what it fetched stays, and a retry goes on from there. Raises UsageError where it cannot."""
+    return _again(lambda: _cancel(ledger, find_run(ledger, text), who, reason, dry_run=dry_run))
+
+
+def _cancel(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) -> Done:
+    if run.status not in (R.CREATED, R.WORKERS_RUNNING, R.CONSOLIDATING):
+        raise UsageError(f"run {run.run_id} is {run.status}; there is nothing to cancel")
+    why, now = f"cancelled by {who}: {reason}", ledger.clock.now()
+    found = partitions_of(ledger, run.run_id)
+    live = [p for p in found if p.status in _LIVE]
+    waiting = [p for p in found if p.status is P.PENDING]
+    moves = [
+        Move(p, replace(p, status=P.FAILED, error=why, updated_at=now, due_at=None), reason, Actor.OPERATOR)
+        for p in live
+    ]
+    moves += [Move(p, replace(p, due_at=None), reason, Actor.OPERATOR) for p in waiting]
+    records = {worker_run_id(p.run_id, p.partition_id): p.records for p in live}
+    moves += [
+        Move(
+            w,
+            replace(w, status=W.FAILED, completed_at=now, error_message=why, records_processed=records[w.id]),
+            reason,
+            Actor.OPERATOR,
+        )
+        for w in _workers(ledger, live)
+        if w.status is W.RUNNING
+    ]
+    after = replace(run, status=R.FAILED, error=why, due_at=None)
+    if not dry_run:
+        ledger.together([Move(run, after, reason, Actor.OPERATOR), *moves], who=who)
+    stopped = len(live) + len(waiting)
+    says = f"run {run.run_id} {'would be' if dry_run else 'is'} cancelled with {stopped} partitions that have not ended"
+    return Done(str(run.run_id), stopped, f"{says}; the watermark stays where it was", dry_run)
+
+
+def force(ledger: Ledger, text: str, *, who: str, reason: str, dry_run: bool = False) -> Done:
+    """Consolidate what there is although partitions have failed; the watermark stays. Raises UsageError."""
+    return _again(lambda: _force(ledger, find_run(ledger, text), who, reason, dry_run=dry_run))
+
+
+def _force(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) -> Done:
+    if not reason.strip():
+        raise UsageError("say why it is forced: --reason is kept with the run")
+    if run.status not in (R.CONSOLIDATION_SKIPPED, R.FAILED):
+        raise UsageError(f"run {run.run_id} is {run.status}; only one that has failed is forced")
+    if run.failed_workers == 0 and run.completed_workers == run.expected_workers:
+        msg = f"no partition of run {run.run_id} has failed; 'penstock harvest retry {run.run_id}' consolidates it"
+        raise UsageError(msg)
+    _refuse_later(ledger, run)
+    now = ledger.clock.now()
+    after = replace(
+        run,
+        status=R.CONSOLIDATION_TRIGGERED,
+        forced_by=who,
+        forced_reason=reason,
+        error=None,
+        phase=None,
+        attempts=0,
+        due_at=now,
+    )
+    if not dry_run:
+        ledger.together([Move(run, after, reason, Actor.OPERATOR), _touch(ledger, run.feed, reason)], who=who)
+    missing = run.expected_workers - run.completed_workers
+    says = (
+        f"run {run.run_id} {'would be' if dry_run else 'is'} consolidated without {missing} of {run.expected_workers}"
+        " partitions; the watermark stays where it was, and nothing is deleted"
+    )
+    return Done(str(run.run_id), missing, says, dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """Where the watermark was and is, and how many records that are known were updated in between."""
+
+    feed: str
+    before: datetime
+    after: datetime
+    records: int
+    dry_run: bool
+
+
+def set_watermark(
+    ledger: Ledger,
+    feed: str,
+    moment: datetime,
+    *,
+    who: str,
+    reason: str,
+    dry_run: bool = False,
+    canonical: sa.Table = diamonds,
+) -> Rewound:
+    """Set the watermark back, so that the next run reads again what was updated since (E6). Raises UsageError."""
+    before = _again(lambda: _rewind(ledger, feed, moment, who, reason, dry_run=dry_run))
+    return Rewound(feed, before, moment, _updated_since(ledger, canonical, feed, moment), dry_run)
+
+
+def _rewind(ledger: Ledger, feed: str, moment: datetime, who: str, reason: str, *, dry_run: bool) -> datetime:
+    if not reason.strip():
+        raise UsageError("say why the watermark is set: --reason is kept with it")
+    row = read_row(ledger, feed)
+    if row is None:
+        require_feed(ledger, feed)
+        raise UsageError(f"{feed} has no watermark yet; its first run reads everything")
+    if moment > row.last_updated_at:
+        msg = (
+            f"the watermark of {feed} is {instant_text(row.last_updated_at)}; set forward to {instant_text(moment)},"
+            " what was updated in between would never be read"
+        )
+        raise UsageError(msg)
+    _refuse_another(ledger, feed)
+    touch = _touch(ledger, feed, reason)
+    mark = {
+        "feed": feed,
+        "last_updated_at": moment,
+        "last_run_id": row.last_run_id,
+        "last_run_completed_at": row.last_run_completed_at,
+        "publication": UNPUBLISHED,
+        "set_by": who,
+        "set_reason": reason,
+    }
+    payload = {"feed": feed, "set_by": who, "reason": reason, "last_updated_at": instant_text(moment)}
+    told = Event(f"{ADVANCED}:{feed}:set:{touch.before.version}", ADVANCED, payload)
+    if not dry_run:
+        ledger.together([touch], who=who, writes=[Write(watermark, [mark])], events=[told])
+    return row.last_updated_at
+
+
+def _updated_since(ledger: Ledger, canonical: sa.Table, feed: str, moment: datetime) -> int:
+    since = "CAST(:moment AS timestamptz)" if ledger.database.dialect == "postgresql" else ":moment"
+    sql = f"SELECT count(*) FROM {canonical.name} WHERE feed = :feed AND source_updated_at >= {since}"
+    return int(ledger.read(lambda cursor: cursor.rows(sql, feed=feed, moment=instant_text(moment)))[0][0])
+
+
+def _again(action: Callable[[], T]) -> T:
+    """An action on what was read; when something changed meanwhile it is read again."""
+    for _ in range(_TRIES):
+        try:
+            return action()
+        except AlsoMissed:
+            continue
+    raise LedgerRefused("the run changes faster than it can be acted on; try again")
+
+
+def _schedule(ledger: Ledger, feed: str) -> Schedule:
+    found: list[Schedule] = ledger.get_many(schedules.machine, [schedule_name(feed)])
+    if not found:
+        msg = f"no schedule starts runs of {feed!r}; add [feeds.{feed}] to the configuration and run 'penstock up'"
+        raise UsageError(msg)
+    return found[0]
+
+
+def _touch(ledger: Ledger, feed: str, reason: str) -> Move:
+    """Take the feed's schedule: a scan that is going on loses it."""
+    own = _schedule(ledger, feed)
+    return Move(own, replace(own), reason, Actor.OPERATOR)
+
+
+def _revived(schedule: Schedule) -> str:
+    if schedule.status is schedules.S.PAUSED:
+        return f"'penstock schedules resume {schedule.name}' lets it start runs"
+    return "configure the feed again and run 'penstock up'"
+
+
+def _refuse_another(ledger: Ledger, feed: str) -> Standing:
+    standing = standing_of(ledger, feed)
+    if standing.open_run is not None:
+        msg = f"run {standing.open_run} of {feed} is under way; wait for it, or 'penstock harvest cancel' it"
+        raise UsageError(msg)
+    return standing
+
+
+def _refuse_later(ledger: Ledger, run: Run) -> None:
+    """Refuse to bring a run back beside another one, or after one that has covered its window."""
+    _refuse_another(ledger, run.feed)
+    sql = "SELECT unit_id, started_at FROM run_metadata WHERE feed = :feed AND status = 'completed'"
+    rows = ledger.read(lambda cursor: cursor.rows(sql, feed=run.feed))
+    later = [str(unit_id) for unit_id, started in rows if instant(started) > run.started_at]
+    if later:
+        msg = f"run {later[0]} was started later and is completed; what run {run.run_id} lacks, the next run fetches"
+        raise UsageError(msg)
+
+
+def _workers(ledger: Ledger, partitions: Sequence[Partition]) -> list[WorkerRun]:
+    ids = [str(worker_run_id(p.run_id, p.partition_id)) for p in partitions]
+    return ledger.get_many(harvest_worker, ids) if ids else []
+
+
+def _partition_again(partition: Partition, now: datetime, reason: str) -> Move:
+    after = replace(
+        partition, status=P.PENDING, error=None, attempts=0, rescans=0, updated_at=now, due_at=now, parked_at=None
+    )
+    return Move(partition, replace(after, parked_reason=None), reason, Actor.OPERATOR)
+
+
+def _worker_again(worker: WorkerRun, reason: str) -> Move:
+    after = replace(worker, status=W.RUNNING, completed_at=None, error_message=None)
+    return Move(worker, after, reason, Actor.OPERATOR)
+
+
+def schedule_ref(feed: str) -> Ref:
+    """The schedule that starts a feed's runs."""
+    return Ref(schedules.machine.name, schedule_name(feed))

@@ -1,0 +1,91 @@
+"""The program `penstock.lifecycles.harvest:app`: the feeds that `penstock.toml` configures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Config
+from penstock.connectors.nivoda import Nivoda
+from penstock.connectors.watermark import Blob, open_blob
+from penstock.lifecycles.harvest import settings as configured
+from penstock.lifecycles.harvest.chunks import Chunks
+from penstock.lifecycles.harvest.consolidate import Consolidator
+from penstock.lifecycles.harvest.flow import Configured, Partitions
+from penstock.lifecycles.harvest.machine import MACHINES
+from penstock.lifecycles.harvest.runs import JOB, Runs, harvest_job
+from penstock.lifecycles.harvest.sources import NivodaSource, nivoda_feed
+from penstock.lifecycles.harvest.tables import DATA_TABLES
+from penstock.lifecycles.harvest.watermark import publisher, repairer
+from penstock.provider import provider_of
+from penstock.runtime.app import App
+from penstock.runtime.flow import Io
+from penstock.runtime.outbox import Subscriber
+from penstock.runtime.schedule import Job, JobResult, Schedule
+
+
+def make_feeds(config: Config, clock: Clock) -> dict[str, Configured]:
+    """The feeds of a configuration, each with connections of its own. Raises UsageError for what cannot be one."""
+    limits = (*config.providers(), *configured.providers(config))
+    found = {}
+    for name, own in config.section("feeds").items():
+        credentials, api = configured.read_login(own)
+        gate = configured.gate_of(name)
+        found[name] = Configured(
+            nivoda_feed(name, own["price_unit"]),
+            NivodaSource(Nivoda(credentials, clock, api=api), own["filters"] or {}),
+            gate,
+            metered=provider_of(gate, limits) is not None,
+        )
+    return found
+
+
+def make_flows(config: Config, clock: Clock) -> Sequence[Any]:
+    """The flows of a configuration."""
+    feeds = make_feeds(config, clock)
+    plain = {name: own.feed for name, own in feeds.items()}
+    return [
+        Runs(Consolidator(plain, configured.read_consolidation(config))),
+        Partitions(configured.read_settings(config), feeds),
+        Chunks(plain, at_once=config["harvest.chunks_at_once"]),
+    ]
+
+
+def _blobs(config: Config) -> dict[str, Blob]:
+    feeds = config.section("feeds").items()
+    given = {name: (own["watermark"], own["watermark_options"]) for name, own in feeds}
+    return {name: open_blob(address, options) for name, (address, options) in given.items() if address is not None}
+
+
+def _subscribers(config: Config) -> Sequence[Subscriber]:
+    return [publisher(_blobs(config).get)]
+
+
+def _job(config: Config) -> Job:
+    """The job `harvest`, with connections that live as long as a scan."""
+    rules, blobs = configured.read_rules(config), _blobs(config)
+
+    async def run(schedule: Schedule, io: Io) -> JobResult:
+        feeds = make_feeds(config, SystemClock())
+        try:
+            job = harvest_job(feeds, dict.fromkeys(feeds, rules), repairer(blobs.get))
+            return await job(schedule, io)
+        finally:
+            for feed in feeds.values():
+                await feed.source.close()
+
+    return run
+
+
+app = App(
+    machines=MACHINES,
+    data_tables=DATA_TABLES,
+    configured=lambda config: make_flows(config, SystemClock()),
+    settings=configured.SETTINGS,
+    subscribers=[publisher(lambda _: None)],
+    configured_subscribers=_subscribers,
+    configured_jobs={JOB: _job},
+    configured_schedules=configured.schedules,
+    configured_providers=configured.providers,
+)

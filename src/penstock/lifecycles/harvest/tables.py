@@ -1,0 +1,181 @@
+"""The data of a harvest: raw records as they came, the canonical ones, prices' rules, watermarks, what was set aside.
+
+Prices are exact: NUMERIC on PostgreSQL, decimal text on SQLite. Text, because SQLite's own numbers are binary, and
+minor units in an integer would have to know every currency's; nothing on SQLite computes with a price in SQL.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from penstock.ledger.columns import Document, Exact, Identifier, Instant
+
+_data = sa.MetaData()
+_FLAG = sa.Boolean(create_constraint=False)
+POSITIONS = 1_000_000_000
+"""How many positions each partition of a run has: a raw row's is `ordinal * POSITIONS` plus its offset."""
+
+
+class Payload(sa.types.TypeDecorator[str]):
+    """A document kept as the text that came: JSON on PostgreSQL, which JSONB would take apart, and text on SQLite."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(postgresql.JSON() if dialect.name == "postgresql" else sa.Text())
+
+
+raw_diamonds_nivoda = sa.Table(
+    "raw_diamonds_nivoda",
+    _data,
+    sa.Column("run_id", Identifier, primary_key=True),
+    sa.Column("supplier_stone_id", sa.Text, primary_key=True),
+    sa.Column("partition_id", sa.Text, nullable=False),
+    #: Where it was found: the order in which chunks take it.
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("offer_id", sa.Text, nullable=False),
+    sa.Column("payload", Payload, nullable=False),
+    sa.Column("payload_hash", sa.Text, nullable=False),
+    sa.Column("source_updated_at", Instant),
+    sa.Column("fetched_at", Instant, nullable=False),
+    sa.Column("consolidated", _FLAG, nullable=False, server_default=sa.false()),
+    sa.Index("raw_diamonds_nivoda_position", "run_id", "position"),
+    # Marking a row consolidated writes it anew: with room for that on its page no index learns of it.
+    postgresql_with={"fillfactor": 50},
+)
+
+diamonds = sa.Table(
+    "diamonds",
+    _data,
+    sa.Column("feed", sa.Text, primary_key=True),
+    sa.Column("supplier_stone_id", sa.Text, primary_key=True),
+    sa.Column("offer_id", sa.Text, nullable=False),
+    sa.Column("shape", sa.Text),
+    sa.Column("carat", Exact),
+    sa.Column("color", sa.Text),
+    sa.Column("clarity", sa.Text),
+    sa.Column("cut", sa.Text),
+    sa.Column("lab", sa.Text),
+    sa.Column("certificate_number", sa.Text),
+    sa.Column("availability", sa.Text),
+    sa.Column("currency", sa.Text, nullable=False),
+    sa.Column("supplier_price", Exact, nullable=False),
+    sa.Column("price", Exact, nullable=False),
+    sa.Column("pricing_rule_id", sa.BigInteger),
+    sa.Column("source_updated_at", Instant),
+    sa.Column("payload_hash", sa.Text, nullable=False),
+    sa.Column("first_seen_run_id", Identifier, nullable=False),
+    sa.Column("last_seen_run_id", Identifier, nullable=False),
+    sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("deleted_at", Instant),
+    sqlite_with_rowid=False,
+)
+
+#: A rule's NULL matches anything. The lowest priority number wins, ties by id (H14).
+pricing_rules = sa.Table(
+    "pricing_rules",
+    _data,
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("active", _FLAG, nullable=False, server_default=sa.true()),
+    sa.Column("feed", sa.Text),
+    sa.Column("shape", sa.Text),
+    sa.Column("color", sa.Text),
+    sa.Column("clarity", sa.Text),
+    sa.Column("lab", sa.Text),
+    sa.Column("carat_from", Exact),
+    sa.Column("carat_to", Exact),
+    sa.Column("price_from", Exact),
+    sa.Column("price_to", Exact),
+    #: A share of the supplier's price on top of it, or an amount; one of the two.
+    sa.Column("margin", Exact),
+    sa.Column("absolute", Exact),
+    #: The price is rounded to a multiple of this, in that way.
+    sa.Column("rounding", Exact),
+    sa.Column("rounding_mode", sa.Text, nullable=False, server_default="half_up"),
+    sa.CheckConstraint("(margin IS NULL) <> (absolute IS NULL)", name="pricing_rules_one_kind"),
+    sqlite_with_rowid=False,
+)
+
+watermark = sa.Table(
+    "watermark",
+    _data,
+    sa.Column("feed", sa.Text, primary_key=True),
+    sa.Column("last_updated_at", Instant, nullable=False),
+    sa.Column("last_run_id", Identifier),
+    sa.Column("last_run_completed_at", Instant),
+    #: 'published', 'unpublished' or 'conflict': somebody else wrote the blob.
+    sa.Column("publication", sa.Text, nullable=False),
+    sa.Column("published_at", Instant),
+    sa.Column("etag", sa.Text),
+    #: Who set it by hand, and why; NULL when a run did.
+    sa.Column("set_by", sa.Text),
+    sa.Column("set_reason", sa.Text),
+    sa.CheckConstraint("publication IN ('published', 'unpublished', 'conflict')", name="watermark_publication"),
+    sqlite_with_rowid=False,
+)
+
+#: The rules that a run was priced by: its chunks all use these, whatever becomes of the table meanwhile.
+harvest_pricing = sa.Table(
+    "harvest_pricing",
+    _data,
+    sa.Column("run_id", Identifier, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("rules", Document, nullable=False),
+    sa.Column("loaded_at", Instant, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+#: Raw rows that could not be mapped, each with its reason; the payload is in the raw row of the same key.
+harvest_rejected = sa.Table(
+    "harvest_rejected",
+    _data,
+    sa.Column("run_id", Identifier, primary_key=True),
+    sa.Column("identity", sa.Text, primary_key=True),
+    sa.Column("feed", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    #: When a later consolidation of the run could map it after all.
+    sa.Column("resolved_at", Instant),
+    sqlite_with_rowid=False,
+)
+
+#: What the last scan of each kind counted, for the next one: a list of [low, high, count].
+harvest_density = sa.Table(
+    "harvest_density",
+    _data,
+    sa.Column("feed", sa.Text, primary_key=True),
+    sa.Column("run_type", sa.Text, primary_key=True),
+    sa.Column("spans", Document, nullable=False),
+    sa.Column("calls", sa.Integer, nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+#: The last run that somebody asked for, and the one it came to; NULL while nobody has taken it up.
+harvest_request = sa.Table(
+    "harvest_request",
+    _data,
+    sa.Column("feed", sa.Text, primary_key=True),
+    sa.Column("run_type", sa.Text),
+    sa.Column("requested_at", Instant, nullable=False),
+    sa.Column("requested_by", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("run_id", Identifier),
+    sqlite_with_rowid=False,
+)
+
+DATA_TABLES = (
+    raw_diamonds_nivoda,
+    diamonds,
+    pricing_rules,
+    watermark,
+    harvest_pricing,
+    harvest_rejected,
+    harvest_density,
+    harvest_request,
+)
