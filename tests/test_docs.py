@@ -23,6 +23,7 @@ from penstock.examples.invoices import machine as invoice
 from penstock.ledger import triggers_postgres, triggers_sqlite
 from penstock.ledger.doctor import CHECKS
 from penstock.ledger.tables import kernel_tables
+from penstock.lifecycles.harvest.machine import MACHINES as HARVEST
 from penstock.lifecycles.partitions.machine import extraction, partition
 from penstock.lifecycles.reports.machine import machine as report
 from penstock.runtime.app import load_app
@@ -197,7 +198,7 @@ def test_every_state_of_the_example_is_documented(name):
 
 
 def test_diagrams_are_what_the_machines_say():
-    machines = {m.name: m for m in (*load_app(DEFAULT_APP).machines, partition, extraction, report)}
+    machines = {m.name: m for m in (*load_app(DEFAULT_APP).machines, *HARVEST, partition, extraction, report)}
     found = [(path, *block) for path in PAGES for block in GENERATED.findall(path.read_text())]
     assert found, "docs/concepts.md shows the example's diagram"
     for path, name, text in found:

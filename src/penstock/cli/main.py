@@ -16,6 +16,7 @@ import typer
 
 from penstock.cli.database import db
 from penstock.cli.events import events
+from penstock.cli.harvest import harvest
 from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle
 from penstock.cli.partitions import partitions
 from penstock.cli.providers import providers
@@ -34,6 +35,7 @@ cli = typer.Typer(
 )
 cli.add_typer(db, name="db")
 cli.add_typer(events, name="events")
+cli.add_typer(harvest, name="harvest")
 cli.add_typer(partitions, name="partitions")
 cli.add_typer(providers, name="providers")
 cli.add_typer(reports, name="reports")
@@ -187,28 +189,28 @@ def doctor(
 ) -> None:
     """Check the ledger for what must never be, and for what soon will be. Exit code 1 when something is wrong."""
     from penstock.cli import show
-    from penstock.ledger.doctor import CHECKS, examine
+    from penstock.ledger.doctor import NAMES, examine
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     known = {m.name: m for m in setup.app.machines}
-    with show.reading(setup.url) as database, show.progress(len(CHECKS), quiet=json) as step:
-        findings = examine(database, known, step)
+    with show.reading(setup.url) as database, show.progress(len(NAMES), quiet=json) as step:
+        findings = examine(database, known, step, setup.app.views)
     if json:
-        show.print_json({"checks": list(CHECKS), "findings": findings})
+        show.print_json({"checks": list(NAMES), "findings": findings})
     else:
-        show.findings(findings, list(CHECKS))
+        show.findings(findings, list(NAMES))
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 
 
 @cli.command()
 def demo(
-    dir: Annotated[Path, typer.Option("--dir", help="Where the demonstration keeps its ledger.")] = Path("demo"),  # noqa: A002
-    once: Annotated[bool, typer.Option("--once", help="Stop when everything is done.")] = False,
+    dir: Annotated[Path, typer.Option("--dir", help="Where its ledger and its data are kept.")] = Path("demo"),  # noqa: A002
+    once: Annotated[bool, typer.Option("--once", help="Stop when the days are over.")] = False,
     ledger: Annotated[str | None, typer.Option("--ledger", help="Another ledger than DIR/penstock.db.")] = None,
 ) -> None:
-    """Send invoices to an API that throttles, breaks and loses answers; show that each arrives exactly once."""
-    from penstock.cli.run import run_demo
+    """Run the lifecycles against simulated APIs over sixty days that pass in seconds, and show what happened."""
+    from penstock.cli.demo import run_demo
 
     run_demo(dir, ledger, once=once)
 

@@ -1,0 +1,175 @@
+"""`penstock demo`: its folder, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock.cli import show
+from penstock.cli.process import Plan, Process
+from penstock.clock import SystemClock
+from penstock.config import FILE, Config
+from penstock.errors import UsageError
+from penstock.examples.demonstration.part import Table
+from penstock.examples.demonstration.play import MARK, Demonstration, require
+from penstock.examples.demonstration.program import APP
+from penstock.ledger import inspect
+from penstock.ledger.database import open_database
+from penstock.ledger.install import table_names
+from penstock.ledger.ledger import Ledger
+from penstock.logs import configure_logs
+from penstock.runtime.app import load_app
+from penstock.runtime.schedule import wanted_by
+from penstock.runtime.worker import WorkerSettings
+
+_DATABASE = "penstock.db"
+_OWN = (
+    FILE,
+    _DATABASE,
+    f"{_DATABASE}-wal",
+    f"{_DATABASE}-shm",
+    f"{_DATABASE}-writer",
+    "raw",
+    "stream",
+    "secrets",
+    "watermark.json",
+)
+
+
+def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
+    """Run the demonstration. Raises NotShown when it came to its end and something was not to be seen.
+
+    Interrupted on the way it stops in good order and raises KeyboardInterrupt.
+    """
+    configure_logs(os.environ.get("PENSTOCK_LOG", "error"))
+    # It speaks to this machine alone, and no proxy leads there.
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        del os.environ[name]
+    if url is not None:
+        _refuse_used(url)
+    _prepare(directory)
+    address = url or f"sqlite:///{directory / _DATABASE}"
+    app = load_app(APP)
+    demonstration = Demonstration(directory, _say)
+    with Ledger.open(
+        address, app.machines, clock=demonstration.clock, create=True, data_tables=app.data_tables, views=app.views
+    ) as ledger:
+        written = f"sqlite:///{_DATABASE}" if url is None else _written(ledger.database.url)
+        with demonstration.serving(written) as settings:
+            _say(f"{demonstration.start:%Y-%m-%d} to {demonstration.end:%Y-%m-%d} in {ledger.database.url}")
+            world = demonstration.run(ledger, settings)
+            if demonstration.interrupted:
+                _say(f"interrupted on {demonstration.clock.now():%Y-%m-%d}; what was done until then is in the ledger")
+                raise KeyboardInterrupt
+            for table in (*demonstration.tables(world), _counts(ledger)):
+                _show(table)
+            checks = demonstration.checks(world)
+            _show(Table("Seen", ("", ""), [(check.what, check.seen or "not seen") for check in checks]))
+            require(checks)
+            _show_next(directory, demonstration.next(world), unwritten=_has_password(url))
+            if not once:
+                demonstration.go_on(SystemClock())
+                ledger.close()
+                _go_on(address, settings)
+
+
+def _go_on(address: str, settings: Config) -> None:
+    """Work by the machine's clock until Ctrl-C, with the other sides still there."""
+    _say("\nthe APIs are still served, and a worker goes on by the clock of this machine; Ctrl-C ends it")
+    app = load_app(APP)
+    schedules = wanted_by(settings, app.usual_schedules(settings))
+    plan = Plan(app.make_flows(settings), WorkerSettings(), settings.version, str(settings.path), schedules)
+    asyncio.run(Process(address, app, plan).run())
+
+
+def _refuse_used(url: str) -> None:
+    """A ledger that something is in is left alone, and so is a database that is none."""
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
+        return
+    database = open_database(url, SystemClock())
+    try:
+        if not database.read(lambda cursor: table_names(database, cursor)):
+            return
+    finally:
+        database.close()
+    with show.reading(url) as found:
+        if found.read(lambda cursor: cursor.rows("SELECT 1 FROM transition_log LIMIT 1")):
+            msg = (
+                f"{found.url} has units in it; the demonstration wants a ledger of its own, name another with --ledger"
+            )
+            raise UsageError(msg)
+
+
+def _prepare(directory: Path) -> None:
+    """Make the folder; what an earlier demonstration left in it is kept, in a folder of its own."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        there = [directory / name for name in _OWN if (directory / name).exists()]
+        if not there:
+            return
+        if not _ours(directory / FILE):
+            msg = f"{there[0]} is not the demonstration's; name another folder with --dir"
+            raise UsageError(msg)
+        if (directory / _DATABASE).exists():
+            _refuse_worked_on(f"sqlite:///{directory / _DATABASE}")
+        aside = next(place for n in range(1, 10_000) if not (place := directory / f"earlier-{n}").exists())
+        aside.mkdir()
+        for place in there:
+            place.rename(aside / place.name)
+    except OSError as error:
+        msg = f"{directory} cannot be made or used: {error.strerror}; name another folder with --dir"
+        raise UsageError(msg) from error
+    _say(f"what an earlier demonstration left is in {aside} now")
+
+
+def _ours(file: Path) -> bool:
+    return file.is_file() and file.read_text(errors="replace").startswith(MARK)
+
+
+def _refuse_worked_on(url: str) -> None:
+    with show.reading(url) as database:
+        if any(worker.lease_seconds > 0 for worker in inspect.status(database).workers):
+            msg = f"a worker is running on {url}; stop it first, or name another folder with --dir"
+            raise UsageError(msg)
+
+
+def _written(url: str) -> str:
+    """The address of a ledger that is not in the folder, as the configuration has it; never with a password."""
+    if url.startswith("sqlite:///"):
+        return f"sqlite:///{Path(url.removeprefix('sqlite:///')).absolute()}"
+    return url
+
+
+def _counts(ledger: Ledger) -> Table:
+    found = inspect.status(ledger.database).machines
+    states = [(m.name, ", ".join(f"{count:,} {state}" for state, count in m.states.items() if count)) for m in found]
+    return Table("Units by machine and status", ("machine", "units"), states)
+
+
+def _show(table: Table) -> None:
+    """Aligned columns that are never broken: what stands in them is there to be copied."""
+    _say(f"\n{table.title}")
+    rows = [row for row in (tuple(h.lstrip(">") for h in table.headings), *table.rows) if any(row)]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, table.headings, strict=True)
+        _say("  " + "  ".join(c.rjust(w) if h.startswith(">") else c.ljust(w) for c, w, h in cells).rstrip())
+
+
+def _has_password(url: str | None) -> bool:
+    return url is not None and urlsplit(url).password is not None
+
+
+def _show_next(directory: Path, commands: Sequence[str], *, unwritten: bool) -> None:
+    _say(f"\nnext: cd {directory}, and there")
+    if unwritten:
+        _say("  (with PENSTOCK_LEDGER set to the address of the ledger: its password is not written down)")
+    for command in commands:
+        _say(f"  {command}")
+
+
+def _say(line: str) -> None:
+    show.console.print(line, soft_wrap=True, markup=False)

@@ -1,0 +1,158 @@
+"""The part of the partitions: two Google Ads customers, one partition each for every day, and one that is rejected.
+
+Google's simulator is told to answer once with a campaign twice, and once that its quota is spent for eleven hours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from penstock.clock import Clock, instant
+from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
+from penstock.lifecycles.partitions.jobs import ENUMERATE
+from penstock.lifecycles.partitions.operate import reprocess
+from penstock.raw.paths import PartitionKey
+from penstock.simulators.google_ads import GoogleAdsSimulator, quota
+from penstock.simulators.server import in_thread
+
+_DAY = timedelta(days=1)
+_QUOTA_SECONDS = 11 * 3600
+_GATES = "google_ads/%"
+_SHOWN = 4
+_GAQL = (
+    "SELECT campaign.id, campaign.name, metrics.clicks, metrics.cost_micros, segments.date FROM campaign"
+    " WHERE segments.date = '{date}'"
+)
+_FIELDS = '{ "campaign.id" = "whole", "metrics.clicks" = "whole", "segments.date" = "date" }'
+_ATTEMPTS = "SELECT source, customer_id, query_name, logical_date, run_id, verdict, error, at FROM partition_attempt"
+
+
+class PartitionsPart:
+    """A partition for each customer and day, wanted by the real job."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._google = GoogleAdsSimulator(clock)
+
+    @contextlib.contextmanager
+    def serving(self, folder: Path, start: datetime, clock: Clock) -> Iterator[str]:  # noqa: ARG002 - one shape
+        self.now_by(clock)
+        secrets = {"google-client": self._google.client_secret, "google-token": min(self._google.refresh_tokens)}
+        for name, value in secrets.items():
+            (folder / "secrets" / name).write_text(value)
+        with in_thread(self._google) as address:
+            yield "\n".join(self._settings(address))
+
+    def _settings(self, address: str) -> Iterator[str]:
+        yield "[google_ads]"
+        yield f'client_id = "{self._google.client_id}"'
+        yield 'client_secret = { file = "secrets/google-client" }'
+        yield 'refresh_token = { file = "secrets/google-token" }'
+        yield f'api_url = "{address}"\ntoken_url = "{address}/token"\n'
+        yield "[partitions.google_ads]"
+        yield f"customers = {json.dumps(sorted(self._google.customers))}\ndays = 2\n"
+        yield "[partitions.google_ads.queries.campaign_daily]"
+        yield f'gaql = "{_GAQL}"'
+        yield f'schema_version = "1"\nfields = {_FIELDS}\nunique = ["campaign.id"]\ndate_field = "segments.date"\n'
+        yield f'[schedules.{ENUMERATE}]\njob = "{ENUMERATE}"\nat = ["06:00"]\n'
+
+    def now_by(self, clock: Clock) -> None:
+        self._google.clock = clock
+
+    async def happen(self, world: World) -> None:
+        """On day 20 an answer is bad; in the evening an operator has it fetched again. On day 40 a quota is spent."""
+        await world.until(world.start + 20 * _DAY)
+        self._google.bodies.append(_twice(world.start + 19 * _DAY))
+        await world.until(world.start + 20 * _DAY + timedelta(hours=18))
+        rejected = world.rows(
+            "SELECT source, customer_id, query_name, logical_date FROM partition_state WHERE status = 'failed'"
+        )
+        keys = [_key(*row) for row in rejected]
+        reprocess(world.ledger, keys, who="demo", reason="Google has corrected its answer")
+        world.poke()
+        await world.until(world.start + 40 * _DAY)
+        self._google.faults["search_stream"].append(quota(_QUOTA_SECONDS))
+
+    def told(self, world: World, since: datetime, until: datetime) -> Iterator[Told]:
+        for *parts, run_id, verdict, error, at in self._attempts(world):
+            if since <= at < until:
+                words = f"run {run_id} is rejected: {error}" if verdict == "failed" else f"run {run_id} is {verdict}"
+                yield Told(at, f"partition:{_key(*parts)}: {words}")
+        yield from closings(world, _GATES, since, until)
+        ((count,),) = world.rows("SELECT count(*) FROM safe_partitions WHERE updated_at < {until}", until=until)
+        if (until - world.start) % (15 * _DAY) == timedelta():
+            yield Told(until, f"{count} partitions are safe to read")
+
+    def _attempts(self, world: World) -> list[tuple[str, str, str, str, str, str, str | None, datetime]]:
+        """Every evaluation of the partitions that were rejected once."""
+        found = world.rows(
+            f"{_ATTEMPTS} a WHERE EXISTS (SELECT 1 FROM partition_attempt b WHERE b.customer_id = a.customer_id"
+            " AND b.query_name = a.query_name AND b.logical_date = a.logical_date AND b.verdict = 'failed')"
+            " ORDER BY at, run_id"
+        )
+        return [(*row[:7], instant(row[7])) for row in found]
+
+    def _corrected(self, world: World) -> tuple[PartitionKey, str, str] | None:
+        """The partition that was rejected and is good now, with both runs, as the history has them."""
+        for source, customer, query, day, current in world.rows(
+            "SELECT source, customer_id, query_name, logical_date, current_run_id FROM safe_partitions"
+        ):
+            key = _key(source, customer, query, day)
+            sql = (
+                "SELECT data FROM transition_log WHERE machine = 'partition' AND unit_id = :id AND to_status = 'failed'"
+            )
+            rejected = world.rows(sql, id=str(key))
+            for (data,) in rejected:
+                earlier = (json.loads(data) if isinstance(data, str) else data)["current_run_id"]
+                if earlier != current:
+                    return key, earlier, current
+        return None
+
+    def checks(self, world: World) -> Iterator[Check]:
+        found = self._corrected(world)
+        seen = None if found is None else f"{found[0]}: {found[1]} was rejected, {found[2]} is authoritative"
+        yield Check("a rejected partition, success after reprocessing with a new current_run_id", seen)
+        yield Check("a quota of Google Ads spent for hours, waited for", throttled(world, _GATES))
+        ((open_,),) = world.rows("SELECT count(*) FROM partition_state WHERE status <> 'success'")
+        ((good,),) = world.rows("SELECT count(*) FROM safe_partitions")
+        yield Check("every partition safe to read in the end", f"{good} of them" if good and not open_ else None)
+
+    def tables(self, world: World) -> Iterator[Table]:
+        newest = world.rows(
+            "SELECT source, customer_id, query_name, logical_date, current_run_id, record_count FROM safe_partitions"
+            f" ORDER BY logical_date DESC, customer_id LIMIT {_SHOWN}"
+        )
+        rows = [(str(_key(*parts)), run_id, f"{count:,}") for *parts, run_id, count in newest]
+        yield Table(
+            "The newest partitions and their authoritative runs", ("partition", "current_run_id", ">records"), rows
+        )
+        attempts = [
+            (str(_key(*parts)), run_id, verdict, error or "")
+            for *parts, run_id, verdict, error, _ in self._attempts(world)
+        ]
+        yield Table(
+            "Every run of the partition that was rejected", ("partition", "run_id", "verdict", "error"), attempts
+        )
+
+    def next(self, world: World) -> Iterator[str]:
+        found = self._corrected(world)
+        if found is not None:
+            yield f"penstock partitions status {found[0]}"
+            yield f"penstock history partition:{found[0]}"
+
+
+def _key(source: str, customer: str, query: str, day: object) -> PartitionKey:
+    return PartitionKey.parse(f"{source}/{customer}/{query}/{day}")
+
+
+def _twice(day: datetime) -> bytes:
+    """An answer of Google's that has a campaign twice."""
+    row = {
+        "campaign": {"resourceName": "customers/1/campaigns/17", "id": "17", "name": "Campaign 17"},
+        "metrics": {"clicks": "3", "costMicros": "1250000"},
+        "segments": {"date": f"{day:%Y-%m-%d}"},
+    }
+    return json.dumps([{"results": [row, row], "fieldMask": "campaign.id", "requestId": "simulated"}]).encode()

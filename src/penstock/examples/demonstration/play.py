@@ -1,0 +1,184 @@
+"""Runs the demonstration: the other sides on sockets, a real worker on a real ledger, and a clock that leaps.
+
+Time leaps from one due moment to the next, and stands still while a step is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from penstock import config
+from penstock.clock import Clock, Rng, SystemClock, VirtualClock
+from penstock.config import Config
+from penstock.errors import PenstockError
+from penstock.examples.demonstration.harvest import HarvestPart
+from penstock.examples.demonstration.invoices import InvoicesPart
+from penstock.examples.demonstration.part import Check, Part, Table, World
+from penstock.examples.demonstration.partitions import PartitionsPart
+from penstock.examples.demonstration.program import APP, make_flows
+from penstock.examples.demonstration.reports import ReportsPart
+from penstock.ledger.ledger import Ledger
+from penstock.runtime.app import load_app
+from penstock.runtime.executor import InlineExecutor
+from penstock.runtime.outbox import Deliveries, keep_subscriptions
+from penstock.runtime.schedule import Schedules, keep_schedules, wanted_by
+from penstock.runtime.simulation import simulate
+from penstock.runtime.worker import Worker, WorkerSettings
+
+MARK = "# Written by 'penstock demo'."
+DAYS = 62
+"""Sixty, and two more: the last refresh of the first day's datasets falls within them in every time zone."""
+
+_DAY = timedelta(days=1)
+_ALONE = WorkerSettings(
+    lease_ms=2 * DAYS * 86_400_000,
+    renew_seconds=DAYS * 86_400.0,
+    watch_seconds=86_400.0,
+    idle_seconds=None,
+    unknown_seconds=1e9,
+    place_seconds=None,
+)
+
+
+class NotShown(PenstockError):
+    """The demonstration came to its end without showing what it is for."""
+
+
+@dataclass
+class Demonstration:
+    """One run in a folder. `say` is given each line as it happens."""
+
+    folder: Path
+    say: Callable[[str], None]
+    end: datetime = field(default_factory=lambda: SystemClock().now())
+
+    def __post_init__(self) -> None:
+        midnight = self.end.replace(hour=0, minute=0, second=0, microsecond=0)
+        self.start = midnight - DAYS * _DAY
+        self.clock = VirtualClock(self.start)
+        self.parts: list[Part] = [
+            InvoicesPart(Rng()),
+            ReportsPart(self.clock),
+            PartitionsPart(self.clock),
+            HarvestPart(self.clock),
+        ]
+        self.interrupted = False
+        self._stop: Callable[[], None] = lambda: None
+
+    @property
+    def file(self) -> Path:
+        """The configuration that is left behind."""
+        return self.folder / config.FILE
+
+    @contextlib.contextmanager
+    def serving(self, written: str) -> Iterator[Config]:
+        """Serve every other side and write the configuration; `written` is the ledger's address as the file has it."""
+        with contextlib.ExitStack() as stack:
+            (self.folder / "secrets").mkdir(exist_ok=True)
+            shares = [stack.enter_context(part.serving(self.folder, self.start, self.clock)) for part in self.parts]
+            head = f'{MARK} Its addresses are of servers that live as long as it runs.\napp = "{APP}"\n'
+            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', *shares]))
+            app = load_app(APP)
+            known = (*config.SETTINGS, *app.settings)
+            yield config.validate(config.read(self.file), self.file, known, jobs=app.all_jobs())
+
+    def go_on(self, clock: Clock) -> None:
+        """The sixty days are over: from now on the other sides live by this clock."""
+        for part in self.parts:
+            part.now_by(clock)
+
+    def run(self, ledger: Ledger, settings: Config) -> World:
+        """Let the days pass. With `interrupted` set afterwards they have not all passed, and nothing is left undone."""
+        app = load_app(APP)
+        worker: Worker | None = None
+
+        async def main() -> World:
+            nonlocal worker
+            deliveries = Deliveries(app.make_subscribers(settings))
+            flows = [*make_flows(settings, self.clock), deliveries, Schedules(app.all_jobs(settings))]
+            worker = Worker(ledger, flows, _ALONE, executor=InlineExecutor(), config_version=settings.version)
+            world = World(ledger, self.start, worker.poke)
+            keep_subscriptions(ledger, app.subscribers)
+            keep_schedules(ledger, wanted_by(settings, app.usual_schedules(settings)), who="demo")
+            await self._live(world, worker)
+            return world
+
+        return simulate(self.clock, main, busy=lambda: worker is not None and worker.busy)
+
+    async def _live(self, world: World, worker: Worker) -> None:
+        working = asyncio.create_task(worker.run())
+        outside = [asyncio.create_task(part.happen(world)) for part in self.parts]
+        days = asyncio.create_task(self._pass(world))
+        self._stop = lambda: _cancel(days)
+        with _on_signals(self._interrupt):
+            try:
+                await asyncio.wait([days, working], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (days, *outside):
+                    task.cancel()
+                worker.stop()
+                await working
+                await asyncio.gather(days, return_exceptions=True)
+                happened = await asyncio.gather(*outside, return_exceptions=True)
+        for error in (found for found in (*happened, *_error_of(days)) if isinstance(found, Exception)):
+            raise error
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+        self._stop()
+
+    async def _pass(self, world: World) -> None:
+        """Day after day, tell what has happened: asked when the day is over, so that nothing more can happen in it."""
+        moments = [*(self.start + n * _DAY for n in range(DAYS + 1)), self.end]
+        for since, until in itertools.pairwise(moments):
+            await world.until(until)
+            told = [told for part in self.parts for told in part.told(world, since, until)]
+            for one in sorted(told, key=lambda found: found.at):
+                self.say(f"{one.at:%Y-%m-%d %H:%M}  {one.text}")
+
+    def checks(self, world: World) -> list[Check]:
+        """Everything that the demonstration is to show."""
+        return [check for part in self.parts for check in part.checks(world)]
+
+    def tables(self, world: World) -> list[Table]:
+        """The summary, as the ledger has it."""
+        return [table for part in self.parts for table in part.tables(world)]
+
+    def next(self, world: World) -> list[str]:
+        """What to type next, in the folder."""
+        return ["penstock status", *(line for part in self.parts for line in part.next(world)), "penstock doctor"]
+
+
+def require(checks: Sequence[Check]) -> None:
+    """Raises NotShown with each that was not seen, one on a line."""
+    missing = [check.what for check in checks if check.seen is None]
+    if missing:
+        raise NotShown("\n".join(f"the demonstration did not show: {what}" for what in missing))
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+def _error_of(task: asyncio.Task[None]) -> list[BaseException | None]:
+    return [] if task.cancelled() else [task.exception()]
+
+
+@contextlib.contextmanager
+def _on_signals(handler: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,211 @@
+"""`penstock demo`: it shows what it is for, on either database, and what it leaves behind can be asked."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.examples import invoices
+from penstock.examples.demonstration.part import Check
+from penstock.examples.demonstration.play import NotShown, require
+from penstock.ledger.ledger import Ledger
+from penstock.machine import Actor
+from penstock.runtime.app import load_app
+from tests.support.console import Console
+from tests.support.fleet import until
+
+PATIENCE = 100
+DAILY = [f"T+{days}d" for days in (1, 3, 5, 7, 14, 30, 60)]
+HOURLY = [f"T+{hours}h" for hours in (24, 72, 312)]
+
+
+@dataclass
+class Shown:
+    """A demonstration that has run, and its folder."""
+
+    folder: Path
+    url: str
+    out: str
+
+    def ask(self, penstock: Console, *command: object) -> str:
+        """A command as it is typed in the folder, without options."""
+        answer = penstock(*command, cwd=self.folder)
+        assert answer.code == 0, answer
+        return answer.out
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with Ledger.open(self.url, load_app("penstock.examples.demonstration:app").machines) as ledger:
+            return ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(sql)])
+
+
+def start(*options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from penstock.cli.main import main; main()", "demo", *map(str, options)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, **pipes)
+
+
+@pytest.mark.timeout(300)
+def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, penstock, tmp_path):
+    """One run for all that is asked of it: it takes its time."""
+    sqlite = ledger_url.startswith("sqlite:")
+    folder = tmp_path / "new"
+    url = f"sqlite:///{folder / 'penstock.db'}" if sqlite else ledger_url
+    shown = _shown(folder, url, *([] if sqlite else ["--ledger", ledger_url]))
+    every_offset_is_served_and_told(shown)
+    what_goes_wrong_is_told_and_ends_well(shown)
+    a_rejected_partition_has_a_new_authoritative_run(shown)
+    what_is_left_can_be_asked_without_options(shown, penstock)
+    what_it_proposes_works(shown, penstock)
+    the_configuration_is_the_folders_own(shown)
+
+
+def _shown(folder: Path, url: str, *options: str) -> Shown:
+    running = start("--once", "--dir", folder, *options)
+    try:
+        out, err = running.communicate(timeout=PATIENCE)
+    finally:
+        running.kill()
+    assert running.returncode == 0, (out, err)
+    assert err == ""
+    return Shown(folder, url, out)
+
+
+def every_offset_is_served_and_told(shown: Shown) -> None:
+    loads = shown.rows("SELECT unit_id, serving_offset FROM report_load")
+    assert {offset for _, offset in loads} == {
+        seconds * count
+        for seconds, counts in ((86_400, (1, 3, 5, 7, 14, 30, 60)), (3_600, (24, 72, 312)))
+        for count in counts
+    }
+    assert len(set(loads)) == len(loads), "no offset of a dataset is served twice"
+    for offset in DAILY + HOURLY:
+        assert f"{offset} served for" in shown.out
+    first = min(unit_id for unit_id, _ in loads if "/daily/" in unit_id)
+    assert len([unit_id for unit_id, _ in loads if unit_id == first]) == len(DAILY), "one dataset through all of them"
+
+
+def what_goes_wrong_is_told_and_ends_well(shown: Shown) -> None:
+    for told in ("FAILED: INTERNAL_ERROR", "the link had expired", "Too Many Requests", "Retry in 39600 seconds"):
+        assert told in shown.out
+    assert "not seen" not in shown.out
+    assert shown.rows("SELECT DISTINCT status FROM report_dataset_metadata") == [("completed",)]
+    assert shown.rows("SELECT DISTINCT status FROM partition_state") == [("success",)]
+    assert shown.rows("SELECT count(*) FROM report_dataset_metadata WHERE claimed_by IS NOT NULL") == [(0,)]
+
+
+def a_rejected_partition_has_a_new_authoritative_run(shown: Shown) -> None:
+    ((rejected, customer, day),) = shown.rows(
+        "SELECT run_id, customer_id, logical_date FROM partition_attempt WHERE verdict = 'failed'"
+    )
+    ((current, status),) = shown.rows(
+        "SELECT s.current_run_id, s.status FROM partition_state s JOIN partition_attempt a ON a.verdict = 'failed'"
+        " AND a.customer_id = s.customer_id AND a.logical_date = s.logical_date"
+    )
+    assert (status, current > rejected) == ("success", True)
+    key = f"google_ads/{customer}/campaign_daily/{day}"
+    assert f"{key}: {rejected} was rejected, {current} is authoritative" in shown.out
+
+
+def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -> None:
+    for command in ("status", "reports datasets", "reports cadence", "schedules list", "doctor", "machines"):
+        assert shown.ask(penstock, *command.split())
+    counted = json.loads(shown.ask(penstock, "status", "--json"))
+    assert {m["name"] for m in counted["machines"]} == {"invoice", "report", "partition", "extraction", "schedule"}
+    assert counted["workers"] == []
+    assert json.loads(shown.ask(penstock, "doctor", "--json"))["findings"] == []
+
+
+def what_it_proposes_works(shown: Shown, penstock: Console) -> None:
+    proposed = [line.strip() for line in shown.out.partition("\nnext: ")[2].splitlines()[1:]]
+    assert {line.split()[1] for line in proposed} == {"status", "history", "reports", "partitions", "doctor"}
+    for line in proposed:
+        assert shown.ask(penstock, *line.split()[1:])
+
+
+def the_configuration_is_the_folders_own(shown: Shown) -> None:
+    written = tomllib.loads((shown.folder / "penstock.toml").read_text())
+    assert written["app"] == "penstock.examples.demonstration:app"
+    assert written["ledger"]["url"] in (shown.url, "sqlite:///penstock.db")
+    assert (shown.folder / "penstock.db").exists() == shown.url.startswith("sqlite:")
+
+
+def test_a_ledger_with_units_in_it_is_left_alone(ledger_url, penstock, tmp_path):
+    app = load_app("penstock.examples.invoices:app")
+    with Ledger.open(ledger_url, app.machines, create=True) as ledger:
+        born = invoices.Invoice(tenant="acme", number="1", amount_minor=1)
+        ledger.birth([born], actor=Actor.API, who="test")
+    answer = penstock("demo", "--once", "--dir", tmp_path / "demo", "--ledger", ledger_url, cwd=tmp_path)
+    assert (answer.code, answer.out) == (2, "")
+    assert "has units in it" in answer.err
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize("name", ["penstock.toml", "penstock.db"])
+def test_a_folder_of_somebody_else_is_left_alone(name, penstock, tmp_path):
+    (tmp_path / name).write_text("mine")
+    answer = penstock("demo", "--once", "--dir", tmp_path, cwd=tmp_path)
+    assert (answer.code, answer.out) == (2, "")
+    assert f"{name} is not the demonstration's; name another folder with --dir" in answer.err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+def test_interrupted_it_stops_in_good_order_and_the_next_one_keeps_what_it_left(penstock, tmp_path):
+    for number, earlier in ((signal.SIGINT, False), (signal.SIGTERM, True)):
+        running = start("--once", "--dir", tmp_path / "demo")
+        try:
+            assert running.stdout is not None
+            assert next(line for line in running.stdout if "invoices sent" in line)
+            running.send_signal(number)
+            out, err = running.communicate(timeout=PATIENCE)
+        finally:
+            running.kill()
+        assert running.returncode == 130, err
+        assert "interrupted on " in out
+        assert (tmp_path / "demo" / "earlier-1" / "penstock.db").exists() == earlier
+    for folder in (tmp_path / "demo", tmp_path / "demo" / "earlier-1"):
+        assert json.loads(penstock("doctor", "--json", cwd=folder).out)["findings"] == []
+        assert json.loads(penstock("status", "--json", cwd=folder).out)["workers"] == []
+
+
+def test_what_was_not_seen_is_named():
+    checks = [Check("a throttle", None), Check("an expired link", "acme"), Check("a failed report", None)]
+    with pytest.raises(NotShown, match=r"did not show: a throttle\n.*did not show: a failed report") as raised:
+        require(checks)
+    assert "expired" not in str(raised.value)
+    require(checks[1:2])
+
+
+@pytest.mark.nightly
+def test_without_once_it_goes_on_by_the_clock_of_the_machine(penstock, tmp_path):
+    folder = tmp_path / "demo"
+    running = start("--dir", folder)
+    try:
+        assert running.stdout is not None
+        assert next(line for line in running.stdout if "a worker goes on" in line)
+        day = tomllib.loads((folder / "penstock.toml").read_text())["schedules"]["sample-report-datasets"]["settings"]
+        since = day["since"]
+        key = f"google_ads/1111111111/campaign_daily/{since}"
+
+        def run() -> str:
+            found = json.loads(penstock("partitions", "status", key, "--json", cwd=folder).out)
+            return str(found["current_run_id"])
+
+        before = run()
+        again = penstock("partitions", "reprocess", "google_ads", "--from", since, "--reason", "x", "--yes", cwd=folder)
+        assert again.code == 0, again
+        until(lambda: run() != before, "the partition is fetched anew")
+        refused = penstock("demo", "--once", "--dir", folder, cwd=tmp_path)
+        assert (refused.code, "a worker is running on" in refused.err) == (2, True)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=PATIENCE)
+    finally:
+        running.kill()
+    assert running.returncode == 0
