@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, ReasonOption, settle, user
+from penstock.cli.options import (
+    AppOption,
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    LedgerOption,
+    ReasonOption,
+    YesOption,
+    agree,
+    settle,
+    user,
+)
 
 if TYPE_CHECKING:
     from penstock.cli.options import Setup
@@ -39,8 +50,6 @@ QueryOption = Annotated[list[str] | None, typer.Option("--query", help="Only thi
 AsOfOption = Annotated[
     str | None, typer.Option("--as-of", metavar="INSTANT", help="As it stood then, from the history.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change nothing.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -381,17 +390,10 @@ def backfill(
 def _bulk(verb: str, past: str, act: Callable[..., Done], *, dry_run: bool, yes: bool, json: bool) -> None:
     """Count, ask, act: what a bulk action does is said before it happens."""
     from penstock.cli import show
-    from penstock.errors import UsageError
 
     found = act(dry_run=True, progress=lambda _: None)
     if not dry_run and found.wanted:
-        if not yes:
-            if not _terminal():
-                msg = (
-                    f"{verb} concerns {found.wanted:,} of {found.total:,} partitions; say --yes, or --dry-run to count"
-                )
-                raise UsageError(msg)
-            typer.confirm(f"{verb} {found.wanted:,} of {found.total:,} partitions?", abort=True)
+        agree(f"{verb} {found.wanted:,} of {found.total:,} partitions", yes=yes)
         with show.amount(verb, quiet=json) as step:
             total = found.total
             found = act(dry_run=False, progress=lambda done: step(done, total))
@@ -414,12 +416,6 @@ def _unready(found: RangeStatus) -> Iterator[str]:
         yield f"  {one.customer_id}  {one.query_name}  {days}"
     if len(rest) > _MOST_SHOWN:
         yield f"  and {len(rest) - _MOST_SHOWN:,} more; --json lists all"
-
-
-def _terminal() -> bool:
-    import sys
-
-    return sys.stdin.isatty()
 
 
 def _plain(status: PartitionStatus) -> dict[str, Any]:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, ReasonOption, settle, user
+from penstock.cli.options import (
+    AppOption,
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    LedgerOption,
+    ReasonOption,
+    YesOption,
+    agree,
+    settle,
+    user,
+)
 
 if TYPE_CHECKING:
     from penstock.cli.options import Setup
@@ -26,8 +37,6 @@ AggregationOption = Annotated[str | None, typer.Option("--aggregation", help="da
 EntityOption = Annotated[str | None, typer.Option("--entity", help="target or product.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="DATE", help="The first date, YYYY-MM-DD.")]
 ToOption = Annotated[str | None, typer.Option("--to", metavar="DATE", help="The last date.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say how many, and change nothing.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 _MOST_SHOWN = 20
 
 
@@ -190,7 +199,7 @@ def refresh(
         if not done.meant and account is not None and account not in settings.accounts:
             operate.require_account(opened.database, account)
         if not dry_run and done.refreshed:
-            _agree(f"refresh {len(done.refreshed):,} of {done.meant:,} datasets", yes=yes or bool(wanted.unit_ids))
+            agree(f"refresh {len(done.refreshed):,} of {done.meant:,} datasets", yes=yes or bool(wanted.unit_ids))
             done = refresh_(dry_run=False)
     missing = sorted(set(wanted.unit_ids) - set(done.refreshed) - set(done.skipped))
     skipped = {**done.skipped, **dict.fromkeys(missing, "no such dataset")}
@@ -242,7 +251,7 @@ def backfill(
         make_ = partial(make, opened, settings, wanted, who=user(), reason=reason)
         done = make_(dry_run=True)
         if not dry_run:
-            _agree(f"make {done.asked:,} datasets of {len(chosen):,} accounts", yes=yes)
+            agree(f"make {done.asked:,} datasets of {len(chosen):,} accounts", yes=yes)
             done = make_(dry_run=False)
         now = opened.clock.now()
     if json:
@@ -331,19 +340,6 @@ def _program(config: Path | None, ledger: str | None, app: str | None) -> tuple[
         msg = "this program keeps no reports; --app, PENSTOCK_APP or the configuration name one that does"
         raise UsageError(msg)
     return setup, read_settings(setup.config)
-
-
-def _agree(what: str, *, yes: bool) -> None:
-    """Say what is about to be done, and ask. Raises UsageError where nobody can answer."""
-    import sys
-
-    from penstock.errors import UsageError
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(f"this would {what}; say --yes, or --dry-run to count alone")
-    typer.confirm(f"{what}?", abort=True)
 
 
 def _open(setup: Setup) -> Ledger:
