@@ -184,7 +184,9 @@ def run(command: list[str], environment: dict[str, str]) -> subprocess.Completed
     )
 
 
-@pytest.mark.parametrize("point", ["begun", "rebuilt", "done"])
+@pytest.mark.parametrize(
+    "point", ["rebuilt", *(pytest.param(point, marks=pytest.mark.nightly) for point in ("begun", "done"))]
+)
 def test_an_upgrade_killed_half_way_is_resumed_by_running_it_again(ledger_url, tmp_path, point):
     upgraded(ledger_url, JOB)
     with Ledger.open(ledger_url, [JOB]) as ledger:
