@@ -14,7 +14,7 @@ import pytest
 from penstock import redaction
 from penstock.errors import Rejected
 from penstock.ledger.columns import LONGEST_TEXT, plain, readable
-from penstock.redaction import MARK, PATTERNS, conceal, redact
+from penstock.redaction import MARK, PATTERNS, conceal, holds, redact
 
 SECRET = 's3cret "quoted" \\ päss/w+rd'
 FORMS = {
@@ -56,6 +56,20 @@ def test_a_secret_is_found_in_every_form(concealed, form):
     assert MARK in shown
     assert not any(part in shown for part in ("s3cret", "quoted", "ss/w", "w+rd"))
     assert len(shown) < len(FORMS[form])
+    assert holds(f"before {FORMS[form]} after")
+
+
+@pytest.mark.parametrize("secret", ["****", "ä+/=", "-a-b-c-", "....x", "é" * 9])
+def test_a_secret_without_words_is_found_in_long_texts_too(secret):
+    conceal(secret)
+    for text in (secret, json.dumps(secret), quote(secret), base64.b64encode(f"user:{secret}".encode()).decode()):
+        assert holds(f"before {text} after") == (MARK in redact(f"before {text} after"))
+    assert holds(f"before {secret} after")
+
+
+def test_what_holds_a_part_of_a_secret_does_not_hold_it(concealed):
+    assert not holds("s3cret, quoted, and nothing else")
+    assert not holds("nothing of it")
 
 
 def test_what_stands_beside_it_stays(concealed):

@@ -21,6 +21,8 @@ _INSTEAD = {" ": [r"\+"]}  # in a form
 _values: set[str] = set()
 PATTERNS: list[re.Pattern[str]] = []
 """Empty, or the one pattern of all that is concealed; never replaced, so that it may be imported by name."""
+_parts: list[str] = []
+"""Of every form of a secret the longest part that is always written the same way."""
 
 
 def conceal(value: str) -> None:
@@ -43,6 +45,11 @@ def redact(text: str) -> str:
     return PATTERNS[0].sub(MARK, text) if PATTERNS else text
 
 
+def holds(text: str) -> bool:
+    """Whether a secret stands in the text. For long texts: only where a part is found is the pattern asked."""
+    return any(part in text for part in _parts) and any(pattern.search(text) for pattern in PATTERNS)
+
+
 def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """For `sys.excepthook`: a bug ends the program with its traceback, in which a secret may stand as anywhere."""
     import sys
@@ -53,21 +60,32 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
 
 def _compile() -> None:
     longest_first = sorted(_values, key=lambda known: (-len(known), known))
-    pattern = "|".join(form for known in longest_first for form in _forms(known))
-    PATTERNS[:] = [re.compile(pattern)] if pattern else []
+    forms = [form for known in longest_first for form in _forms(known)]
+    # The parts first: whoever looks meanwhile must not miss what the new pattern finds.
+    _parts[:] = {part for _, part in forms}
+    PATTERNS[:] = [re.compile("|".join(form for form, _ in forms))] if forms else []
 
 
-def _forms(value: str) -> list[str]:
-    """What the value looks like, as patterns: its characters in whatever way each is written, and in base64."""
-    written = ["".join(map(_character, value))]
+def _forms(value: str) -> list[tuple[str, str]]:
+    """What the value looks like, as patterns: its characters in whatever way each is written, and in base64.
+
+    With each goes its longest part that has only one way; it may be empty, and is then found in every text.
+    """
+    written = [("".join(map(_character, value)), _longest_part(value))]
     raw = value.encode(errors="surrogatepass")
     # In base64 a text looks in one of three ways, depending on what stands before it; its ends mix with its neighbours.
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + raw).decode()
         core = encoded[(0, 2, 3)[shift] : len(encoded) - (0, 3, 2)[(len(raw) + shift) % 3]]
         if len(core) >= 2 * SHORTEST:
-            written.append("".join({"+": "[+-]", "/": "[/_]"}.get(c, re.escape(c)) for c in core))
+            pattern = "".join({"+": "[+-]", "/": "[/_]"}.get(c, re.escape(c)) for c in core)
+            written.append((pattern, _longest_part(core)))
     return written
+
+
+def _longest_part(text: str) -> str:
+    """The longest run of characters that `_character` leaves as they are."""
+    return max(re.findall("[0-9A-Za-z]+", text), key=len, default="")
 
 
 def _character(character: str) -> str:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock.errors import BrokenFlow
 from penstock.ledger.columns import plain
 from penstock.ledger.commit import Refused, Won
+from penstock.ledger.statements import ALIKE_FROM
 from penstock.machine import Actor
 from penstock.outcome import MAX_ROWS, Event, Outcome, Write
 from penstock.unit import Ref
@@ -284,6 +285,55 @@ def test_at_most_four_megabytes_ride_on_an_outcome(world, value):
     assert write(world, Write(reading, big[:3])) == Won()
     with pytest.raises(BrokenFlow, match="4 MB"):
         write(world, Write(reading, big), name="2")
+
+
+ALIKE: dict[str, Any] = {
+    "note": HARD_TEXT,
+    "price": Decimal("12345678901234567890.10"),
+    "weight": 0.1,
+    "count": 2**62 + 1,
+    "flag": True,
+    "day": date(2024, 2, 29),
+    "at": MOMENT,
+    "token": TOKEN,
+    "facts": {"täg": [1, None, "%s :name"]},
+}
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["mappings", "lists"])
+@pytest.mark.parametrize("values", [ALIKE, dict.fromkeys(ALIKE)], ids=["full", "empty"])
+def test_what_many_rows_have_alike_is_kept_as_in_any_one_of_them(world, values, listed):
+    """It travels once; the row written alone beside them has gone the other way."""
+    many = [{"sensor": "s", "position": i} | values for i in range(ALIKE_FROM)]
+    columns = list(many[0]) if listed else None
+    given = [list(row.values()) for row in many] if listed else many
+    assert write(world, Write(reading, given, columns=columns)) == Won()
+    assert write(world, Write(reading, [{"sensor": "alone", "position": 0} | values]), name="2") == Won()
+    names = ", ".join(f"CAST({name} AS text)" for name in ALIKE)
+    assert len(world.rows(f"SELECT DISTINCT {names} FROM reading")) == 1
+    assert world.one("SELECT count(*) FROM reading") == ALIKE_FROM + 1
+
+
+def test_one_that_differs_among_many_is_kept_as_it_is(world):
+    same = [{"sensor": "s", "position": i, "count": 1, "flag": True, "note": "a"} for i in range(ALIKE_FROM)]
+    odd = same[7] | {"count": 0, "flag": False, "note": None}
+    write(world, Write(reading, [*same[:7], odd, *same[8:]]))
+    found = world.rows("SELECT position, count, flag, note FROM reading WHERE note IS NULL OR count = 0 OR NOT flag")
+    assert found == [(7, 0, False, None)]
+    write(world, Write(reading, same), name="2")
+    assert world.rows("SELECT DISTINCT count, flag, note FROM reading") == [(1, True, "a")]
+
+
+def test_nul_in_many_texts_alike_is_kept_or_refused_never_cut(world):
+    given_rows = [{"sensor": "s", "position": i, "note": "before\x00after"} for i in range(ALIKE_FROM)]
+    result = write(world, Write(reading, given_rows))
+    assert set(notes(world)) == (set() if isinstance(result, Refused) else {"before\x00after"})
+
+
+def test_a_refused_value_among_many_is_named(world):
+    wrong = [["s", i, Decimal("NaN") if i == 77 else Decimal(i)] for i in range(ALIKE_FROM)]
+    with pytest.raises(BrokenFlow, match=r"reading\.price cannot be kept: NaN"):
+        write(world, Write(reading, wrong, columns=("sensor", "position", "price")))
 
 
 def test_keys_of_every_type_with_hard_characters(world):

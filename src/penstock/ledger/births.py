@@ -84,21 +84,15 @@ def birth_products(
     }
     births = [_statement(ledger, product, made) for product in products if len(product)]
     rows = plain_writes("births", writes)
-    beside = [
-        (
-            statements.upsert_rows(ledger.database, table, names, mode),
-            statements.batch_text(values),
-        )
-        for table, names, mode, values in statements_of(rows)
-    ]
+    beside = [statements.upsert(ledger.database, *statement) for statement in statements_of(rows)]
     sides = [side for product in products for side in (product.these, product.those)]
     gates = {str(row["gate_id"]) for side in sides if "gate_id" in side.columns for row in side.rows}
 
     def work(cursor: Cursor) -> int:
         ledger.gates.ensure(cursor, sorted(gates))
         born = sum(cursor.run(sql, **given, **ledger.database.bind_now()) for sql, given in births)
-        for sql, text in beside:
-            cursor.run(sql, batch=text)
+        for sql, given in beside:
+            cursor.run(sql, **given)
         return born
 
     return ledger.database.write(work)

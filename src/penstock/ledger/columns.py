@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql
 
 from penstock.clock import instant_text
 from penstock.errors import MachineError
-from penstock.redaction import PATTERNS, redact
+from penstock.redaction import PATTERNS, holds, redact
 from penstock.unit import ColumnSpec, GuardedUnit, field_types
 
 G = TypeVar("G", bound=GuardedUnit)
@@ -146,12 +146,23 @@ def plain_unseen(value: Any) -> Any:
     return None if value is None else plain(value)
 
 
+def plain_column(values: Sequence[Any], *, unseen: bool) -> Sequence[Any]:
+    """Many values of one column made plain; `unseen`: no text among them holds a secret. Raises as `plain` does."""
+    kinds = {*map(type, values)} - {type(None)}
+    if unseen and kinds == {str}:
+        "".join(filter(None, values)).encode()  # raises, as in `_text`
+        return values
+    if kinds == {Decimal} and all(map(Decimal.is_finite, filter(None, values))):
+        return [None if value is None else str(value) for value in values]
+    make = plain_unseen if unseen else plain
+    return [*map(make, values)] if kinds else values
+
+
 def holds_secret(rows: Iterable[Iterable[Any]]) -> bool:
     """Whether any text of the rows may hold a secret: one search through all of them, instead of one in each."""
     if not PATTERNS:
         return False
-    texts = [value for row in rows for value in row if type(value) is str]
-    return PATTERNS[0].search("\n".join(texts)) is not None
+    return holds("\n".join([value for row in rows for value in row if type(value) is str]))
 
 
 def _text(value: str) -> str:

@@ -238,9 +238,9 @@ class Committer:
         return born
 
     def _write(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
-        for table, names, mode, rows in statements_of(w for e in winners for w in e.writes):
-            sql = statements.upsert_rows(self._database, table, names, mode)
-            cursor.run(sql, batch=statements.batch_text(rows))
+        for statement in statements_of(w for e in winners for w in e.writes):
+            sql, given = statements.upsert(self._database, *statement)
+            cursor.run(sql, **given)
         for amend in [a for e in winners for a in e.amends]:
             sql, given = statements.amend_rows(self._database, amend.rows, amend.values)
             cursor.run(sql, **given)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import correlation
 from penstock.errors import BrokenFlow, MachineError, UnknownMachine
-from penstock.ledger.columns import holds_secret, plain, plain_unseen, python_type, readable
+from penstock.ledger.columns import holds_secret, plain, plain_column, plain_unseen, python_type, readable
 from penstock.machine import Actor, Machine
 from penstock.outcome import MAX_BYTES, MAX_ROWS, Amend, Birth, Event, Move, Outcome, Rows, Write
 from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, key_part, unit_id_of
@@ -360,19 +360,21 @@ def plain_rows(ref: str, table: Table, rows: Iterable[Mapping[str, Any]]) -> lis
     return made
 
 
-def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """The same of rows that are lists in the order of `columns`."""
-    make = plain if holds_secret(rows) else plain_unseen
+def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The same of rows that are lists in the order of `columns`; column by column, which have mostly one type."""
     width = len(columns)
-    if any(len(row) != width for row in rows):
+    if {*map(len, rows)} - {width}:
         raise BrokenFlow(f"{ref}: a row of {table.name} has not {width} values, one for each of its columns")
-    try:
-        return [[*map(make, row)] for row in rows]
-    except (TypeError, ValueError, RecursionError):
-        for row in rows:
-            for name, value in zip(columns, row, strict=True):
+    unseen = not holds_secret(rows)
+    made = []
+    for name, values in zip(columns, zip(*rows, strict=True), strict=False):
+        try:
+            made.append(plain_column(values, unseen=unseen))
+        except (TypeError, ValueError, RecursionError):
+            for value in values:
                 _plain(ref, f"{table.name}.{name}", value)  # says which
-        raise
+            raise
+    return [*zip(*made, strict=True)]
 
 
 def size_of(row: Mapping[str, Any]) -> int:
@@ -380,11 +382,22 @@ def size_of(row: Mapping[str, Any]) -> int:
     return sum([len(v) for v in row.values() if type(v) is str])
 
 
+def weight_of(rows: Sequence[Sequence[Any]]) -> int:
+    """The same of many rows that are lists."""
+    weight = 0
+    for column in zip(*rows, strict=True):
+        try:
+            weight += sum(map(len, column))  # all texts, as most columns are
+        except TypeError:
+            weight += sum([len(v) for v in column if type(v) is str])
+    return weight
+
+
 def _weight(write: Write) -> int:
     rows: Any = write.rows
     if write.columns is None:
         return sum([size_of(row) for row in rows])
-    return sum([len(value) for row in rows for value in row if type(value) is str])
+    return weight_of(rows)
 
 
 def _check_size(ref: str, writes: Sequence[Write]) -> None:

@@ -43,9 +43,11 @@ _AWAY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_
 
 
 def safe_version(version: str) -> bool:
-    """Whether a SQLite version is free of the WAL-reset bug (fixed in 3.51.3, backported to 3.44.6 and 3.50.7)."""
-    found = tuple(int(part) for part in version.split("."))
-    return found >= (3, 51, 3) or (3, 50, 7) <= found < (3, 51) or (3, 44, 6) <= found < (3, 45)
+    """Whether a SQLite version is free of the WAL-reset bug and has `jsonb_each`: from 3.51.3 on.
+
+    The bug was mended in 3.50.7 and 3.44.6 too, which lack the function.
+    """
+    return tuple(int(part) for part in version.split(".")) >= (3, 51, 3)
 
 
 def network_filesystem(path: Path, mounts: str) -> str | None:
@@ -156,6 +158,8 @@ class SqliteDatabase:
         except IndexError:
             reader = self._connect(create=False)
             reader.execute("PRAGMA query_only = ON")
+            # There are several, and what they read is mostly read once; the system keeps the file in memory anyway.
+            reader.execute("PRAGMA cache_size = -4096")
         try:
             return self._transaction(reader, "BEGIN", work)
         finally:

@@ -122,20 +122,14 @@ class StageWriter:
         self.sealed = True
 
     def _commit(self, rows: list[dict[str, Any]], *, last: bool) -> None:
-        groups = list(statements_of([Write(self._staged.table, rows, self._staged.on_conflict)]))
-        prepared = [
-            (
-                statements.upsert_rows(self._database, table, names, mode),
-                statements.batch_text(values),
-            )
-            for table, names, mode, values in groups
-        ]
+        groups = statements_of([Write(self._staged.table, rows, self._staged.on_conflict)])
+        prepared = [statements.upsert(self._database, *statement) for statement in groups]
 
         def work(cursor: Cursor) -> None:
             self._fence(cursor)
             if self._note(cursor, len(rows), last=last):
-                for sql, text in prepared:
-                    cursor.run(sql, batch=text)
+                for sql, given in prepared:
+                    cursor.run(sql, **given)
 
         self._database.write(work)
         self._written += 1

@@ -33,7 +33,8 @@ def batch(database: Database, columns: Mapping[str, SqlType], *, parameter: str 
         )
         return f"(SELECT {picks} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS e) AS j"
     picks = ", ".join(f"value ->> {i} AS n_{name}" for i, name in enumerate(columns))
-    return f"(SELECT {picks} FROM json_each(:{parameter})) AS j"
+    # As JSONB a row is parsed once; as text, once for every column.
+    return f"(SELECT {picks} FROM jsonb_each(:{parameter})) AS j"
 
 
 def batch_text(rows: Iterable[Sequence[Any]]) -> str:
@@ -116,10 +117,59 @@ Mode = tuple[str, str | None, tuple[str, ...]]
 """What becomes of a row whose key is there: `on_conflict`, `newer` and `first` of `Write`."""
 
 
-def upsert_rows(database: Database, table: sa.Table, names: Sequence[str], mode: Mode) -> str:
-    """Rows of a data table, by its primary key."""
+def upsert(
+    database: Database, table: sa.Table, names: Sequence[str], mode: Mode, rows: Sequence[Sequence[Any]]
+) -> tuple[str, dict[str, Any]]:
+    """Rows of a data table, by its primary key; the statement and its parameters, of plain values.
+
+    What many rows have alike travels once: to take it apart anew for each of them is much of what a wide row costs.
+    """
+    alike = _alike(rows) if len(rows) >= ALIKE_FROM else {}
+    given: dict[str, Any] = {"batch": ""}
+    picks, kinds = [], {}
+    for i, name in enumerate(names):
+        if i not in alike:
+            kinds[name] = table.c[name].type
+            picks.append(f"n_{name}")
+            continue
+        parameter = f"alike_{chr(97 + i // 26)}{chr(97 + i % 26)}"
+        if database.dialect == "postgresql":
+            picks.append(f"CAST(:{parameter} AS {table.c[name].type.compile(POSTGRES)})")
+            given[parameter] = _as_text(alike[i])
+        else:
+            picks.append(f":{parameter}")
+            given[parameter] = alike[i]
+    if alike:
+        rows = [*zip(*[column for i, column in enumerate(zip(*rows, strict=True)) if i not in alike], strict=True)]
+    given["batch"] = batch_text(rows)
+    into = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(picks)} FROM {batch(database, kinds)}"
+    return f"{into} WHERE true{_on_conflict(table, names, mode)}", given
+
+
+ALIKE_FROM = 200
+"""So many rows are looked through for columns that are alike; of fewer, chance would make ever other statements."""
+
+
+def _alike(rows: Sequence[Sequence[Any]]) -> dict[int, Any]:
+    """The places at which all rows have the same value, but not all places of a row."""
+    found: dict[int, Any] = {}
+    for i, column in enumerate(zip(*rows, strict=True)):
+        value = column[0]
+        # Equal is not always the same: True and 1, 0.0 and -0.0.
+        if column[-1] != value or column.count(value) < len(column) or {*map(type, column)} - {type(value)}:
+            continue
+        if type(value) is not float and not (type(value) is str and "\0" in value):
+            found[i] = value
+    return found if len(found) < len(rows[0]) else {}
+
+
+def _as_text(value: Any) -> str | None:
+    """As `->>` would give it."""
+    return value if value is None or type(value) is str else str(value).lower()
+
+
+def _on_conflict(table: sa.Table, names: Sequence[str], mode: Mode) -> str:
     on_conflict, newer, first = mode
-    source = batch(database, {n: table.c[n].type for n in names})
     key = [c.name for c in table.primary_key]
     tail = ""
     if on_conflict == "ignore":
@@ -130,8 +180,7 @@ def upsert_rows(database: Database, table: sa.Table, names: Sequence[str], mode:
         if sets and newer is not None:
             there = f"{table.name}.{newer}"
             tail += f" WHERE {there} IS NULL OR excluded.{newer} >= {there}"
-    picks = ", ".join(f"n_{n}" for n in names)
-    return f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {picks} FROM {source} WHERE true{tail}"
+    return tail
 
 
 def amend_rows(database: Database, rows: Rows, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
