@@ -64,7 +64,9 @@ def _serve() -> None:
     import penstock.cli.run
     import penstock.ledger.doctor
     import penstock.ledger.postgres
-    import penstock.ledger.sqlite  # noqa: F401 - loaded once, before the forks
+    import penstock.ledger.sqlite
+    import penstock.lifecycles.harvest.program
+    import penstock.lifecycles.harvest.progress  # noqa: F401 - loaded once, before the forks
     import tests.support.ad_source  # noqa: F401
 
     for line in sys.stdin:

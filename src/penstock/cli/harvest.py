@@ -24,6 +24,7 @@ from penstock.cli.options import (
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from penstock.cli.options import Setup
     from penstock.ledger.ledger import Ledger
     from penstock.lifecycles.harvest.operate import Done
     from penstock.lifecycles.harvest.progress import Shown
@@ -35,6 +36,22 @@ harvest.add_typer(watermark, name="watermark")
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
 FeedOption = Annotated[str | None, typer.Option("--feed", help="Only of this feed.")]
 _WATCH_SECONDS = 1.0
+#: The kernel's own columns, which `history` and `why` speak of.
+_KERNEL = frozenset(
+    [
+        "unit_id",
+        "version",
+        "changed_by",
+        "change_reason",
+        "changed_at",
+        "due_at",
+        "wakes",
+        "claimed_by",
+        "attempts",
+        "crashes",
+        "gate_id",
+    ]
+)
 
 
 @harvest.command("start")
@@ -115,11 +132,12 @@ def show_(
     if json:
         show.print_json(_exact(found))
         return
-    for name, value in _exact(found).items():
-        if value is not None and name not in {"rate", "eta", "share"}:
-            shown = show.when(value, now) if name.endswith(("_at", "_to", "_from")) and name != "due_at" else value
-            typer.echo(f"{name:24}  {shown:,}" if type(shown) is int else f"{name:24}  {shown}")
+    for name, value in show.fields(found.run).items():
+        if value is not None and name not in _KERNEL:
+            typer.echo(f"{name:24}  {_readable(value, now)}")
     typer.echo(f"{'progress':24}  {_pace(found, now)}")
+    if found.run.status == "failed":
+        typer.echo(f"'penstock harvest partitions {run} --failed' says what went wrong, 'retry' fetches it again")
 
 
 @harvest.command("partitions")
@@ -301,6 +319,47 @@ def set_(
     )
 
 
+@watermark.command("publish")
+def publish_(
+    feed: Annotated[str, typer.Argument(metavar="FEED", help="The feed.")],
+    *,
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    app: AppOption = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Also what somebody else wrote there.")] = False,
+    reason: ReasonOption = "published by hand",
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Publish a feed's watermark now, without waiting for the outbox or the feed's next run."""
+    from penstock.cli import show
+    from penstock.errors import UsageError
+    from penstock.lifecycles.harvest import operate, watermark
+    from penstock.lifecycles.harvest.program import make_blobs
+
+    setup = _program(config, ledger, app)
+    with _open(config, ledger) as opened:
+        operate.require_feed(opened, feed)
+        blob = make_blobs(setup.config).get(feed)
+        if blob is None:
+            raise UsageError(f"{feed} is published nowhere; feeds.{feed}.watermark says where")
+        row = watermark.read_row(opened, feed)
+        if row is not None and row.publication == watermark.CONFLICT and not replace:
+            msg = f"{blob.address} was written by somebody else; look at it, and say --replace to have ours there"
+            raise UsageError(msg)
+        if row is not None and replace:
+            agree(f"replace what lies at {blob.address}", yes=yes)
+            row = watermark.adopt(opened, feed, blob, who=user(), reason=reason)
+        else:
+            row = watermark.publish(opened, feed, blob)
+    if row is None:
+        raise UsageError(f"{feed} has no watermark yet; the first run that completes sets one")
+    if json:
+        show.print_json(row)
+    else:
+        typer.echo(f"the watermark of {feed} is {row.publication} at {blob.address}")
+
+
 @harvest.command("feeds")
 def feeds(
     config: ConfigOption = None, ledger: LedgerOption = None, app: AppOption = None, json: JsonOption = False
@@ -310,14 +369,9 @@ def feeds(
     With --config of a file that is not in force yet, this says it before it happens.
     """
     from penstock.cli import show
-    from penstock.errors import UsageError
-    from penstock.lifecycles.harvest.machine import harvest_run
     from penstock.lifecycles.harvest.progress import standings
 
-    setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
-    if harvest_run not in setup.app.machines:
-        msg = "this program keeps no harvests; --app, PENSTOCK_APP or the configuration name one that does"
-        raise UsageError(msg)
+    setup = _program(config, ledger, app)
     paused = {name: own["paused"] for name, own in setup.config.section("feeds").items()}
     with _open(config, ledger) as opened:
         found = standings(opened, paused)
@@ -326,6 +380,18 @@ def feeds(
         return
     rows = [(s.feed, s.state, f"{s.runs:,}", (s.open_run or "-")[:8], s.says) for s in found]
     show.table(["feed", "state", ">runs", "under way", "what becomes of it"], rows)
+
+
+def _program(config: Path | None, ledger: str | None, app: str | None) -> Setup:
+    """The configuration with the program's settings, of a program that keeps harvests. Raises UsageError."""
+    from penstock.errors import UsageError
+    from penstock.lifecycles.harvest.machine import harvest_run
+
+    setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
+    if harvest_run not in setup.app.machines:
+        msg = "this program keeps no harvests; --app, PENSTOCK_APP or the configuration name one that does"
+        raise UsageError(msg)
+    return setup
 
 
 def _open(config: Path | None, ledger: str | None) -> Ledger:
@@ -355,6 +421,16 @@ def _exact(one: Shown) -> dict[str, Any]:
     from penstock.cli import show
 
     return {**show.fields(one.run), **show.fields(one.progress), "share": one.progress.share}
+
+
+def _readable(value: Any, now: datetime) -> str:
+    from datetime import datetime
+
+    from penstock.cli import show
+
+    if isinstance(value, datetime):
+        return show.when(value, now)
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def _status(one: Shown) -> str:

@@ -16,6 +16,7 @@ from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Limits
 from penstock.lifecycles.harvest.machine import C, Chunk, Phase, R, RunType
 from penstock.machine import Actor
+from penstock.outcome import MAX_ROWS
 from penstock.unit import Ref
 from tests.support.consolidation import FEEDS, Site, a_run, processes, run_id, wait_for
 from tests.support.harvest import FEED, START
@@ -318,6 +319,16 @@ def test_rows_that_do_not_fit_one_outcome_take_several(site):
     assert (run.status, run.expected_chunks, run.records_consolidated) == (R.COMPLETED, 1, 20)
     assert [(c.status, c.records) for c in site.chunks()] == [(C.DONE, 20)]
     assert len(site.prices()) == 20
+
+
+def test_more_rows_in_a_range_than_an_outcome_carries_take_several(site):
+    """Ranges are larger where a run has more rows than chunks, and where rows share a position."""
+    count = 2 * MAX_ROWS + 100
+    site.raw(stones(count))
+    site.birth(a_run())
+    run = site.consolidate(limits=Limits(rows=3 * MAX_ROWS))
+    assert (run.status, run.expected_chunks, run.records_consolidated) == (R.COMPLETED, 1, count)
+    assert site.rows("SELECT count(*) FROM diamonds") == [(count,)]
 
 
 def test_a_chunk_is_tried_three_times_and_says_why_it_failed():

@@ -5,6 +5,7 @@ By day a few of the points on SQLite; by night all of them on both databases.
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.lifecycles.harvest.machine import P
+from penstock.lifecycles.harvest import operate
+from penstock.lifecycles.harvest.machine import P, R
 from penstock.simulators.nivoda_process import control, in_process
 from tests.support.fleet import PATIENCE, until
 from tests.support.harvest_site import GONE, Come, Site
@@ -85,7 +87,7 @@ def test_two_workers_on_one_run_do_everything_once(ledger_url, about, clean, tmp
         site.prepare()
         members = [site.start(), site.start()]
         for member in members:
-            until(lambda member=member: member.said("worker.started"), "both have started")
+            until(functools.partial(member.said, "worker.started"), "both have started")
         site.ask()
         site.finish(members[0])
         site.stop()
@@ -113,3 +115,22 @@ def test_a_worker_that_sleeps_past_its_lease_in_a_page_changes_nothing(ledger_ur
         assert site.come().unlike(whole) == []
         assert whole.parts["run"]["records_consolidated"] == str(STONES)
         assert whole.parts["findings"] == []
+
+
+def test_a_run_is_cancelled_while_thirty_partitions_are_being_fetched(ledger_url, tmp_path):
+    """However fast pages come, the person who cancels has the last word, at once."""
+    with in_process(20_000, "--tells-updated") as about, Site(ledger_url, tmp_path, about) as site:
+        site.path.write_text(site.path.read_text().replace("full_workers = 5", "full_workers = 30"))
+        site.prepare()
+        site.ask()
+        worker = site.start()
+        until(lambda: sum(p.pages for p in site.partitions()) > 60, "pages have come")
+        operate.cancel(site.ledger, str(site.run().run_id), who="ada", reason="enough")
+        pages = sum(p.pages for p in site.partitions())
+        assert pages < 600
+        assert {p.status for p in site.partitions()} <= {P.FAILED, P.COMPLETED}
+        assert site.run().status is R.FAILED
+        operate.retry(site.ledger, str(site.run().run_id), who="ada", reason="after all")
+        site.finish(worker)
+        assert site.run().records_consolidated == 20_000
+        site.stop()

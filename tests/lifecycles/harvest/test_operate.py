@@ -246,7 +246,8 @@ def test_progress_tells_how_fast_and_until_when(ledger_url):
         await bench.settled()
         (shown,) = progress.list_runs(bench.ledger, FEED)
         assert (shown.progress.fetched, shown.progress.share, shown.progress.eta) == (500, 1.0, None)
-        assert progress.list_runs(bench.ledger, "other") == []
+        with pytest.raises(UsageError, match="no feed 'other'; it has stones"):
+            progress.list_runs(bench.ledger, "other")
 
     on_bench(ledger_url, source, test)
 

@@ -19,6 +19,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.machine import MACHINES
 from penstock.lifecycles.harvest.tables import DATA_TABLES
 from penstock.lifecycles.harvest.watermark import (
+    ADOPTED,
     ADVANCED,
     ALERT,
     adopt,
@@ -119,8 +120,11 @@ def test_somebody_elses_blob_is_left_alone_until_a_person_has_looked(site, blob)
     with pytest.raises(ForeignBlob, match="settled"):
         publish(site.ledger, FEED, blob)
     assert there(blob).content == foreign
-    adopted = adopt(site.ledger, FEED, blob)
+    adopted = adopt(site.ledger, FEED, blob, who="ada", reason="theirs was a test")
     assert adopted is not None
+    ((_, told),) = site.events(ADOPTED)
+    assert "ada" in str(told)
+    assert "theirs was a test" in str(told)
     assert adopted.publication == "published"
     assert Watermark.decode(there(blob).content).last_run_id == str(run_id(1))
 

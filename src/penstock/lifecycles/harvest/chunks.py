@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from penstock.clock import Rng, instant_text
 from penstock.errors import LedgerUnavailable, Rejected, StepError, Transient
 from penstock.ledger.columns import document, readable
 from penstock.ledger.database import Cursor, Database
+from penstock.ledger.entries import weight_of
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.feed import Feed, Unmappable
 from penstock.lifecycles.harvest.machine import CONSOLIDATIONS, C, Chunk, R, harvest_chunk
@@ -48,7 +50,8 @@ class Seen:
 class Made:
     """What a range of raw rows came to, and where it ends: some rows may not have fitted."""
 
-    rows: list[list[Any]]
+    columns: list[str]
+    rows: list[Sequence[Any]]
     rejected: list[dict[str, Any]]
     last: int
 
@@ -146,66 +149,64 @@ def rules_of(ledger: Ledger, run_id: UUID) -> list[Rule]:
 
 
 def read_range(ledger: Ledger, feed: Feed, chunk: Chunk) -> list[Sequence[Any]]:
-    """The rows of a chunk that are not consolidated, in order, and at most one more than an outcome carries."""
+    """The rows of a chunk that are not consolidated, in order."""
     database = ledger.database
-    payload = "payload::text" if database.dialect == "postgresql" else "payload"
+    # As text they go to and fro as they are. Where the source does not say how old a record is, it is as old as its
+    # fetching.
+    payload, updated = "payload", "coalesce(source_updated_at, fetched_at)"
+    if database.dialect == "postgresql":
+        payload, updated = "payload::text", f"{updated}::text"
     sql = (
-        f"SELECT {feed.identity}, position, {payload}, payload_hash, source_updated_at, fetched_at FROM {feed.raw.name}"
+        f"SELECT {feed.identity}, position, {payload}, payload_hash, {updated} FROM {feed.raw.name}"
         f" WHERE {of_run(database)} AND position >= :first AND position < :last AND NOT consolidated"
         f" ORDER BY position LIMIT {MAX_ROWS + 1}"
     )
     given = {"run_id": str(chunk.run_id), "first": chunk.first, "last": chunk.last}
-    # Gathered: on SQLite they come as one JSON text, which is much quicker than row by row.
-    return ledger.read(lambda cursor: cursor.gather(sql, **given))
+    # Gathered: on SQLite they come as one JSON text, which is much quicker than row by row, but in no promised order.
+    found = ledger.read(lambda cursor: cursor.gather(sql, **given))
+    return sorted(found, key=itemgetter(1))
 
 
-def consolidate(feed: Feed, chunk: Chunk, found: list[Sequence[Any]], price: Pricer, now: datetime) -> Made:
+def consolidate(feed: Feed, chunk: Chunk, found: Sequence[Sequence[Any]], price: Pricer, now: datetime) -> Made:
     """Map and price the rows. It computes for long: run it where blocking work runs."""
-    last, size = chunk.last if len(found) <= MAX_ROWS else int(found[-1][1]), 0
-    make = _maker(feed, chunk, price, now)
-    made: list[list[Any]] = []
+    last = chunk.last if len(found) <= MAX_ROWS else int(found[MAX_ROWS][1])
+    made = _made(feed, chunk, [row for row in found if row[1] < last], price, now)
+    while weight_of(made.rows) + _LONGEST_REASON * len(made.rejected) > _MOST_BYTES and len(found) > 1:
+        found = found[: len(found) // 2]
+        # The last of them may share its place with the next.
+        last = min(last, int(found[-1][1]) + 1)
+        made = _made(feed, chunk, found, price, now)
+    made.last = last
+    return made
+
+
+def _made(feed: Feed, chunk: Chunk, found: Sequence[Sequence[Any]], price: Pricer, now: datetime) -> Made:
+    run = str(chunk.run_id)
+    alike = {"feed": chunk.feed, "first_seen_run_id": run, "last_seen_run_id": run, "updated_at": instant_text(now)}
+    columns = [c.name for c in feed.canonical.columns if c.name not in alike]
+    identity, to_canonical, same = feed.identity, feed.map, tuple(alike.values())
+    priced = _PRICED in columns
+    rows: list[Sequence[Any]] = []
     rejected: list[dict[str, Any]] = []
     aside = {"run_id": chunk.run_id, "feed": chunk.feed, "at": now, "resolved_at": None}
-    for key, position, payload, *facts in found:
-        if position >= last:
-            break
+    for key, _, payload, payload_hash, updated in found:
         try:
-            values = make(key, payload, *facts)
+            row = to_canonical(payload)
+            if priced:
+                price(row)
+            if "\\u" in payload:
+                _refuse_unstorable(row)
         except Unmappable as error:
             rejected.append({**aside, "identity": key, "reason": _reason(str(error))})
-            size += _LONGEST_REASON
+            continue
         except Exception as error:  # noqa: BLE001 - whatever a mapping makes of one record, the others go on
             rejected.append({**aside, "identity": key, "reason": _reason(f"{type(error).__name__}: {error}")})
-            size += _LONGEST_REASON
-        else:
-            made.append(values)
-            size += sum([len(value) for value in values if type(value) is str])
-        if size > _MOST_BYTES:
-            last = min(last, position + 1)
-    return Made(made, rejected, last)
-
-
-def _maker(feed: Feed, chunk: Chunk, price: Pricer, now: datetime) -> Callable[..., list[Any]]:
-    """The function from a raw row to the values of a canonical one, in the order of the table's columns."""
-    columns = [c.name for c in feed.canonical.columns]
-    run, moment, priced = str(chunk.run_id), instant_text(now), _PRICED in columns
-
-    def make(key: str, payload: str, payload_hash: str, updated: Any, fetched: Any) -> list[Any]:
-        row = feed.map(payload)
-        if priced:
-            price(row)
-        if "\\u" in payload:
-            _refuse_unstorable(row)
-        row["feed"] = chunk.feed
-        row[feed.identity] = key
-        # Where the source does not say how old a record is, it is as old as its fetching.
-        row["source_updated_at"] = updated or fetched
+            continue
+        row[identity] = key
+        row["source_updated_at"] = updated
         row["payload_hash"] = payload_hash
-        row["first_seen_run_id"] = row["last_seen_run_id"] = run
-        row["updated_at"] = moment
-        return [*map(row.get, columns)]
-
-    return make
+        rows.append((*map(row.get, columns), *same))
+    return Made([*columns, *alike], rows, rejected, chunk.last)
 
 
 def _reason(text: str) -> str:
@@ -227,16 +228,8 @@ def _outcome(feed: Feed, unit: Chunk, made: Made, now: datetime) -> Outcome[Chun
         after = replace(after, status=C.DONE, due_at=None, error=None)
     else:
         after = replace(after, first=made.last, due_at=now)
-    columns = [c.name for c in feed.canonical.columns]
-    writes = [
-        Write(
-            feed.canonical,
-            made.rows,
-            newer="source_updated_at",
-            first=("first_seen_run_id",),
-            columns=columns,
-        )
-    ]
+    first = ("first_seen_run_id",)
+    writes = [Write(feed.canonical, made.rows, newer="source_updated_at", first=first, columns=made.columns)]
     if made.rejected:
         writes.append(Write(harvest_rejected, made.rejected))
     marked = Rows(feed.raw, {"run_id": unit.run_id}, span=("position", unit.first, made.last))

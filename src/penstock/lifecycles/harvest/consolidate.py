@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from penstock.clock import instant, instant_text
@@ -27,6 +28,7 @@ from penstock.unit import replace
 
 T = TypeVar("T")
 MOST_CHUNKS = 4_000
+_UNCONFIGURED = timedelta(minutes=5)
 _TURNS = 50
 """Steps that are taken over one claim before others may have the run; the kernel allows a hundred."""
 
@@ -55,11 +57,12 @@ class Consolidator:
 
     async def step(self, run: Run, io: Io) -> Outcome[Run]:
         """One step of a run in `consolidation_triggered` or `consolidating`. Raises Rejected where it cannot go on."""
-        feed = self._feeds.get(run.feed)
-        if feed is None:
-            raise Rejected(f"the feed {run.feed!r} is not configured; configure it again and retry the run")
         if run.status is R.CONSOLIDATION_TRIGGERED:
             return _begun(run, io)
+        feed = self._feeds.get(run.feed)
+        if feed is None:
+            why = f"the feed {run.feed!r} is not configured; configure it again or cancel the run"
+            return Outcome(run, replace(run, due_at=io.now() + _UNCONFIGURED), why)
         match run.phase:
             case Phase.LOADING_PRICING_RULES:
                 return await self._load_rules(run, io)
@@ -109,7 +112,7 @@ class Consolidator:
             Birth(Chunk(run_id=run.run_id, number=number, feed=run.feed, first=first, last=last, due_at=now), "cut")
             for number, (first, last) in enumerate(cut.ranges, start=cut.chunks)
         ]
-        total = cut.chunks + len(births)
+        total = cut.chunks - cut.parked + len(births)
         after = replace(run, phase=Phase.PROCESSING_BATCH, expected_chunks=total, attempts=0, due_at=None)
         reason = f"{cut.rows:,} raw rows in {len(births):,} chunks"
         if not births:
@@ -139,11 +142,11 @@ class Consolidator:
         if run.run_type is not RunType.FULL or run.forced_by is not None:
             return _next(run, Phase.ADVANCING_WATERMARK, "nothing is soft-deleted by such a run")
         limits = self._limits
-        if run.records_deleted == 0:
-            await self._refuse_emptying(run, feed, io)
         gone = await _read(io, lambda ledger: _unseen(ledger, run, feed, limits.deletions))
         if not gone:
             return _next(run, Phase.ADVANCING_WATERMARK, f"{run.records_deleted:,} records are soft-deleted")
+        if run.records_deleted == 0:
+            await self._refuse_emptying(run, feed, io)
         now = io.now()
         rows = Rows(feed.canonical, {"feed": run.feed, "deleted_at": None}, among=(feed.identity, gone))
         after = replace(run, records_deleted=run.records_deleted + len(gone), due_at=now)
@@ -164,6 +167,9 @@ class Consolidator:
             )
 
     async def _complete(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
+        # Asked again under the lock. Here it is asked so that a row that has come since leads back and not in circles.
+        if await _read(io, lambda ledger: _unconsolidated(ledger, run, feed)):
+            return _next(run, Phase.FETCHING_RAW_BATCH, "rows have come since; they are consolidated too")
         now = io.now()
         requires = [Rows(feed.raw, {"run_id": run.run_id, "consolidated": False})]
         forced = run.forced_by is not None
@@ -240,8 +246,9 @@ def active_rules(ledger: Ledger, feed: str) -> list[Rule]:
 class _Cut:
     ranges: list[tuple[int, int]]
     rows: int
-    #: How many chunks the run has already, from an earlier consolidation.
+    #: How many chunks the run has already, from an earlier consolidation, and how many of them nobody will end.
     chunks: int
+    parked: int
 
 
 def _ranges(ledger: Ledger, run: Run, feed: Feed, size: int) -> _Cut:
@@ -251,15 +258,16 @@ def _ranges(ledger: Ledger, run: Run, feed: Feed, size: int) -> _Cut:
 
     def work(cursor: Cursor) -> _Cut:
         given = {"run_id": str(run.run_id)}
-        ((rows, last),) = cursor.rows(f"SELECT count(*), max(position) {open_rows}", **given)
-        ((chunks,),) = cursor.rows(f"SELECT count(*) FROM harvest_chunk WHERE {mine}", **given)
+        ((rows, first, last),) = cursor.rows(f"SELECT count(*), min(position), max(position) {open_rows}", **given)
+        ((chunks, parked),) = cursor.rows(f"SELECT count(*), count(parked_at) FROM harvest_chunk WHERE {mine}", **given)
         each = max(size, -(-rows // MOST_CHUNKS))
-        numbered = f"SELECT position, row_number() OVER (ORDER BY position) AS number {open_rows}"
-        sql = f"SELECT position FROM ({numbered}) AS n WHERE (number - 1) % {each} = 0 ORDER BY position"
-        # Two rows may share a position, and a range its beginning with the next: then they are one.
-        starts = list(dict.fromkeys(int(r[0]) for r in cursor.rows(sql, **given)))
+        # From one range's beginning to the next, without memory. Rows that share a position stay together.
+        sql = f"SELECT position {open_rows} AND position > :start ORDER BY position LIMIT 1 OFFSET {each - 1}"
+        starts = [int(first)] if rows else []
+        while starts and (found := cursor.rows(sql, start=starts[-1], **given)):
+            starts.append(int(found[0][0]))
         ends = [*starts[1:], *([int(last) + 1] if rows else ())]
-        return _Cut(list(zip(starts, ends, strict=True)), int(rows), int(chunks))
+        return _Cut(list(zip(starts, ends, strict=True)), int(rows), int(chunks), int(parked))
 
     return ledger.read(work)
 
@@ -291,6 +299,11 @@ def _counted(ledger: Ledger, run: Run, feed: Feed) -> _Counted:
         return _Counted(int(rows), int(left or 0), int(rejected), why)
 
     return ledger.read(work)
+
+
+def _unconsolidated(ledger: Ledger, run: Run, feed: Feed) -> bool:
+    sql = f"SELECT 1 FROM {feed.raw.name} WHERE {of_run(ledger.database)} AND NOT consolidated LIMIT 1"
+    return bool(ledger.read(lambda cursor: cursor.rows(sql, run_id=str(run.run_id))))
 
 
 def _set_aside(ledger: Ledger, run: Run) -> list[str]:

@@ -6,10 +6,12 @@ births nothing, and of two people one is told to look again. So a feed never has
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
+from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -27,6 +29,7 @@ from penstock.lifecycles.harvest.machine import (
     RunType,
     W,
     WorkerRun,
+    harvest_partition,
     harvest_run,
     harvest_worker,
 )
@@ -41,6 +44,7 @@ from penstock.unit import Ref, replace
 
 T = TypeVar("T")
 _TRIES = 5
+_ROUNDS = 100
 _LIVE = (P.IN_PROGRESS, P.FETCHING_PAGES)
 
 
@@ -135,8 +139,11 @@ def _retry(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) ->
         raise UsageError(f"run {run.run_id} is {run.status}; only one that has failed is retried")
     _refuse_later(ledger, run)
     now = ledger.clock.now()
-    wanted = [p for p in partitions_of(ledger, run.run_id) if p.status in (P.FAILED, P.PENDING)]
+    found = partitions_of(ledger, run.run_id)
+    wanted = [p for p in found if p.status in (P.FAILED, P.PENDING)]
+    counted = [p for p in found if _is_counted(p)]
     moves = [_partition_again(p, now, reason) for p in wanted]
+    moves += [Move(p, replace(p, attempts=0, due_at=now), reason, Actor.OPERATOR) for p in counted]
     moves += [_worker_again(w, reason) for w in _workers(ledger, wanted) if w.status is W.FAILED]
     after = replace(
         run,
@@ -147,50 +154,78 @@ def _retry(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) ->
         phase=None,
         attempts=0,
         # Without anything to fetch there is nobody to wake it.
-        due_at=None if wanted else now,
+        due_at=None if wanted or counted else now,
     )
     moves += [Move(run, after, reason, Actor.OPERATOR), _touch(ledger, run.feed, reason)]
     if not dry_run:
         ledger.together(moves, who=who)
-    what = f"{len(wanted)} of {run.expected_workers} partitions" if wanted else "nothing; it is consolidated again"
+    what = "nothing; it is consolidated again"
+    if wanted or counted:
+        what = f"{len(wanted)} of {run.expected_workers} partitions"
     says = f"run {run.run_id} {'would fetch' if dry_run else 'fetches'} {what}"
     return Done(str(run.run_id), len(wanted), says, dry_run)
 
 
 def cancel(ledger: Ledger, text: str, *, who: str, reason: str, dry_run: bool = False) -> Done:
-    """End a run; what it fetched stays, and a retry goes on from there. Raises UsageError where it cannot."""
-    return _again(lambda: _cancel(ledger, find_run(ledger, text), who, reason, dry_run=dry_run))
+    """End a run; what it fetched stays, and a retry goes on from there. Raises UsageError where it cannot.
+
+    The run ends first and its partitions one by one after it: pages come faster than all of them could be taken in one
+    transaction. Where that is interrupted, cancelling once more ends the rest.
+    """
+    done = _again(lambda: _cancel(ledger, find_run(ledger, text), who, reason, dry_run=dry_run))
+    if not dry_run:
+        _end_partitions(ledger, UUID(done.run_id), who, reason)
+    return done
 
 
 def _cancel(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) -> Done:
-    if run.status not in (R.CREATED, R.WORKERS_RUNNING, R.CONSOLIDATING):
+    going = [p for p in partitions_of(ledger, run.run_id) if _is_going(p)]
+    if run.status not in (R.CREATED, R.WORKERS_RUNNING, R.CONSOLIDATING) and not (run.status is R.FAILED and going):
         raise UsageError(f"run {run.run_id} is {run.status}; there is nothing to cancel")
-    why, now = f"cancelled by {who}: {reason}", ledger.clock.now()
-    found = partitions_of(ledger, run.run_id)
-    live = [p for p in found if p.status in _LIVE]
-    waiting = [p for p in found if p.status is P.PENDING]
-    moves = [
-        Move(p, replace(p, status=P.FAILED, error=why, updated_at=now, due_at=None), reason, Actor.OPERATOR)
-        for p in live
-    ]
-    moves += [Move(p, replace(p, due_at=None), reason, Actor.OPERATOR) for p in waiting]
-    records = {worker_run_id(p.run_id, p.partition_id): p.records for p in live}
-    moves += [
+    if not dry_run and run.status is not R.FAILED:
+        after = replace(run, status=R.FAILED, error=f"cancelled by {who}: {reason}", due_at=None)
+        ledger.together([Move(run, after, reason, Actor.OPERATOR)], who=who)
+    stopped = sum(p.status is not P.COMPLETED for p in going)
+    says = f"run {run.run_id} {'would be' if dry_run else 'is'} cancelled with {stopped} partitions that have not ended"
+    return Done(str(run.run_id), stopped, f"{says}; the watermark stays where it was", dry_run)
+
+
+def _end_partitions(ledger: Ledger, run_id: UUID, who: str, reason: str) -> None:
+    """Have nothing more fetched under a run that has ended. Each partition is read just before it is moved."""
+    for _ in range(_ROUNDS):
+        going = [p.unit_id for p in partitions_of(ledger, run_id) if _is_going(p)]
+        if not going:
+            return
+        for unit_id in going:
+            found: list[Partition] = ledger.get_many(harvest_partition, [unit_id])
+            with contextlib.suppress(AlsoMissed):
+                ledger.together(_ended(ledger, found[0], who, reason), who=who)
+    raise LedgerRefused(f"run {run_id} is cancelled, but some of its partitions would not end; cancel it again")
+
+
+def _is_going(partition: Partition) -> bool:
+    """Whether something would still be fetched for it. One that is counted again may turn out to lack too much."""
+    return partition.status in _LIVE or (
+        partition.due_at is not None and (partition.status is P.PENDING or _is_counted(partition))
+    )
+
+
+def _ended(ledger: Ledger, partition: Partition, who: str, reason: str) -> list[Move]:
+    now, why = ledger.clock.now(), f"cancelled by {who}: {reason}"
+    if partition.status not in _LIVE:
+        return [Move(partition, replace(partition, due_at=None), reason, Actor.OPERATOR)]
+    after = replace(partition, status=P.FAILED, error=why, updated_at=now, due_at=None)
+    workers = [
         Move(
             w,
-            replace(w, status=W.FAILED, completed_at=now, error_message=why, records_processed=records[w.id]),
+            replace(w, status=W.FAILED, completed_at=now, error_message=why, records_processed=partition.records),
             reason,
             Actor.OPERATOR,
         )
-        for w in _workers(ledger, live)
+        for w in _workers(ledger, [partition])
         if w.status is W.RUNNING
     ]
-    after = replace(run, status=R.FAILED, error=why, due_at=None)
-    if not dry_run:
-        ledger.together([Move(run, after, reason, Actor.OPERATOR), *moves], who=who)
-    stopped = len(live) + len(waiting)
-    says = f"run {run.run_id} {'would be' if dry_run else 'is'} cancelled with {stopped} partitions that have not ended"
-    return Done(str(run.run_id), stopped, f"{says}; the watermark stays where it was", dry_run)
+    return [Move(partition, after, reason, Actor.OPERATOR), *workers]
 
 
 def force(ledger: Ledger, text: str, *, who: str, reason: str, dry_run: bool = False) -> Done:
@@ -203,7 +238,10 @@ def _force(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) ->
         raise UsageError("say why it is forced: --reason is kept with the run")
     if run.status not in (R.CONSOLIDATION_SKIPPED, R.FAILED):
         raise UsageError(f"run {run.run_id} is {run.status}; only one that has failed is forced")
-    if run.failed_workers == 0 and run.completed_workers == run.expected_workers:
+    if any(_is_going(p) for p in partitions_of(ledger, run.run_id)):
+        msg = f"run {run.run_id} is still being fetched; 'penstock harvest cancel {run.run_id}' ends that"
+        raise UsageError(msg)
+    if run.completed_workers == run.verified_workers == run.expected_workers:
         msg = f"no partition of run {run.run_id} has failed; 'penstock harvest retry {run.run_id}' consolidates it"
         raise UsageError(msg)
     _refuse_later(ledger, run)
@@ -220,7 +258,7 @@ def _force(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) ->
     )
     if not dry_run:
         ledger.together([Move(run, after, reason, Actor.OPERATOR), _touch(ledger, run.feed, reason)], who=who)
-    missing = run.expected_workers - run.completed_workers
+    missing = run.expected_workers - run.verified_workers
     says = (
         f"run {run.run_id} {'would be' if dry_run else 'is'} consolidated without {missing} of {run.expected_workers}"
         " partitions; the watermark stays where it was, and nothing is deleted"
@@ -350,6 +388,11 @@ def _partition_again(partition: Partition, now: datetime, reason: str) -> Move:
         partition, status=P.PENDING, error=None, attempts=0, rescans=0, updated_at=now, due_at=now, parked_at=None
     )
     return Move(partition, replace(after, parked_reason=None), reason, Actor.OPERATOR)
+
+
+def _is_counted(partition: Partition) -> bool:
+    """Whether it is completed, and not yet known to be whole."""
+    return partition.status is P.COMPLETED and partition.verified_at is None
 
 
 def _worker_again(worker: WorkerRun, reason: str) -> Move:

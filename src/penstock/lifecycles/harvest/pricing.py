@@ -8,6 +8,7 @@ by side do not overlap. A record that no rule matches keeps the supplier's price
 from __future__ import annotations
 
 import decimal
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,15 @@ _KEPT = 50_000
 _DIGITS = 60
 # Wide enough that no product of prices is rounded; what would not fit is an error and never a wrong price.
 EXACT = decimal.Context(prec=_DIGITS, traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow])
+_QUANTIZE = {
+    mode: decimal.Context(prec=_DIGITS, rounding=rounding, traps=[decimal.InvalidOperation, decimal.Overflow])
+    for mode, rounding in {
+        "half_up": decimal.ROUND_HALF_UP,
+        "half_even": decimal.ROUND_HALF_EVEN,
+        "up": decimal.ROUND_CEILING,
+        "down": decimal.ROUND_FLOOR,
+    }.items()
+}
 _ONE, _TWO = Decimal(1), Decimal(2)
 
 
@@ -106,6 +116,8 @@ class Rule:
 
 def rounded(amount: Decimal, step: Decimal, mode: str) -> Decimal:
     """The multiple of the step that the mode chooses; exact for any step, also one like 0.03."""
+    if amount > 0 and _is_place(str(step)):
+        return amount.quantize(step, context=_QUANTIZE[mode])
     down = EXACT.divide_int(amount, step)
     rest = EXACT.subtract(amount, EXACT.multiply(down, step))
     if rest < 0:  # divide_int goes towards zero
@@ -117,6 +129,13 @@ def rounded(amount: Decimal, step: Decimal, mode: str) -> Decimal:
         if mode == "up" or twice > step or (twice == step and half):
             down = EXACT.add(down, _ONE)
     return EXACT.multiply(down, step)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _is_place(step: str) -> bool:
+    """Whether it is 1, 0.1, 0.01 and so on, written without a zero behind: Decimal rounds to those by itself."""
+    _, digits, exponent = Decimal(step).as_tuple()
+    return digits == (1,) and isinstance(exponent, int) and exponent <= 0
 
 
 Pricer = Callable[[dict[str, Any]], None]

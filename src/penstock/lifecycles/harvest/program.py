@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.cadence import parse_span
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.connectors.nivoda import Nivoda
 from penstock.connectors.watermark import Blob, open_blob
+from penstock.lifecycles.harvest import prune
 from penstock.lifecycles.harvest import settings as configured
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator
@@ -16,7 +18,7 @@ from penstock.lifecycles.harvest.flow import Configured, Partitions
 from penstock.lifecycles.harvest.machine import MACHINES
 from penstock.lifecycles.harvest.runs import JOB, Runs, harvest_job
 from penstock.lifecycles.harvest.sources import NivodaSource, nivoda_feed
-from penstock.lifecycles.harvest.tables import DATA_TABLES
+from penstock.lifecycles.harvest.tables import DATA_TABLES, raw_diamonds_nivoda
 from penstock.lifecycles.harvest.watermark import publisher, repairer
 from penstock.provider import provider_of
 from penstock.runtime.app import App
@@ -52,19 +54,20 @@ def make_flows(config: Config, clock: Clock) -> Sequence[Any]:
     ]
 
 
-def _blobs(config: Config) -> dict[str, Blob]:
+def make_blobs(config: Config) -> dict[str, Blob]:
+    """Where the feeds' watermarks are published, of those that have such a place. Raises UsageError."""
     feeds = config.section("feeds").items()
     given = {name: (own["watermark"], own["watermark_options"]) for name, own in feeds}
     return {name: open_blob(address, options) for name, (address, options) in given.items() if address is not None}
 
 
 def _subscribers(config: Config) -> Sequence[Subscriber]:
-    return [publisher(_blobs(config).get)]
+    return [publisher(make_blobs(config).get)]
 
 
 def _job(config: Config) -> Job:
     """The job `harvest`, with connections that live as long as a scan."""
-    rules, blobs = configured.read_rules(config), _blobs(config)
+    rules, blobs = configured.read_rules(config), make_blobs(config)
 
     async def run(schedule: Schedule, io: Io) -> JobResult:
         feeds = make_feeds(config, SystemClock())
@@ -78,6 +81,17 @@ def _job(config: Config) -> Job:
     return run
 
 
+def _prune_job(config: Config) -> Job:
+    """The job `prune-raw-records`."""
+    keep = parse_span(config["harvest.keep_raw"])
+
+    async def run(schedule: Schedule, io: Io) -> JobResult:  # noqa: ARG001 - the shape of a job
+        gone = await io.read(lambda ledger: prune.prune_raw_records(ledger, [raw_diamonds_nivoda], keep, io.now()))
+        return JobResult(f"{gone.rows:,} raw records of runs that are long over pruned", again=gone.more)
+
+    return run
+
+
 app = App(
     machines=MACHINES,
     data_tables=DATA_TABLES,
@@ -85,7 +99,8 @@ app = App(
     settings=configured.SETTINGS,
     subscribers=[publisher(lambda _: None)],
     configured_subscribers=_subscribers,
-    configured_jobs={JOB: _job},
+    configured_jobs={JOB: _job, prune.JOB: _prune_job},
+    schedules=[Schedule(name=prune.JOB, job=prune.JOB, every="1h", jitter="30m", settings_version="usual")],
     configured_schedules=configured.schedules,
     configured_providers=configured.providers,
 )

@@ -53,6 +53,7 @@ SETTINGS = (
     Setting(
         "harvest.most_deleted", kind.number(0, 1), 0.5, "The share of all records that a full run may soft-delete."
     ),
+    Setting("harvest.keep_raw", kind.span, "30d", "How long raw records stay after their run is over."),
     Setting("feeds.*.url", kind.text, PRODUCTION, "Where the API is served.", examples={_EXAMPLE: PRODUCTION}),
     Setting("feeds.*.username", kind.text, REQUIRED, "The login.", examples={_EXAMPLE: "buyer@example.com"}),
     Setting(

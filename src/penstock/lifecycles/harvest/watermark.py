@@ -29,6 +29,8 @@ from penstock.runtime.outbox import Subscriber
 ADVANCED = "harvest.watermark_advanced"
 PUBLISHED_EVENT = "harvest.watermark_published"
 ALERT = "harvest.watermark_unpublished"
+ADOPTED = "harvest.watermark_adopted"
+_KEPT = 1_000
 PUBLISHED, UNPUBLISHED, CONFLICT = "published", "unpublished", "conflict"
 SUBSCRIBER = "harvest-watermark"
 
@@ -106,13 +108,28 @@ def publish_pending(ledger: Ledger, blobs: Mapping[str, Blob]) -> dict[str, str]
     return found
 
 
-def adopt(ledger: Ledger, feed: str, blob: Blob) -> Row | None:
-    """A person has looked at a foreign blob and wants ours there: take its tag, so that `publish` may replace it."""
+def adopt(ledger: Ledger, feed: str, blob: Blob, *, who: str, reason: str) -> Row | None:
+    """A person has looked at a foreign blob and wants ours there: take its tag, so that `publish` may replace it.
+
+    What lay there is kept in the event log, with who replaced it and why.
+    """
+    row = read_row(ledger, feed)
+    if row is None:
+        return None
     there = blob.read()
     database = ledger.database
-    sql = "UPDATE watermark SET publication = :state, etag = :etag WHERE feed = :feed"
-    given = {"state": UNPUBLISHED, "etag": there.etag if there else None, "feed": feed}
-    database.write(lambda cursor: cursor.run(sql, **given))
+    etag = there.etag if there else None
+    lay = there.content[:_KEPT].decode(errors="replace") if there else ""
+    facts = _facts(row, by=who, reason=readable(reason), replaced=readable(lay))
+
+    def work(cursor: Cursor) -> None:
+        sql = f"UPDATE watermark SET publication = :state, etag = :etag WHERE {_same(database)}"
+        moment = instant_text(row.last_updated_at)
+        if cursor.run(sql, state=UNPUBLISHED, etag=etag, feed=feed, moment=moment):
+            key = f"{ADOPTED}:{feed}:{moment}:{etag}"
+            insert_events(database, cursor, [["default", key, ADOPTED, None, facts, *_about(row)]])
+
+    database.write(work)
     return publish(ledger, feed, blob)
 
 

@@ -1,0 +1,441 @@
+"""`penstock harvest`, in real processes: on a ledger with a run that completed, one that failed and one under way."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import pytest
+
+from penstock.clock import instant_text
+from penstock.errors import Rejected, Throttled
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest.chunks import Chunks
+from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
+from penstock.lifecycles.harvest.feed import Span
+from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType
+from penstock.lifecycles.harvest.watermark import read_row
+from penstock.machine import Actor
+from penstock.runtime import schedule
+from penstock.unit import Ref
+from tests.support.consolidation import FEEDS
+from tests.support.databases import temporary_database
+from tests.support.fleet import COMMAND, PATIENCE
+from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
+from tests.support.harvest_worker import write_config
+
+STONES = 300
+NOWHERE = {"api_url": "http://127.0.0.1:1/api", "username": "buyer@example.com", "password": "simulated"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a configuration, a ledger with three runs, and the command."""
+
+    folder: Path
+    url: str
+    penstock: Any
+    completed: str
+    failed: str
+    running: str
+
+    def __call__(self, *arguments: object) -> Any:
+        return self.penstock("harvest", *arguments, cwd=self.folder, env={"PENSTOCK_LEDGER": self.url})
+
+    def asked(self, *arguments: object) -> Any:
+        answer = self(*arguments, "--json")
+        assert answer.code == 0, answer.err
+        return json.loads(answer.out)
+
+    def run(self, run_id: str) -> Any:
+        with self.ledger() as ledger:
+            return ledger.get(Ref("harvest_run", run_id))
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.url, [*MACHINES, schedule.machine])
+
+
+def three_runs(url: str) -> list[str]:
+    """One that completed, one with a partition that failed, and one that the provider holds up half-way."""
+    source, made = Catalogue(stones(STONES)), []
+
+    def broken(what: str, span: Span, offset: int) -> None:
+        if what == "page" and span.low > 0:
+            raise Rejected("the provider cannot sort that")
+
+    def slow(what: str, span: Span, offset: int) -> None:
+        if what == "page" and offset >= 60:
+            raise Throttled("slowly", 3_600)
+
+    async def test(bench: Bench) -> None:
+        assert (await bench.harvest()).status is R.COMPLETED
+        made.append(str(bench.run().run_id))
+        bench.clock.advance(3_600)
+        source.put(*(Stone(s.price, s.stone, bench.clock.now(), "changed") for s in source.stones[::2]))
+        source.trouble = broken
+        bench.clock.advance(60)
+        assert (await bench.harvest()).status is R.FAILED
+        made.append(str(bench.run().run_id))
+        source.trouble = slow
+        bench.clock.advance(60)
+        bench.tick()
+        await bench.quiet()
+        assert bench.run().status is R.WORKERS_RUNNING
+        made.append(str(bench.run().run_id))
+
+    more: dict[str, Any] = {"consolidation": Consolidator(FEEDS, Limits(rows=100)), "more": [Chunks(FEEDS)]}
+    on_bench(url, source, test, feed=FEEDS[FEED], **more)
+    return made
+
+
+@pytest.fixture(scope="module")
+def sqlite_runs(tmp_path_factory) -> tuple[Path, list[str]]:
+    """A ledger with the runs, to be copied, and their ids."""
+    path = tmp_path_factory.mktemp("runs") / "penstock.db"
+    return path, three_runs(f"sqlite:///{path}")
+
+
+@pytest.fixture(scope="module")
+def postgres_runs(postgres_server) -> Iterator[tuple[str, list[str]]]:
+    with temporary_database(postgres_server) as url:
+        yield urlsplit(url).path[1:], three_runs(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request, penstock, tmp_path) -> Iterator[Place]:
+    if request.param == "sqlite":
+        path, runs = request.getfixturevalue("sqlite_runs")
+        shutil.copy(path, tmp_path / "penstock.db")
+        url = f"sqlite:///{tmp_path / 'penstock.db'}"
+        write_config(tmp_path, url, NOWHERE)
+        yield Place(tmp_path, url, penstock, *runs)
+        return
+    template, runs = request.getfixturevalue("postgres_runs")
+    with temporary_database(request.getfixturevalue("postgres_server"), template=template) as url:
+        write_config(tmp_path, url, NOWHERE)
+        yield Place(tmp_path, url, penstock, *runs)
+
+
+def test_runs_are_listed_and_shown_to_people_and_to_programs(place):
+    listed = place.asked("runs")
+    assert [(r["run_id"], r["status"]) for r in listed] == [
+        (place.running, "workers_running"),
+        (place.failed, "failed"),
+        (place.completed, "completed"),
+    ]
+    assert [r["run_id"] for r in place.asked("runs", "--limit", "1")] == [place.running]
+    done = place.asked("show", place.completed)
+    assert done == listed[2]
+    assert {name: done[name] for name in ("run_type", "feed", "fetched", "expected", "consolidated", "share")} == {
+        "run_type": "full",
+        "feed": FEED,
+        "fetched": STONES,
+        "expected": STONES,
+        "consolidated": STONES,
+        "share": 1.0,
+    }
+    assert (done["watermark_before"], done["watermark_after"], done["rate"], done["eta"]) == (
+        *(None, instant_text(START)),
+        *(None, None),
+    )
+    going = place.asked("show", f"harvest_run:{place.running}")
+    assert (going["fetched"], going["expected"], going["share"]) == (120, 150, 0.8)
+    assert going["rate"] > 0
+    assert going["eta"] is not None
+    plain = place("runs", "--feed", FEED)
+    assert plain.code == 0
+    for run in (place.running, place.failed, place.completed):
+        assert run[:8] in plain.out
+    shown = place("show", place.failed[:8].upper())
+    assert shown.code == 0, shown.err
+    assert "77 of 150 records (51%)" in shown.out
+    assert "1 of 2 partitions have failed; the watermark stays where it was" in shown.out
+    assert "--failed" in shown.out
+    assert "version" not in shown.out
+
+
+def test_a_run_that_rests_is_not_watched_for_long(place):
+    answer = place("show", place.completed, "--watch")
+    assert (answer.code, answer.err) == (0, "")
+    assert "300 of 300 records (100%)" in answer.out
+    assert place.asked("show", place.completed, "--watch")["status"] == "completed"
+
+
+def test_a_run_under_way_is_watched_until_it_ends(place):
+    """On standard error it says how far it is; what it came to is on standard output."""
+    command = [*COMMAND, "harvest", "show", place.running, "--watch", "--ledger", place.url]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    watching = subprocess.Popen(command, cwd=place.folder, text=True, env=os.environ | {"COLUMNS": "200"}, **pipes)
+    try:
+        assert watching.stderr is not None
+        first = watching.stderr.readline()
+        assert "workers_running: 120 of 150 records (80%)" in first
+        cancelled = place("cancel", place.running, "--reason", "enough", "--yes")
+        assert cancelled.code == 0, cancelled.err
+        out, err = watching.communicate(timeout=PATIENCE)
+    finally:
+        watching.kill()
+    assert watching.returncode == 0, err
+    assert "enough" in out
+
+
+def test_partitions_are_listed_and_those_that_failed_alone(place):
+    found = place.asked("partitions", place.failed)
+    assert [(p["partition_id"], p["low"], p["status"], p["found_records"], p["error"]) for p in found] == [
+        ("partition-00", 0, "completed", 77, None),
+        ("partition-01", found[0]["high"], "failed", None, "Rejected: the provider cannot sort that"),
+    ]
+    assert [p["partition_id"] for p in place.asked("partitions", place.failed, "--failed")] == ["partition-01"]
+    assert "cannot sort" in " ".join(place("partitions", place.failed).out.split())
+    assert place("partitions", place.completed, "--failed").out == "no partition has failed\n"
+
+
+def test_a_run_under_way_is_cancelled_and_the_one_before_it_retried(place):
+    refused = place("retry", place.failed)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"run {place.running} of {FEED} is under way" in refused.err
+    would = place.asked("cancel", place.running, "--dry-run")
+    assert (would["run_id"], would["partitions"], would["dry_run"]) == (place.running, 2, True)
+    unasked = place("cancel", place.running)
+    assert unasked.code == 2
+    assert "say --yes" in unasked.err
+    assert place.run(place.running).status is R.WORKERS_RUNNING
+    done = place.asked("cancel", place.running, "--reason", "too slow", "--yes")
+    assert (done["partitions"], done["dry_run"]) == (2, False)
+    assert "too slow" in place.run(place.running).error
+    assert place("cancel", place.running, "--yes").code == 2
+    assert place.asked("retry", place.failed, "--dry-run")["partitions"] == 1
+    assert place.run(place.failed).status is R.FAILED
+    retried = place("retry", place.failed, "--reason", "the provider has mended it")
+    assert retried.out == f"run {place.failed} fetches 1 of 2 partitions\n"
+    run = place.run(place.failed)
+    assert (run.status, run.failed_workers, run.change_reason) == (
+        *(R.WORKERS_RUNNING, 0),
+        "the provider has mended it",
+    )
+
+
+def test_a_failed_run_is_consolidated_by_force_alone(place):
+    assert place("cancel", place.running, "--yes").code == 0
+    unforced = place("consolidate", place.failed, "--reason", "now")
+    assert unforced.code == 2
+    assert f"'penstock harvest retry {place.failed}' fetches them again" in unforced.err
+    options = ["consolidate", place.failed, "--force", "--reason", "half is better than none"]
+    assert place.asked(*options, "--dry-run")["partitions"] == 1
+    assert place(*options).code == 2
+    assert place.run(place.failed).status is R.FAILED
+    assert place.asked(*options, "--yes")["dry_run"] is False
+    run = place.run(place.failed)
+    assert (run.status, run.forced_reason) == (R.CONSOLIDATION_TRIGGERED, "half is better than none")
+    assert run.forced_by
+    assert "forced" in place("runs").out
+
+
+def test_a_run_is_started_when_none_is_under_way(place):
+    refused = place("start", FEED)
+    assert refused.code == 2
+    assert f"run {place.running} of {FEED} is under way" in refused.err
+    assert place("cancel", place.running, "--yes").code == 0
+    assert place("start", FEED, "--full", "--dry-run").out == f"a full run of {FEED} would be started by its schedule\n"
+    assert place("start", FEED, "--full", "--reason", "prices moved").code == 0
+    again = place("start", FEED)
+    assert again.out == f"a full run of {FEED} is started by its schedule\n", "the first wish stands"
+    with place.ledger() as ledger:
+        asked = ledger.read(lambda c: c.rows("SELECT run_type, run_id FROM harvest_request"))
+    assert [tuple(row) for row in asked] == [("full", None)]
+
+
+def test_the_watermark_is_shown_and_set_back_never_forward(place):
+    (mark,) = place.asked("watermark")
+    assert mark == {
+        "feed": FEED,
+        "last_updated_at": instant_text(START),
+        "last_run_id": place.completed,
+        "last_run_completed_at": instant_text(START),
+        "publication": "unpublished",
+        "published_at": None,
+        "set_by": None,
+        "set_reason": None,
+    }
+    assert "its run" in place("watermark").out
+    back, why = instant_text(START - timedelta(days=1)), ["--reason", "a price list was late"]
+    assert place("watermark", "set", FEED, back, *why, "--yes").code == 2, "a run is under way"
+    assert place("cancel", place.running, "--yes").code == 0
+    forward = place("watermark", "set", FEED, instant_text(START + timedelta(hours=1)), *why, "--yes")
+    assert forward.code == 2
+    assert "what was updated in between would never be read" in forward.err
+    would = place.asked("watermark", "set", FEED, back, *why, "--dry-run")
+    assert (would["before"], would["after"], would["dry_run"]) == (instant_text(START), back, True)
+    unasked = place("watermark", "set", FEED, back, *why)
+    assert unasked.code == 2
+    assert "say --yes" in unasked.err
+    assert place.asked("watermark")[0]["last_updated_at"] == instant_text(START)
+    assert place("watermark", "set", FEED, back, *why, "--yes").code == 0
+    (mark,) = place.asked("watermark")
+    assert (mark["last_updated_at"], mark["set_reason"]) == (back, "a price list was late")
+    with place.ledger() as ledger:
+        row = read_row(ledger, FEED)
+    assert row is not None
+    assert row.last_run_id is not None
+
+
+def test_the_watermark_is_published_by_hand_and_somebody_elses_only_when_that_is_wanted(place):
+    blob = place.folder / "watermark.json"
+    published = place.asked("watermark", "publish", FEED)
+    assert (published["publication"], published["last_run_id"]) == ("published", place.completed)
+    ours = blob.read_text()
+    assert json.loads(ours)["lastRunId"] == place.completed
+    blob.write_text('{"theirs": true}')
+    assert place("cancel", place.running, "--yes").code == 0
+    back = instant_text(START - timedelta(days=1))
+    assert place("watermark", "set", FEED, back, "--reason", "x", "--yes").code == 0
+    foreign = place("watermark", "publish", FEED)
+    assert foreign.code == 1
+    assert "was written by somebody else" in foreign.err
+    again = place("watermark", "publish", FEED)
+    assert (again.code, len(again.err.splitlines())) == (2, 1)
+    assert "say --replace to have ours there" in again.err
+    assert "conflict" in place("watermark").out
+    assert blob.read_text() == '{"theirs": true}'
+    assert place("watermark", "publish", FEED, "--replace").code == 2, "nobody is there to be asked"
+    replaced = place("watermark", "publish", FEED, "--replace", "--reason", "a test of theirs", "--yes")
+    assert replaced.code == 0, replaced.err
+    assert json.loads(blob.read_text())["lastUpdatedAt"] == back
+    with place.ledger() as ledger:
+        sql = "SELECT payload FROM event_log WHERE event_type = 'harvest.watermark_adopted'"
+        ((told,),) = ledger.read(lambda cursor: cursor.rows(sql))
+    assert "a test of theirs" in str(told)
+    assert "theirs" in str(told)
+
+
+def test_how_feeds_stand_is_said_before_it_happens(place):
+    (stands,) = place.asked("feeds")
+    assert (stands["feed"], stands["state"], stands["runs"], stands["open_run"]) == (FEED, "active", 3, place.running)
+    coming = place.folder / "coming.toml"
+    coming.write_text((place.folder / "penstock.toml").read_text().replace("[feeds.stones]", "[feeds.pearls]"))
+    found = place.asked("feeds", "--config", coming)
+    assert [(s["feed"], s["state"]) for s in found] == [("pearls", "new"), (FEED, "gone")]
+    assert f"run {place.running} waits" in found[1]["says"]
+
+
+def wrong(place: Place) -> list[tuple[list[str], str]]:
+    later, back = instant_text(START + timedelta(days=1)), instant_text(START - timedelta(days=1))
+    runs = [["show"], ["partitions"], ["retry"], ["cancel", "--yes"], ["consolidate", "--reason", "x"]]
+    return [
+        *(([r[0], "0000", *r[1:]], "no run '0000' in the ledger; 'penstock harvest runs' lists them") for r in runs),
+        *(([r[0], "", *r[1:]], "no run ''") for r in runs),
+        (["show", "%"], "no run '%'"),
+        (["show", "nonsense:1"], "no run 'nonsense:1'"),
+        (["retry", place.completed], "is completed; only one that has failed is retried"),
+        (["cancel", place.failed, "--yes"], "is failed; there is nothing to cancel"),
+        (
+            ["consolidate", place.completed, "--force", "--reason", "x"],
+            "is completed; only one that has failed is forced",
+        ),
+        (["start", "pearls"], "no schedule starts runs of 'pearls'"),
+        (["start", ""], "no schedule starts runs of ''"),
+        (["runs", "--feed", "pearls"], f"the ledger has no feed 'pearls'; it has {FEED}"),
+        (["runs", "--feed", ""], "the ledger has no feed ''"),
+        (["runs", "--limit", "0"], "--limit"),
+        (["start", FEED, "--reason", ""], "--reason is empty"),
+        (["retry", place.failed, "--reason", " "], "--reason is empty"),
+        (["cancel", place.running, "--reason", ""], "--reason is empty"),
+        (["consolidate", place.failed, "--force", "--reason", " "], "--reason is empty"),
+        (["consolidate", place.failed, "--reason", ""], "--reason is empty"),
+        (["consolidate", place.failed], "--reason"),
+        (["watermark", "set", FEED, back, "--reason", ""], "--reason is empty"),
+        (["watermark", "set", FEED, back], "--reason"),
+        (["watermark", "set", FEED, later, "--reason", "x"], "set forward"),
+        (["watermark", "set", FEED, "yesterday", "--reason", "x"], "'yesterday' is not an instant"),
+        (["watermark", "set", FEED, "2026-11-01T02:00:00", "--reason", "x"], "is not an instant"),
+        (["watermark", "publish", "pearls"], "the ledger has no feed 'pearls'"),
+        (["watermark", "set", "pearls", back, "--reason", "x"], f"the ledger has no feed 'pearls'; it has {FEED}"),
+    ]
+
+
+def test_what_cannot_be_done_is_one_line_and_code_two(place):
+    for arguments, said in wrong(place):
+        answer = place(*arguments)
+        assert (answer.code, answer.out) == (2, ""), (arguments, answer.out, answer.err)
+        assert said in answer.err, (arguments, answer.err)
+        lines = [line for line in answer.err.splitlines() if not line.startswith(("Usage", "Try", " "))]
+        assert len(list(filter(None, lines))) == 1, (arguments, answer.err)
+
+
+def test_a_beginning_that_two_runs_share_is_refused(place):
+    """Runs are named by as much of their id as it takes."""
+    twin = UUID(place.completed[:24] + "0" * 11 + "1")
+    with place.ledger() as ledger:
+        run: Any = ledger.get(Ref("harvest_run", place.completed))
+        fresh = Run(
+            run_id=twin,
+            feed="pearls",
+            run_type=RunType.FULL,
+            expected_workers=0,
+            started_at=run.started_at,
+            window_to=run.window_to,
+            expected_records=0,
+        )
+        ledger.birth([fresh], actor=Actor.SCHEDULER, who="test")
+    answer = place("show", place.completed[:8])
+    assert (answer.code, answer.out) == (2, "")
+    assert f"more than one run begins with '{place.completed[:8]}'; give more of its id" in answer.err
+    assert place.asked("show", place.completed)["run_id"] == place.completed
+
+
+EVERY = [
+    ["start", "stones"],
+    ["runs"],
+    ["show", "00"],
+    ["partitions", "00"],
+    ["retry", "00"],
+    ["cancel", "00", "--yes"],
+    ["consolidate", "00", "--reason", "x"],
+    ["watermark"],
+    ["watermark", "set", "stones", "2026-11-01T02:00:00Z", "--reason", "x"],
+    ["watermark", "publish", "stones"],
+    ["feeds"],
+]
+
+
+def test_a_ledger_without_harvests_is_refused(penstock, tmp_path, ledger_url):
+    call = functools.partial(penstock, cwd=tmp_path, env={"PENSTOCK_LEDGER": ledger_url})
+    assert call("db", "upgrade", "--app", "penstock.examples.invoices:app").code == 0
+    write_config(tmp_path, ledger_url, NOWHERE)
+    for arguments in EVERY:
+        answer = call("harvest", *arguments)
+        assert (answer.code, answer.out) == (2, ""), (arguments, answer)
+        assert "this ledger keeps no harvests" in answer.err
+        assert len(answer.err.splitlines()) == 1
+
+
+def test_no_ledger_at_all_is_said_and_none_is_made(penstock, tmp_path):
+    write_config(tmp_path, "sqlite:///penstock.db", NOWHERE)
+    for arguments in EVERY:
+        answer = penstock("harvest", *arguments, cwd=tmp_path)
+        assert (answer.code, answer.out) == (2, ""), (arguments, answer)
+        assert "does not exist; 'penstock db upgrade' makes it" in answer.err
+        assert len(answer.err.splitlines()) == 1
+    assert not (tmp_path / "penstock.db").exists()
+
+
+def test_a_new_ledger_has_no_runs_yet(penstock, tmp_path, ledger_url):
+    write_config(tmp_path, ledger_url, NOWHERE)
+    call = functools.partial(penstock, cwd=tmp_path, env={"PENSTOCK_LEDGER": ledger_url})
+    assert call("db", "upgrade").code == 0
+    assert "no runs yet" in call("harvest", "runs").out
+    assert "no feed has a watermark yet" in call("harvest", "watermark").out
+    assert json.loads(call("harvest", "feeds", "--json").out)[0]["state"] == "new"
+    refused = call("harvest", "start", "stones")
+    assert refused.code == 2
+    assert "run 'penstock up'" in refused.err
