@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 
 import rich.table
 from rich.console import Console
@@ -46,13 +45,14 @@ client fetches the same pages and throws them away. Processor seconds are of wor
 the cores that something else on the machine had meanwhile."""
 
 CONSOLIDATION = """{rows:,} raw rows that lie there become canonical ones: inserting them all, then updating them all.
-*One statement* is `INSERT … SELECT … ON CONFLICT` from a table in which they are mapped and priced already. *The seed's
-plan* is written plainly: 2,000 rows fetched, mapped and priced, upserted by 100, marked."""
+*One statement* is `INSERT … SELECT … ON CONFLICT` of the same raw rows, mapped and priced in SQL; *mapped beforehand*,
+it copies them from a table. Neither marks anything or can be resumed. *The seed's plan* is written plainly: 2,000 rows
+fetched, mapped and priced, upserted by 100, marked."""
 
 HOW = """`make bench` measures everything and writes this file. `.venv/bin/python -m benchmarks.run --help` lists how
-to measure a part, or all of it quickly with small counts. The first run makes `.venv-bench` for the peers from
-`benchmarks/requirements.txt`; the PostgreSQL is the one of the tests. `benchmarks/peers/` has each peer's program,
-with the settings that were tried to find its best."""
+to measure a part, which then takes its place among the others, or all of it quickly with small counts. The first run
+makes `.venv-bench` for the peers from `benchmarks/requirements.txt`; the PostgreSQL is the one of the tests.
+`benchmarks/peers/` has each peer's program, with the settings that were tried to find its best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,12 @@ def show(console: Console, results: Results) -> None:
         console.print(f"[red]failed:[/] {failure}")
 
 
-def markdown(results: Results, facts: Mapping[str, str], day: date, how: str) -> str:
-    """The whole document."""
+def markdown(results: Results, facts: Mapping[str, str], measured: Mapping[str, str]) -> str:
+    """The whole document; `measured` says of each part when."""
+    when = "; ".join(f"{part} on {day}" for part, day in measured.items())
     parts = [
         "# Benchmarks",
-        f"Measured on {day.isoformat()} by `make bench`, which writes this file; {how}.",
+        f"Measured by `make bench`, which writes this file: {when}.",
         Table(["Machine", ""], [[name, value] for name, value in facts.items()], text=2).markdown(),
         *(f"Failed: {failure}" for failure in results.failures),
     ]

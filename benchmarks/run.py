@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import environment, report
+from benchmarks import environment, kept, report
 from benchmarks.contenders import CONTENDERS, POSTGRES, SQLITE, Places, own_command
 from benchmarks.results import Line, Results
 
@@ -124,9 +124,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds of what is repeated (default 3, with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="small counts: shows that all works, no more")
     parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; may be repeated")
-    parser.add_argument("--output", type=Path, help="where to write (default, for a full run: docs/benchmarks.md)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="where to write (default, unless --quick: docs/benchmarks.md); the figures lie beside it",
+    )
     options = parser.parse_args()
-    if options.output is None and not options.quick and not options.only:
+    if options.output is None and not options.quick:
         options.output = DOCUMENT
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.only = options.only or list(PARTS)
@@ -158,7 +162,10 @@ def main() -> None:
         rounds = "one round" if options.rounds == 1 else f"{options.rounds} rounds"
         how = f"{rounds}, with small counts that say little" if options.quick else rounds
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(report.markdown(bench.results, facts, datetime.now(UTC).date(), how))
+        when = f"{datetime.now(UTC).date()}, {how}"
+        parts = {part: ONCE.get(part, (part,)) for part in options.only}
+        results, measured = kept.merged(options.output.with_suffix(".json"), bench.results, parts, when)
+        options.output.write_text(report.markdown(results, facts, measured))
         console.print(f"written to {options.output.name}")
     console.print()
     report.show(console, bench.results)

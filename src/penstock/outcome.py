@@ -127,7 +127,7 @@ class Outcome(Generic[U]):
     `decide` run again on what came back, `uncharged` leaves the unit's crashes as they are (any other commit shows that
     its worker lived, and forgives them).
 
-    `amends` change rows of data tables that are there already. `requires` are rows that must not be there: asked in the
+    `amends` change rows of data tables that are there already. `unless` are rows that must not be there: asked in the
     outcome's own transaction, once its unit is locked. If one is found, nothing is written and the step is taken again.
     """
 
@@ -136,7 +136,7 @@ class Outcome(Generic[U]):
     reason: str
     writes: Sequence[Write] = ()
     amends: Sequence[Amend] = ()
-    requires: Sequence[Rows] = ()
+    unless: Sequence[Rows] = ()
     also: Sequence[Birth | Move] = ()
     tally: Mapping[str, int] | None = None
     events: Sequence[Event] = ()

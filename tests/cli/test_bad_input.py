@@ -42,7 +42,9 @@ PATIENT = {"penstock worker", "penstock up"}
 # This one is there to say how far the schema is from this program's: that is its finding, not its error.
 REPORTS = {"penstock db check"}
 # A lifecycle's own commands ask for its configuration first: their bad input is tested beside them.
-COMMANDS = {name: found for name, found in commands().items() if name.split()[1] not in {"partitions", "reports"}}
+#: Their commands have bad input of their own, tested beside them.
+LIFECYCLES = {"harvest", "partitions", "reports"}
+COMMANDS = {name: found for name, found in commands().items() if name.split()[1] not in LIFECYCLES}
 
 
 @dataclass

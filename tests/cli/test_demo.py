@@ -118,14 +118,18 @@ def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -
     for command in ("status", "reports datasets", "reports cadence", "schedules list", "doctor", "machines"):
         assert shown.ask(penstock, *command.split())
     counted = json.loads(shown.ask(penstock, "status", "--json"))
-    assert {m["name"] for m in counted["machines"]} == {"invoice", "report", "partition", "extraction", "schedule"}
+    harvest = {f"harvest_{name}" for name in ("run", "partition", "worker", "chunk")}
+    others = {"invoice", "report", "partition", "extraction", "schedule", "delivery"}
+    assert {m["name"] for m in counted["machines"]} == harvest | others
     assert counted["workers"] == []
     assert json.loads(shown.ask(penstock, "doctor", "--json"))["findings"] == []
 
 
 def what_it_proposes_works(shown: Shown, penstock: Console) -> None:
     proposed = [line.strip() for line in shown.out.partition("\nnext: ")[2].splitlines()[1:]]
-    assert {line.split()[1] for line in proposed} == {"status", "history", "reports", "partitions", "doctor"}
+    assert {line.split()[1] for line in proposed} == {
+        *("status", "history", "reports", "partitions", "harvest", "doctor")
+    }
     for line in proposed:
         assert shown.ask(penstock, *line.split()[1:])
 

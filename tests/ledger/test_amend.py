@@ -108,13 +108,13 @@ def test_an_amendment_sees_the_rows_of_its_own_outcome(world):
 def test_an_outcome_with_a_row_that_must_not_be_there_is_not_written(world):
     commit(world, writes=[Write(reading, [row(0, "open", 0)])])
     waiting = Rows(reading, {"sensor": "s", "count": 0})
-    refused = commit(world, "2", requires=[waiting], writes=[Write(reading, [row(1, "too early")])])
+    refused = commit(world, "2", unless=[waiting], writes=[Write(reading, [row(1, "too early")])])
     assert isinstance(refused, Refused)
     assert isinstance(refused.error, AlsoMissed)
     assert readings(world) == [(0, "open", 0)]
     assert world.unit(Ref("invoice", "acme/2")).claimed_by is not None
     commit(world, "3", writes=[Write(reading, [row(0, "done", 1)])])
-    assert commit(world, "4", requires=[waiting], writes=[Write(reading, [row(1, "now")])]) == Won()
+    assert commit(world, "4", unless=[waiting], writes=[Write(reading, [row(1, "now")])]) == Won()
     assert readings(world) == [(0, "done", 1), (1, "now", None)]
 
 
@@ -125,8 +125,8 @@ def test_in_a_batch_only_the_outcome_that_requires_in_vain_is_left_out(world):
     first, second = worker.claim({"invoice": 2})
     results = world.commit(
         worker,
-        Outcome(first, replace(first, due_at=None), "in vain", requires=[Rows(reading, {"sensor": "s"})]),
-        Outcome(second, replace(second, due_at=None), "fine", requires=[Rows(reading, {"sensor": "other"})]),
+        Outcome(first, replace(first, due_at=None), "in vain", unless=[Rows(reading, {"sensor": "s"})]),
+        Outcome(second, replace(second, due_at=None), "fine", unless=[Rows(reading, {"sensor": "other"})]),
     )
     assert [type(result) for result in results] == [Refused, Won]
 
@@ -139,10 +139,10 @@ def test_in_a_batch_only_the_outcome_that_requires_in_vain_is_left_out(world):
         ({"amends": [Amend(Rows(reading, {"sensor": "s"}), {"age": 1})]}, "'age'"),
         ({"amends": [Amend(Rows(reading, {"sensor": "s"}), {})]}, "no column"),
         ({"amends": [Amend(Rows(reading, {}), {"count": 1})]}, "at least one value"),
-        ({"requires": [Rows(reading, {"age": 1})]}, "'age'"),
-        ({"requires": [Rows(reading, {"count": None})]}, "at least one value"),
-        ({"requires": [Rows(reading, {"sensor": "s"}, span=("age", 1, 2))]}, "'age'"),
-        ({"requires": [Rows(reading, {"sensor": "s"}, among=("position", range(MAX_ROWS + 1)))]}, "5,001 rows"),
+        ({"unless": [Rows(reading, {"age": 1})]}, "'age'"),
+        ({"unless": [Rows(reading, {"count": None})]}, "at least one value"),
+        ({"unless": [Rows(reading, {"sensor": "s"}, span=("age", 1, 2))]}, "'age'"),
+        ({"unless": [Rows(reading, {"sensor": "s"}, among=("position", range(MAX_ROWS + 1)))]}, "5,001 rows"),
     ],
 )
 def test_what_names_no_rows_of_a_table_is_refused_before_the_database_is_asked(world, parts, says):

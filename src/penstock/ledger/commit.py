@@ -248,7 +248,7 @@ class Committer:
     def _require(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
         """Nobody holds these rows still: what another is about to change counts as it was before."""
         for entry in winners:
-            for rows in entry.requires:
+            for rows in entry.unless:
                 sql, given = statements.any_row(self._database, rows)
                 if cursor.rows(sql, **given):
                     named = ", ".join(f"{name} = {value}" for name, value in rows.where.items())

@@ -69,7 +69,7 @@ class Entry:
     tallies: Sequence[Tally] = ()
     writes: Sequence[Write] = ()
     amends: Sequence[Amend] = ()
-    requires: Sequence[Rows] = ()
+    unless: Sequence[Rows] = ()
     events: Sequence[list[Any]] = ()
     gates: Collection[str] = ()
 
@@ -116,8 +116,8 @@ class Preparer:
             entry.writes = _writes(_ref(change), outcome.writes)
         if outcome.amends:
             entry.amends = [_amend(_ref(change), amend) for amend in outcome.amends]
-        if outcome.requires:
-            entry.requires = [_rows(_ref(change), rows) for rows in outcome.requires]
+        if outcome.unless:
+            entry.unless = [_rows(_ref(change), rows) for rows in outcome.unless]
         if outcome.events:
             entry.events = [_event(change, event) for event in outcome.events]
         return entry

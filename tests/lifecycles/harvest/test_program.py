@@ -29,12 +29,13 @@ def test_the_defaults_are_the_issue_s():
 
 
 def test_every_feed_has_one_schedule():
-    (at_two,) = app.usual_schedules(configured())
+    pruning, at_two = app.usual_schedules(configured())
+    assert (pruning.name, pruning.every) == ("prune-raw-records", "1h")
     assert (at_two.name, at_two.job, at_two.at, at_two.settings) == (
         *("harvest-diamonds", "harvest", ["02:00"]),
         {"feed": "diamonds"},
     )
-    (hourly,) = app.usual_schedules(configured(every="1h"))
+    _, hourly = app.usual_schedules(configured(every="1h"))
     assert (hourly.every, hourly.at) == ("1h", None)
     with pytest.raises(UsageError, match="both 'every' and 'at'"):
         app.usual_schedules(configured(every="1h", at=["02:00"]))

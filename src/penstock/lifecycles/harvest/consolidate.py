@@ -171,7 +171,7 @@ class Consolidator:
         if await _read(io, lambda ledger: _unconsolidated(ledger, run, feed)):
             return _next(run, Phase.FETCHING_RAW_BATCH, "rows have come since; they are consolidated too")
         now = io.now()
-        requires = [Rows(feed.raw, {"run_id": run.run_id, "consolidated": False})]
+        unless = [Rows(feed.raw, {"run_id": run.run_id, "consolidated": False})]
         forced = run.forced_by is not None
         after = replace(
             run,
@@ -181,7 +181,7 @@ class Consolidator:
             watermark_after=run.watermark_before if forced else run.window_to,
         )
         if forced:
-            return Outcome(run, after, "consolidated by force; the watermark stays where it was", requires=requires)
+            return Outcome(run, after, "consolidated by force; the watermark stays where it was", unless=unless)
         mark = {
             "feed": run.feed,
             "last_updated_at": run.window_to,
@@ -196,11 +196,11 @@ class Consolidator:
             behind = await _read(io, lambda ledger: _behind(ledger, run))
             if behind:
                 # Set back meanwhile: what lies between was not this run's to read, and is read by the next one.
-                return Outcome(run, after, "consolidated; the watermark was set back meanwhile", requires=requires)
+                return Outcome(run, after, "consolidated; the watermark was set back meanwhile", unless=unless)
             since = ("last_updated_at", _BEGINNING, run.watermark_before)
-            requires.append(Rows(watermark, {"feed": run.feed}, span=since))
+            unless.append(Rows(watermark, {"feed": run.feed}, span=since))
         event = advanced(run.feed, str(run.run_id), run.window_to)
-        return Outcome(run, after, "consolidated", requires=requires, writes=[write], events=[event])
+        return Outcome(run, after, "consolidated", unless=unless, writes=[write], events=[event])
 
 
 _BEGINNING = "0001-01-01T00:00:00.000Z"

@@ -1,0 +1,44 @@
+"""The figures of each part, kept from run to run, so that one part can be measured anew without losing the others.
+
+They lie beside the document that is made of them. A part's figures come from one run, and say when it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import CONTENDERS
+from benchmarks.results import Results
+
+Kept = dict[str, dict[str, Any]]
+_NAMES = {f"{c.database}: {c.name}": c for c in CONTENDERS}
+
+
+def merged(
+    file: Path, found: Results, parts: Mapping[str, Collection[str]], when: str
+) -> tuple[Results, dict[str, str]]:
+    """What is kept with what was found in its place, written again; and when each part was measured."""
+    kept: Kept = json.loads(file.read_text()) if file.exists() else {}
+    for part, programs in parts.items():
+        lines = {program: _plain(getattr(found, program)) for program in programs}
+        if any(lines.values()):
+            kept[part] = {"when": when, "lines": lines}
+    file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    results = Results(failures=found.failures)
+    for part in kept.values():
+        for program, lines in part["lines"].items():
+            getattr(results, program).update(_read(program, lines))
+    return results, {name: part["when"] for name, part in sorted(kept.items())}
+
+
+def _plain(lines: Mapping[Any, Any]) -> dict[str, Any]:
+    return {key if isinstance(key, str) else f"{key.database}: {key.name}": line for key, line in lines.items()}
+
+
+def _read(program: str, lines: Mapping[str, Any]) -> dict[Any, Any]:
+    if program != "rates":
+        return dict(lines)
+    return {_NAMES[name]: line for name, line in lines.items() if name in _NAMES}
