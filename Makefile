@@ -2,7 +2,7 @@
 
 PYTHON  ?= python3
 UV      ?= uv
-WORKERS ?= 3
+WORKERS ?= 4
 
 VENV := .venv
 BIN  := $(VENV)/bin

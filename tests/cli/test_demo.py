@@ -53,6 +53,7 @@ def start(*options: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("ledger_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)], indirect=True)
 def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, penstock, tmp_path):
     """One run for all that is asked of it: it takes its time."""
     sqlite = ledger_url.startswith("sqlite:")
