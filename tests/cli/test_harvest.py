@@ -111,7 +111,7 @@ def postgres_runs(postgres_server) -> Iterator[tuple[str, list[str]]]:
         yield urlsplit(url).path[1:], three_runs(url)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)])
 def place(request, penstock, tmp_path) -> Iterator[Place]:
     if request.param == "sqlite":
         path, runs = request.getfixturevalue("sqlite_runs")

@@ -1,4 +1,4 @@
-"""The lifecycles' tests run on both databases: by day a sixth of them and those marked on PostgreSQL, by night all."""
+"""The lifecycles' tests run on both databases: by day a tenth of them and those marked on PostgreSQL, by night all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SHARE = 6
+SHARE = 10
 
 
 @pytest.hookimpl(tryfirst=True)

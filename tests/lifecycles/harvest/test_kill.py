@@ -21,7 +21,7 @@ from tests.support.harvest_site import GONE, Come, Site
 from tests.support.harvest_worker import POINTS
 
 STONES = 600
-BY_DAY = ("scan/after", "page/after", "completion/committed", "chunk/after", "swap/after")
+BY_DAY = ("page/after", "chunk/after")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,7 @@ def test_two_workers_on_one_run_do_everything_once(ledger_url, about, clean, tmp
         assert site.come().unlike(clean) == []
 
 
+@pytest.mark.nightly
 def test_a_worker_that_sleeps_past_its_lease_in_a_page_changes_nothing(ledger_url, tmp_path):
     """It wakes with pages that another has fetched since; they are dropped, and it goes on working."""
     with (
@@ -117,6 +118,7 @@ def test_a_worker_that_sleeps_past_its_lease_in_a_page_changes_nothing(ledger_ur
         assert whole.parts["findings"] == []
 
 
+@pytest.mark.nightly
 def test_a_run_is_cancelled_while_thirty_partitions_are_being_fetched(ledger_url, tmp_path):
     """However fast pages come, the person who cancels has the last word, at once."""
     with in_process(20_000, "--tells-updated") as about, Site(ledger_url, tmp_path, about) as site:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.machine import P, R, harvest_run
 from penstock.lifecycles.harvest.runs import partitions_of
@@ -78,6 +80,7 @@ def test_two_at_once_make_one_ledger_and_one_run(ledger_url, tmp_path):
             assert [member.wait() for member in members] == [0, 0], said(members)
 
 
+@pytest.mark.nightly
 def test_a_feed_taken_away_under_a_run_waits_and_comes_back(ledger_url, tmp_path):
     """SIGHUP without the feed, then with it: the run goes on where it was, and nothing was lost or asked for twice."""
     with in_process(STONES, "--tells-updated", "--latency", "200") as about:
