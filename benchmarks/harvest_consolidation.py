@@ -341,9 +341,6 @@ class Ours:
     mb: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
-    def __call__(self, url: str, number: int) -> None:
-        raise NotImplementedError
-
     def measure(self, url: str, number: int) -> float:
         command = [sys.executable, "-m", "benchmarks.harvest_consolidation", "--work", url]
         command += ["--chunk", str(self.rows), "--at-once", str(self.at_once)]

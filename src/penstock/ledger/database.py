@@ -89,6 +89,16 @@ def present(database: Database, cursor: Cursor) -> datetime:
     return now
 
 
+def instant_sql(database: Database, name: str) -> str:
+    """A parameter that is an instant, given as `instant_text` writes it, to be compared with a column of instants."""
+    return f"CAST(:{name} AS timestamptz)" if database.dialect == "postgresql" else f":{name}"
+
+
+def identifier_sql(database: Database, name: str) -> str:
+    """A parameter that is an identifier (UUID), given as text, to be compared with a column of identifiers."""
+    return f"CAST(:{name} AS uuid)" if database.dialect == "postgresql" else f":{name}"
+
+
 def open_database(url: str, clock: Any) -> Database:
     """Open `sqlite:///path` or `postgresql://…`. Raises UsageError for an address that is neither."""
     from penstock.errors import UsageError

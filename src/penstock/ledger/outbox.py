@@ -19,7 +19,7 @@ from typing import Any
 from penstock.clock import instant_text, parse_instant
 from penstock.errors import UsageError
 from penstock.ledger import statements
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.database import Cursor, Database, instant_sql
 from penstock.ledger.triggers_postgres import FUNCTION
 from penstock.machine import Actor, Edge, Machine, OnError
 from penstock.retry import RetryPolicy
@@ -237,7 +237,7 @@ def replay(database: Database, subscriber: str, since: datetime) -> int:
 
     What was delivered, or waits, is left as it is: saying it twice is harmless.
     """
-    cast = "CAST(:since AS timestamptz)" if database.dialect == "postgresql" else ":since"
+    cast = instant_sql(database, "since")
     sql = _born(f"event_log AS e JOIN subscription AS s ON {_matches('e')}") + (
         f" AND s.subscriber = :subscriber AND e.created_at >= {cast} AND {_unborn('e')}"
         f" LIMIT {_REPLAY_AT_ONCE} ON CONFLICT DO NOTHING"

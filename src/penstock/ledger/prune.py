@@ -22,7 +22,7 @@ from penstock.clock import Rng, instant_text, parse_instant
 from penstock.errors import UnknownMachine
 from penstock.ledger import definitions, statements
 from penstock.ledger.columns import Document, readable
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.database import Cursor, Database, instant_sql
 from penstock.ledger.inspect import BASELINE, require_ledger
 from penstock.ledger.prune_rules import Eligible, Finished
 
@@ -80,7 +80,7 @@ class Pruner:
         self._who = who
         self._rng = rng
         self._machine = machine
-        self._at = "CAST(:before AS timestamptz)" if database.dialect == "postgresql" else ":before"
+        self._at = instant_sql(database, "before")
         self._now, self._known = database.read(self._begin)
         self._rules = Eligible(self._known, self._before, self._at)
 

@@ -21,7 +21,7 @@ from penstock.errors import BrokenFlow, ClaimLost, MachineError
 from penstock.ledger import statements
 from penstock.ledger.columns import python_type
 from penstock.ledger.commit import statements_of
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.database import Cursor, Database, instant_sql
 from penstock.ledger.entries import plain_rows, size_of
 from penstock.machine import Machine
 from penstock.outcome import MAX_BYTES, MAX_ROWS, Write
@@ -243,7 +243,7 @@ def _loosen(database: Database, staged: Staged) -> None:
 
 def _ripe(database: Database, staged: Staged, grace: timedelta) -> list[str]:
     """The loose batches that may go now."""
-    cast = "CAST(:cutoff AS timestamptz)" if database.dialect == "postgresql" else ":cutoff"
+    cast = instant_sql(database, "cutoff")
     sql = (
         "SELECT s.stage_id FROM stage AS s WHERE s.table_name = :table AND s.machine = :machine"
         f" AND s.loose_at IS NOT NULL AND (s.sealed_at IS NULL OR s.loose_at <= {cast})"

@@ -21,7 +21,7 @@ from penstock.clock import Clock, SystemClock, instant, instant_text
 from penstock.errors import PenstockError, UsageError
 from penstock.ledger import statements
 from penstock.ledger.columns import document
-from penstock.ledger.database import Cursor, Database, open_database
+from penstock.ledger.database import Cursor, Database, instant_sql, open_database
 from penstock.raw.paths import PartitionKey, parse_day
 from penstock.raw.sink import RawPartition, RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
@@ -293,7 +293,7 @@ class ConsumerGate:
         """From the history: the last row that was written by then. Raises UsageError where it was pruned."""
         assert self._as_of is not None  # noqa: S101 - asked by `statuses`
         source = statements.batch(self._database, {"unit_id": statements.TEXT})
-        moment = "CAST(:moment AS timestamptz)" if self._database.dialect == "postgresql" else ":moment"
+        moment = instant_sql(self._database, "moment")
         own = f"machine = '{MACHINE}' AND unit_id IN (SELECT n_unit_id FROM {source})"
         given = {
             "batch": statements.batch_text([[i] for i in ids]),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.clock import Clock, instant, instant_text
+from penstock.ledger.database import instant_sql
 from penstock.ledger.ledger import Ledger
 
 
@@ -28,9 +29,8 @@ class World:
 
     def rows(self, sql: str, **given: Any) -> list[tuple[Any, ...]]:
         """What the ledger answers. An instant is a parameter in braces, any other begins with a colon."""
-        cast = "CAST(:{} AS timestamptz)" if self.ledger.database.dialect == "postgresql" else ":{}"
         instants = {name for name, value in given.items() if isinstance(value, datetime)}
-        text = sql.format(**{name: cast.format(name) for name in instants})
+        text = sql.format(**{name: instant_sql(self.ledger.database, name) for name in instants})
         values = {name: instant_text(value) if name in instants else value for name, value in given.items()}
         return self.ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(text, **values)])
 

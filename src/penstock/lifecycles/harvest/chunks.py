@@ -17,7 +17,7 @@ from uuid import UUID
 from penstock.clock import Rng, instant_text
 from penstock.errors import LedgerUnavailable, Rejected, StepError, Transient
 from penstock.ledger.columns import document, readable
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.database import Cursor, Database, identifier_sql
 from penstock.ledger.entries import weight_of
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.feed import Feed, Unmappable
@@ -126,7 +126,7 @@ async def _patiently(io: Io, work: Callable[[Ledger], T]) -> T:
 
 def of_run(database: Database) -> str:
     """A condition on `run_id`, with the parameter `:run_id`."""
-    return "run_id = CAST(:run_id AS uuid)" if database.dialect == "postgresql" else "run_id = :run_id"
+    return f"run_id = {identifier_sql(database, 'run_id')}"
 
 
 def seen_of(ledger: Ledger, run_id: UUID) -> Seen:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from penstock.clock import instant, instant_text
 from penstock.errors import LedgerUnavailable, Rejected, Transient
-from penstock.ledger.database import Cursor
+from penstock.ledger.database import Cursor, identifier_sql
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.chunks import ROWS, of_run
 from penstock.lifecycles.harvest.feed import Feed
@@ -315,7 +315,7 @@ def _set_aside(ledger: Ledger, run: Run) -> list[str]:
 
 def _not_seen(feed: Feed, ledger: Ledger) -> str:
     """Live records of the feed that the run has no raw row of; one that was set aside was seen."""
-    run_id = "CAST(:run_id AS uuid)" if ledger.database.dialect == "postgresql" else ":run_id"
+    run_id = identifier_sql(ledger.database, "run_id")
     return (
         f"FROM {feed.canonical.name} AS c WHERE c.feed = :feed AND c.deleted_at IS NULL AND NOT EXISTS"
         f" (SELECT 1 FROM {feed.raw.name} AS r WHERE r.run_id = {run_id} AND r.{feed.identity} = c.{feed.identity})"

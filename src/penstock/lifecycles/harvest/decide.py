@@ -75,11 +75,6 @@ def plan(known: Known, now: datetime, *, overlap: timedelta, full_every: timedel
     return Plan(RunType.INCREMENTAL, known.watermark, lower, now, "it goes on from the watermark")
 
 
-def window_of(run: Run) -> Window:
-    """What the run asks for."""
-    return Window() if run.run_type is RunType.FULL else Window(run.window_from, run.window_to)
-
-
 def decide_run(run: Run, now: datetime, settings: None, seen: None) -> Decision:  # noqa: ARG001 - one shape
     """Start the workers, wait for all of them, consolidate; or say that some have failed."""
     match run.status:

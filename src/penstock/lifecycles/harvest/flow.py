@@ -16,6 +16,7 @@ from uuid import UUID, uuid5
 from penstock.clock import Rng, instant_text
 from penstock.errors import Rejected, StepError
 from penstock.ledger.columns import readable
+from penstock.ledger.database import identifier_sql
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.decide import Settings, decide_partition, is_short, page_limit
 from penstock.lifecycles.harvest.feed import Feed, Source, Span, Window
@@ -198,7 +199,7 @@ def worker_of(ledger: Ledger, partition: Partition) -> WorkerRun:
 def found_records(ledger: Ledger, feed: Feed, partition: Partition) -> int:
     """How many distinct records of a partition there are: every one has one row, wherever pages overlapped."""
     first = partition.ordinal * POSITIONS
-    run_id = "CAST(:run_id AS uuid)" if ledger.database.dialect == "postgresql" else ":run_id"
+    run_id = identifier_sql(ledger.database, "run_id")
     sql = f"SELECT count(*) FROM {feed.raw.name} WHERE run_id = {run_id} AND position >= :first AND position < :last"
     given = {"run_id": str(partition.run_id), "first": first, "last": first + POSITIONS}
     return int(ledger.read(lambda cursor: cursor.rows(sql, **given))[0][0])

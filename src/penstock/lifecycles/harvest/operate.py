@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from penstock.clock import instant, instant_text
 from penstock.errors import LedgerRefused, UnknownUnit, UsageError
 from penstock.ledger.commit import AlsoMissed
-from penstock.ledger.database import Cursor
+from penstock.ledger.database import Cursor, instant_sql
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.flow import worker_run_id
 from penstock.lifecycles.harvest.machine import (
@@ -40,7 +40,7 @@ from penstock.machine import Actor
 from penstock.outcome import Event, Move, Write
 from penstock.runtime import schedule as schedules
 from penstock.runtime.schedule import Schedule
-from penstock.unit import Ref, replace
+from penstock.unit import replace
 
 T = TypeVar("T")
 _TRIES = 5
@@ -324,7 +324,7 @@ def _rewind(ledger: Ledger, feed: str, moment: datetime, who: str, reason: str, 
 
 
 def _updated_since(ledger: Ledger, canonical: sa.Table, feed: str, moment: datetime) -> int:
-    since = "CAST(:moment AS timestamptz)" if ledger.database.dialect == "postgresql" else ":moment"
+    since = instant_sql(ledger.database, "moment")
     sql = f"SELECT count(*) FROM {canonical.name} WHERE feed = :feed AND source_updated_at >= {since}"
     return int(ledger.read(lambda cursor: cursor.rows(sql, feed=feed, moment=instant_text(moment)))[0][0])
 
@@ -398,8 +398,3 @@ def _is_counted(partition: Partition) -> bool:
 def _worker_again(worker: WorkerRun, reason: str) -> Move:
     after = replace(worker, status=W.RUNNING, completed_at=None, error_message=None)
     return Move(worker, after, reason, Actor.OPERATOR)
-
-
-def schedule_ref(feed: str) -> Ref:
-    """The schedule that starts a feed's runs."""
-    return Ref(schedules.machine.name, schedule_name(feed))

@@ -13,7 +13,7 @@ from functools import partial
 import sqlalchemy as sa
 
 from penstock.clock import instant_text
-from penstock.ledger.database import Cursor
+from penstock.ledger.database import Cursor, identifier_sql, instant_sql
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected
 
@@ -35,8 +35,7 @@ def prune_raw_records(
     ledger: Ledger, tables: Collection[sa.Table], keep: timedelta, now: datetime, *, at_most: int = AT_MOST
 ) -> Gone:
     """Remove raw rows of runs that ended before, some thousands in a transaction."""
-    postgres = ledger.database.dialect == "postgresql"
-    before, own = ("CAST(:before AS timestamptz)", "CAST(:run_id AS uuid)") if postgres else (":before", ":run_id")
+    before, own = instant_sql(ledger.database, "before"), identifier_sql(ledger.database, "run_id")
     over = (
         f"SELECT r.unit_id FROM run_metadata r WHERE (r.status = 'completed' AND r.completed_at < {before}) OR"
         f" (r.status = 'failed' AND r.changed_at < {before} AND EXISTS (SELECT 1 FROM run_metadata l"

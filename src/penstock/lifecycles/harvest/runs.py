@@ -12,7 +12,7 @@ from uuid import UUID
 from penstock.clock import Rng, instant
 from penstock.errors import Rejected, StepError, Transient, UsageError
 from penstock.ledger.columns import document, readable
-from penstock.ledger.database import Cursor
+from penstock.ledger.database import Cursor, identifier_sql
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.decide import Known, Plan, decide_run, plan
 from penstock.lifecycles.harvest.feed import Consolidation, Span, Window
@@ -99,9 +99,7 @@ def failed_run(unit: Run, why: str) -> Outcome[Run]:
 
 def partitions_of(ledger: Ledger, run_id: UUID) -> list[Partition]:
     """The partitions of a run, in order."""
-    database = ledger.database
-    given = "CAST(:run_id AS uuid)" if database.dialect == "postgresql" else ":run_id"
-    sql = f"SELECT unit_id FROM partition_progress WHERE run_id = {given}"
+    sql = f"SELECT unit_id FROM partition_progress WHERE run_id = {identifier_sql(ledger.database, 'run_id')}"
     ids = [str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, run_id=str(run_id)))]
     found: list[Partition] = ledger.get_many(harvest_partition, ids) if ids else []
     return sorted(found, key=lambda p: p.ordinal)

@@ -19,7 +19,7 @@ from penstock.connectors.watermark import Blob, ForeignBlob, Watermark
 from penstock.errors import StepError
 from penstock.ledger.columns import readable
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.database import Cursor, Database, instant_sql
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import EventRow
 from penstock.outcome import Event
@@ -158,8 +158,7 @@ def repairer(blobs: Callable[[str], Blob | None]) -> Callable[[str, Io], Any]:
 
 def _same(database: Database) -> str:
     """The row as it was read: another run may have moved it since."""
-    moment = "CAST(:moment AS timestamptz)" if database.dialect == "postgresql" else ":moment"
-    return f"feed = :feed AND last_updated_at = {moment}"
+    return f"feed = :feed AND last_updated_at = {instant_sql(database, 'moment')}"
 
 
 def _published(database: Database, cursor: Cursor, row: Row, etag: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.cadence import local_instant, parse_zone
 from penstock.clock import instant, instant_text
 from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
-from penstock.ledger.database import Cursor
+from penstock.ledger.database import Cursor, instant_sql
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.decide import HOUR, Settings
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
@@ -241,7 +241,7 @@ def _note_states(ledger: Ledger, accounts: Mapping[str, Account], there: Mapping
 
 
 def _change_states(ledger: Ledger, cursor: Cursor, changed: Iterable[tuple[str, str, bool]], now: datetime) -> int:
-    cast = "CAST(:at AS timestamptz)" if ledger.database.dialect == "postgresql" else ":at"
+    cast = instant_sql(ledger.database, "at")
     woken = 0
     for name, state, back in changed:
         cursor.run(

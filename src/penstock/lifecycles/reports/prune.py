@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from penstock.clock import Rng, instant_text
+from penstock.ledger.database import instant_sql
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.prune import Ages, Pruner
 from penstock.ledger.prune_rules import Finished
@@ -23,7 +24,7 @@ def prune_report_datasets(ledger: Ledger, settings: Settings, now: datetime, *, 
     A dataset that was asked for by a backfill is as old as its last change: it would otherwise go at once.
     """
     pruner = Pruner(ledger.database, Ages(), who=who, rng=rng)
-    at = "CAST(:before AS timestamptz)" if ledger.database.dialect == "postgresql" else ":before"
+    at = instant_sql(ledger.database, "before")
     gone = 0
     for aggregation in Aggregation:
         old = f"u.aggregation = :aggregation AND u.timestamp < {at} AND (NOT u.backfill OR u.changed_at < {at})"
