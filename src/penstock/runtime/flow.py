@@ -18,6 +18,7 @@ from penstock.errors import StepError
 from penstock.ledger.stage import Staged, StageWriter
 from penstock.machine import Machine
 from penstock.outcome import Decision, Outcome
+from penstock.runtime.patience import patiently
 from penstock.runtime.stage import Stage
 from penstock.unit import NO_GATE, Unit
 
@@ -53,8 +54,11 @@ class Io:
         self.rng = rng
 
     async def read(self, work: Callable[[Ledger], T]) -> T:
-        """Read the ledger off the event loop."""
-        return await self._executor.run(work, self._ledger)
+        """Read the ledger off the event loop. While it is away this waits; the step's deadline is the limit.
+
+        Work that writes must come to the same when it is done twice: an answer that was lost has it done again.
+        """
+        return await patiently(self._executor, self.rng, work, self._ledger)
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
         """Run something that blocks, off the event loop: a write to a disk, a long computation."""

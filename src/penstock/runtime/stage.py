@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import structlog
-
 from penstock.clock import Rng
-from penstock.errors import BrokenFlow, LedgerUnavailable
+from penstock.errors import BrokenFlow
 from penstock.ledger.stage import StageWriter
 from penstock.runtime.executor import Executor
+from penstock.runtime.patience import patiently
 
-log = structlog.get_logger()
 _ROWS_AT_ONCE = 500
-_LONGEST_PAUSE = 5.0
 
 
 class Stage:
@@ -58,7 +55,7 @@ class Stage:
             while part := list(itertools.islice(waiting, _ROWS_AT_ONCE)):
                 await self._executor.run(self._writer.take, part)
                 while self._writer.full:
-                    await self._patiently(self._writer.write)
+                    await patiently(self._executor, self._rng, self._writer.write)
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,14 +64,4 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            await self._patiently(self._writer.seal)
-
-    async def _patiently(self, work: Callable[[], None]) -> None:
-        pause = 0.1
-        while True:
-            try:
-                return await self._executor.run(work)
-            except LedgerUnavailable as away:
-                log.warning("ledger.away", error=str(away))
-            await asyncio.sleep(pause * self._rng.uniform(0.8, 1.2))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await patiently(self._executor, self._rng, self._writer.seal)

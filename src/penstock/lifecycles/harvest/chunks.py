@@ -7,15 +7,15 @@ row that cannot be mapped is set aside with its reason and marked like the other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from penstock.clock import Rng, instant_text
-from penstock.errors import LedgerUnavailable, Rejected, StepError, Transient
+from penstock.errors import Rejected, StepError
 from penstock.ledger.columns import document, readable
 from penstock.ledger.database import Cursor, Database, identifier_sql
 from penstock.ledger.entries import weight_of
@@ -28,7 +28,6 @@ from penstock.outcome import MAX_BYTES, MAX_ROWS, Act, Amend, Decision, Look, Ou
 from penstock.runtime.flow import Flow, Io
 from penstock.unit import replace
 
-T = TypeVar("T")
 ROWS = 2_500
 """Raw rows of a chunk, unless set otherwise."""
 AT_ONCE = 4
@@ -85,7 +84,7 @@ class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
 
     async def look(self, unit: Chunk, io: Io) -> Seen:
         async with self._reading:
-            return await _patiently(io, lambda ledger: seen_of(ledger, unit.run_id))
+            return await io.read(lambda ledger: seen_of(ledger, unit.run_id))
 
     async def act(self, what: str, unit: Chunk, seen: Seen | None, io: Io) -> Outcome[Chunk]:
         now = io.now()
@@ -95,7 +94,7 @@ class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
         feed = self.settings[unit.feed]
         price = await self._pricing(unit, seen, io)
         async with self._reading:
-            found = await _patiently(io, lambda ledger: read_range(ledger, feed, unit))
+            found = await io.read(lambda ledger: read_range(ledger, feed, unit))
         async with self._mapping:
             made = await io.run(consolidate, feed, unit, found, price, now)
         return _outcome(feed, unit, made, now)
@@ -111,17 +110,9 @@ class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
         """The run's rules, compiled; the same rules are compiled once."""
         key = (unit.feed, str(seen and seen.digest))
         if self._pricer is None or self._pricer[0] != key:
-            rules = await _patiently(io, lambda ledger: rules_of(ledger, unit.run_id))
+            rules = await io.read(lambda ledger: rules_of(ledger, unit.run_id))
             self._pricer = (key, compile_rules(rules, unit.feed))
         return self._pricer[1]
-
-
-async def _patiently(io: Io, work: Callable[[Ledger], T]) -> T:
-    """A read that is tried again with the chunk: a database that is away is nobody's bug."""
-    try:
-        return await io.read(work)
-    except LedgerUnavailable as error:
-        raise Transient(str(error)) from error
 
 
 def of_run(database: Database) -> str:

@@ -7,13 +7,13 @@ completes: in one transaction that locks the run, finds no row unconsolidated (H
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.clock import instant, instant_text
-from penstock.errors import LedgerUnavailable, Rejected, Transient
+from penstock.errors import Rejected
 from penstock.ledger.database import Cursor, identifier_sql
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.chunks import ROWS, of_run
@@ -26,7 +26,6 @@ from penstock.outcome import MAX_ROWS, Amend, Birth, Outcome, Rows, Write
 from penstock.runtime.flow import Io
 from penstock.unit import replace
 
-T = TypeVar("T")
 MOST_CHUNKS = 4_000
 _UNCONFIGURED = timedelta(minutes=5)
 _TURNS = 50
@@ -79,7 +78,7 @@ class Consolidator:
 
     async def _validate(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         """What an earlier consolidation of the run set aside is taken up again: the mapping may be another by now."""
-        aside = await _read(io, lambda ledger: _set_aside(ledger, run))
+        aside = await io.read(lambda ledger: _set_aside(ledger, run))
         if not aside:
             return _next(run, Phase.LOADING_PRICING_RULES, "the run is valid")
         now = io.now()
@@ -92,7 +91,7 @@ class Consolidator:
 
     async def _load_rules(self, run: Run, io: Io) -> Outcome[Run]:
         try:
-            rules = await _read(io, lambda ledger: active_rules(ledger, run.feed))
+            rules = await io.read(lambda ledger: active_rules(ledger, run.feed))
         except BadRule as error:
             raise Rejected(str(error)) from error
         kept = {
@@ -107,7 +106,7 @@ class Consolidator:
 
     async def _cut(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         now = io.now()
-        cut = await _read(io, lambda ledger: _ranges(ledger, run, feed, self._limits.rows))
+        cut = await io.read(lambda ledger: _ranges(ledger, run, feed, self._limits.rows))
         births = [
             Birth(Chunk(run_id=run.run_id, number=number, feed=run.feed, first=first, last=last, due_at=now), "cut")
             for number, (first, last) in enumerate(cut.ranges, start=cut.chunks)
@@ -123,7 +122,7 @@ class Consolidator:
         ended = run.completed_chunks + run.failed_chunks
         if ended < run.expected_chunks:
             return Outcome(run, replace(run, due_at=None), f"{ended} of {run.expected_chunks} chunks have ended")
-        found = await _read(io, lambda ledger: _counted(ledger, run, feed))
+        found = await io.read(lambda ledger: _counted(ledger, run, feed))
         if found.unconsolidated:
             raise Rejected(f"{found.unconsolidated:,} rows of {found.rows:,} are not consolidated: {found.why}")
         if found.rejected > found.rows * self._limits.rejected and run.forced_by is None:
@@ -142,7 +141,7 @@ class Consolidator:
         if run.run_type is not RunType.FULL or run.forced_by is not None:
             return _next(run, Phase.ADVANCING_WATERMARK, "nothing is soft-deleted by such a run")
         limits = self._limits
-        gone = await _read(io, lambda ledger: _unseen(ledger, run, feed, limits.deletions))
+        gone = await io.read(lambda ledger: _unseen(ledger, run, feed, limits.deletions))
         if not gone:
             return _next(run, Phase.ADVANCING_WATERMARK, f"{run.records_deleted:,} records are soft-deleted")
         if run.records_deleted == 0:
@@ -159,7 +158,7 @@ class Consolidator:
         )
 
     async def _refuse_emptying(self, run: Run, feed: Feed, io: Io) -> None:
-        live, unseen = await _read(io, lambda ledger: _live_and_unseen(ledger, run, feed))
+        live, unseen = await io.read(lambda ledger: _live_and_unseen(ledger, run, feed))
         if live >= self._limits.deleted_from and unseen > live * self._limits.deleted:
             raise Rejected(
                 f"it would soft-delete {unseen:,} of {live:,} records, more than {self._limits.deleted:.3g} of them;"
@@ -168,7 +167,7 @@ class Consolidator:
 
     async def _complete(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         # Asked again under the lock. Here it is asked so that a row that has come since leads back and not in circles.
-        if await _read(io, lambda ledger: _unconsolidated(ledger, run, feed)):
+        if await io.read(lambda ledger: _unconsolidated(ledger, run, feed)):
             return _next(run, Phase.FETCHING_RAW_BATCH, "rows have come since; they are consolidated too")
         now = io.now()
         unless = [Rows(feed.raw, {"run_id": run.run_id, "consolidated": False})]
@@ -193,7 +192,7 @@ class Consolidator:
         }
         write = Write(watermark, [mark], newer="last_updated_at")
         if run.run_type is RunType.INCREMENTAL and run.watermark_before is not None:
-            behind = await _read(io, lambda ledger: _behind(ledger, run))
+            behind = await io.read(lambda ledger: _behind(ledger, run))
             if behind:
                 # Set back meanwhile: what lies between was not this run's to read, and is read by the next one.
                 return Outcome(run, after, "consolidated; the watermark was set back meanwhile", unless=unless)
@@ -224,13 +223,6 @@ def _begun(run: Run, io: Io) -> Outcome[Run]:
 
 def _next(run: Run, phase: Phase, reason: str) -> Outcome[Run]:
     return Outcome(run, replace(run, phase=phase, attempts=0), reason, keep_claim=True)
-
-
-async def _read(io: Io, work: Callable[[Ledger], T]) -> T:
-    try:
-        return await io.read(work)
-    except LedgerUnavailable as error:
-        raise Transient(str(error)) from error
 
 
 def active_rules(ledger: Ledger, feed: str) -> list[Rule]:

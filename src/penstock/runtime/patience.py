@@ -1,0 +1,29 @@
+"""Waiting for a ledger that is away, inside a step: the step's deadline is the limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+
+from penstock.clock import Rng
+from penstock.errors import LedgerUnavailable
+from penstock.runtime.executor import Executor
+
+T = TypeVar("T")
+log = structlog.get_logger()
+_LONGEST_PAUSE = 5.0
+
+
+async def patiently(executor: Executor, rng: Rng, work: Callable[..., T], *args: Any) -> T:
+    """What the work comes to. It is done again until the ledger answers, so doing it twice must change nothing."""
+    pause = 0.1
+    while True:
+        try:
+            return await executor.run(work, *args)
+        except LedgerUnavailable as away:
+            log.warning("ledger.away", error=str(away))
+        await asyncio.sleep(pause * rng.uniform(0.8, 1.2))
+        pause = min(pause * 2, _LONGEST_PAUSE)
