@@ -217,18 +217,13 @@ def readable(text: str) -> str:
 
     A secret in it is replaced, before it is cut: half a secret would not be recognised.
     """
-    text = redact(text)
+    if PATTERNS:
+        text = redact(text)
     if len(text) > LONGEST_TEXT:
         text = text[:LONGEST_TEXT] + " …"
     if text.isascii() and "\0" not in text:
         return text
     return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-def _enum_reader(kind: type) -> Callable[[Any], Any]:
-    members: dict[Any, Any] = kind._value2member_map_  # type: ignore[attr-defined]
-    # A value outside the enum (a newer program's state) is kept as it is; nothing is lost by reading it.
-    return lambda value: members.get(value, value)
 
 
 #: What a decoder raises at a value that somebody's SQL left in a row.
@@ -258,8 +253,6 @@ def _parsed(text: str) -> Any:
 
 
 def _reader(kind: type, dialect: str) -> Callable[[Any], Any] | None:
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return _enum_reader(kind)
     if dialect == "postgresql":
         return (lambda value: _parsed(value) if type(value) is Unreadable else value) if kind in (dict, list) else None
     readers: dict[type, Callable[[Any], Any]] = {
@@ -279,12 +272,16 @@ def unit_decoder(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], 
     readers: dict[str, Any] = {"new": object.__new__, "unit_type": unit_type}
     values = []
     for index, (name, annotation) in enumerate(field_types(unit_type).items()):
-        reader = _reader(python_type(annotation)[0], dialect)
-        readers[f"read_{index}"] = reader
+        kind = python_type(annotation)[0]
         value = f"row[{index}]"
-        values.append(
-            f"{name!r}: " + (value if reader is None else f"None if {value} is None else read_{index}({value})")
-        )
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            # A value outside the enum (a newer program's state) is kept as it is; nothing is lost by reading it.
+            readers[f"read_{index}"] = kind._value2member_map_.get
+            value = f"read_{index}({value}, {value})"
+        elif reader := _reader(kind, dialect):
+            readers[f"read_{index}"] = reader
+            value = f"None if {value} is None else read_{index}({value})"
+        values.append(f"{name!r}: {value}")
     # Written out once per type, because a loop over columns would be most of what a claim costs.
     source = (
         "def decode(row):\n unit = new(unit_type)\n unit.__dict__.update({" + ", ".join(values) + "})\n return unit"

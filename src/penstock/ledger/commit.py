@@ -8,7 +8,7 @@ moves, births, writes and events of the winners only, (3) parents last, their in
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,58 @@ class Busy:
 
 
 Result = Won | Lost | Refused | Busy
+_Key = tuple[str, str]
+
+
+def _key(change: Change) -> _Key:
+    return change.machine.name, change.row[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Changes that one statement makes: of one machine, in the same columns. `text` is its batch."""
+
+    machine: str
+    changed: tuple[str, ...]
+    keep_claim: bool
+    changes: list[Change]
+    text: str
+
+
+def _groups(changes: Iterable[Change]) -> list[_Group]:
+    found: dict[tuple[str, tuple[str, ...], bool], list[Change]] = {}
+    for change in changes:
+        found.setdefault((change.machine.name, change.changed, change.keep_claim), []).append(change)
+    return [_Group(*key, group, statements.batch_text([c.row for c in group])) for key, group in found.items()]
+
+
+class _Batch:
+    """Entries taken apart before their transaction begins: what holds a SQLite ledger's one writer holds everybody."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        # A unit's second change in a batch rests on what the first has just replaced: it is lost.
+        self.first: dict[_Key, Entry] = {}
+        for e in entries:
+            self.first.setdefault((e.change.machine.name, e.change.row[0]), e)
+        self.groups = _groups([e.change for e in self.first.values()])
+        self.rich = [e for e in self.first.values() if e.more]
+        self.gates = {gate for e in self.rich for gate in e.gates}
+
+    def winners(self, lost: set[_Key]) -> list[Entry]:
+        """Those of the entries with more than a change of their unit whose unit was changed."""
+        return [e for e in self.rich if _key(e.change) not in lost] if lost else self.rich
+
+    def results(self, lost: set[_Key], kept: Mapping[_Key, GuardedUnit]) -> list[Result]:
+        plain = Won()
+        if not lost and not kept and len(self.first) == len(self.entries):
+            return [plain] * len(self.entries)
+        found: list[Result] = []
+        for e in self.entries:
+            key = _key(e.change)
+            won = key not in lost and self.first[key] is e
+            found.append((Won(kept[key]) if key in kept else plain) if won else Lost())
+        return found
 
 
 class Committer:
@@ -86,9 +138,10 @@ class Committer:
 
         None: the batch must be split, for the part that is refused or in the way.
         """
+        batch = _Batch(entries)
 
         def work(cursor: Cursor, *, exact: bool = False, around_locks: bool = False) -> list[Result]:
-            results = self.apply(cursor, entries, exact=exact, around_locks=around_locks)
+            results = self._around_locks(cursor, batch) if around_locks else self._apply(cursor, batch, exact=exact)
             finish(cursor, results)
             return results
 
@@ -110,7 +163,7 @@ class Committer:
             # A statement that the database cannot make sense of is as hopeless as one that it refuses.
             refused = error if isinstance(error, LedgerRefused) else LedgerRefused(str(error))
             return [Refused(refused)] if len(entries) == 1 else None
-        self._known_gates.update(g for e in entries for g in e.gates)
+        self._known_gates |= batch.gates
         return results
 
     def commit(self, entries: Sequence[Entry]) -> list[Result]:
@@ -143,75 +196,75 @@ class Committer:
 
         self._database.write(work)
 
-    def apply(
-        self, cursor: Cursor, entries: Sequence[Entry], *, exact: bool, around_locks: bool = False
-    ) -> list[Result]:
-        """Everything of a batch, inside one transaction; `around_locks` leaves those out that somebody holds."""
-        if around_locks:
-            free = self._unlocked(cursor, entries)
-            some = [e for e in entries if (e.change.machine.name, e.change.unit_id) in free]
-            done = {id(e): r for e, r in zip(some, self.apply(cursor, some, exact=exact), strict=True)}
-            return [done.get(id(e)) or Busy(LedgerBusy(f"{e.change.unit_id} is locked by somebody")) for e in entries]
-        self._ensure_gates(cursor, {g for e in entries for g in e.gates})
-        self._lock_mixed(cursor, entries)
-        # A unit's second change in a batch rests on what the first has just replaced: it is lost.
-        first: dict[tuple[str, str], Entry] = {}
-        for e in entries:
-            first.setdefault((e.change.machine.name, e.change.row[0]), e)
-        units = self._update(cursor, [e.change for e in first.values()], exact=exact)
-        winners = [e for key, e in first.items() if key in units]
-        self._require(cursor, winners)
-        self._moves(cursor, [m for e in winners for m in e.moves])
-        self._insert(cursor, [b for e in winners for b in e.births])
-        self._write(cursor, winners)
-        self._events(cursor, winners)
-        self._parents(cursor, [t for e in winners for t in e.tallies])
-        plain, won = Won(), {id(e): units[key] for key, e in first.items() if key in units}
-        return [Lost() if id(e) not in won else plain if won[id(e)] is None else Won(won[id(e)]) for e in entries]
+    def _around_locks(self, cursor: Cursor, batch: _Batch) -> list[Result]:
+        """Everything of a batch but what somebody else holds a lock on."""
+        free = self._unlocked(cursor, batch.entries)
+        some = [e for e in batch.entries if _key(e.change) in free]
+        done = {id(e): r for e, r in zip(some, self._apply(cursor, _Batch(some), exact=True), strict=True)}
+        return [done.get(id(e)) or Busy(LedgerBusy(f"{e.change.unit_id} is locked by somebody")) for e in batch.entries]
 
-    def _lock_mixed(self, cursor: Cursor, entries: Sequence[Entry]) -> None:
+    def _apply(self, cursor: Cursor, batch: _Batch, *, exact: bool) -> list[Result]:
+        """Everything of a batch, inside one transaction."""
+        self._ensure_gates(cursor, batch.gates)
+        self._lock_mixed(cursor, batch)
+        lost, kept = self._update(cursor, batch.groups, exact=exact)
+        winners = batch.winners(lost)
+        if winners:
+            self._require(cursor, winners)
+            self._moves(cursor, [m for e in winners for m in e.moves])
+            self._insert(cursor, [b for e in winners for b in e.births])
+            self._write(cursor, winners)
+            self._events(cursor, winners)
+            self._parents(cursor, [t for e in winners for t in e.tallies])
+        return batch.results(lost, kept)
+
+    def _lock_mixed(self, cursor: Cursor, batch: _Batch) -> None:
         """Where a batch steps a parent and also counts on one, lock both kinds together, in one order.
 
         Two batches that step each other's parents would otherwise wait for one another.
         """
         counted: dict[str, set[str]] = {}
-        for entry in entries:
+        for entry in batch.rich:
             for tally in entry.tallies:
                 counted.setdefault(tally.parent.name, set()).add(tally.unit_id)
         for name in sorted(counted, key=lambda n: self._machines[n].table):
-            stepped = {e.change.unit_id for e in entries if e.change.machine.name == name}
+            stepped = {e.change.unit_id for e in batch.entries if e.change.machine.name == name}
             if stepped:
                 self._lock(cursor, self._machines[name].table, [[i] for i in sorted(stepped | counted[name])])
 
     def _update(
-        self, cursor: Cursor, changes: Iterable[Change], *, exact: bool = True
-    ) -> dict[tuple[str, str], GuardedUnit | None]:
-        """Compare and set; the units that matched. Not `exact`: raises _Uncounted where some did not, if it must ask."""
-        groups: dict[tuple[str, tuple[str, ...], bool], list[Change]] = {}
-        for change in changes:
-            groups.setdefault((change.machine.name, change.changed, change.keep_claim), []).append(change)
-        won: dict[tuple[str, str], GuardedUnit | None] = {}
-        for (name, changed, keep), group in groups.items():
-            sql = self._statement("update", name, changed, keep)
-            text = statements.batch_text([c.row for c in group])
-            given = {"batch": text, **self._database.bind_now()}
-            if keep:
-                machine = self._machines[name]
-                names = ", ".join(machine.column(c) for c in machine.columns)
-                decode = self._decoders[machine.unit]
-                found = cursor.rows(f"{sql} RETURNING {names}", **given)
-                try:
-                    won |= {(name, unit.unit_id): unit for unit in map(decode, found)}
-                except UNREADABLE as error:  # somebody's SQL, since the unit was claimed
-                    raise LedgerRefused(f"a column cannot be read: {error}") from error
-            elif exact or self._database.dialect == "postgresql":
-                won.update(dict.fromkeys([(name, r[0]) for r in cursor.rows(f"{sql} RETURNING unit_id", **given)]))
-            # On SQLite every row that comes back costs a wait for the interpreter's lock; a count costs nothing.
-            elif cursor.run(sql, **given) == len(group):
-                won.update(dict.fromkeys([(name, c.row[0]) for c in group]))
+        self, cursor: Cursor, groups: Iterable[_Group], *, exact: bool = True
+    ) -> tuple[set[_Key], dict[_Key, GuardedUnit]]:
+        """Compare and set: the units that did not match, and those whose claim was kept as they now are.
+
+        Not `exact`: raises _Uncounted where some did not match and it must be asked which.
+        """
+        lost: set[_Key] = set()
+        kept: dict[_Key, GuardedUnit] = {}
+        for group in groups:
+            sql = self._statement("update", group.machine, group.changed, group.keep_claim)
+            given = {"batch": group.text, **self._database.bind_now()}
+            if group.keep_claim:
+                found = self._kept(cursor, sql, group, given)
+                kept |= found
+            elif exact:
+                found = dict.fromkeys([(group.machine, r[0]) for r in cursor.rows(f"{sql} RETURNING unit_id", **given)])
+            elif cursor.run(sql, **given) == len(group.changes):
+                continue  # a count costs nothing; a row that comes back is made, carried and read
             else:
                 raise _Uncounted
-        return won
+            if len(found) != len(group.changes):
+                lost.update(key for c in group.changes if (key := _key(c)) not in found)
+        return lost, kept
+
+    def _kept(self, cursor: Cursor, sql: str, group: _Group, given: Mapping[str, Any]) -> dict[_Key, Any]:
+        machine = self._machines[group.machine]
+        names = ", ".join(machine.column(c) for c in machine.columns)
+        rows = cursor.rows(f"{sql} RETURNING {names}", **given)
+        try:
+            return {(machine.name, unit.unit_id): unit for unit in map(self._decoders[machine.unit], rows)}
+        except UNREADABLE as error:  # somebody's SQL, since the unit was claimed
+            raise LedgerRefused(f"a column cannot be read: {error}") from error
 
     def _moves(self, cursor: Cursor, moves: list[Change]) -> None:
         if not moves:
@@ -219,9 +272,9 @@ class Committer:
         for table in sorted({m.machine.table for m in moves}):
             ids = [[m.unit_id] for m in moves if m.machine.table == table]
             self._lock(cursor, table, ids)
-        won = self._update(cursor, moves)
-        missed = [m for m in moves if (m.machine.name, m.unit_id) not in won]
-        if missed or len(won) != len(moves):
+        lost, _ = self._update(cursor, _groups(moves))
+        missed = [m for m in moves if _key(m) in lost]
+        if missed or len({_key(m) for m in moves}) != len(moves):
             names = ", ".join(f"{m.machine.name}:{m.unit_id}" for m in (missed or moves)[:3])
             msg = f"{names} changed since it was read"
             raise AlsoMissed(msg)

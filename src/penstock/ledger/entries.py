@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import is_not
 from typing import TYPE_CHECKING, Any
 
 from penstock import correlation
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 # What only the kernel writes. The rest of a driven unit's kernel columns a step may set.
 _SEALED = frozenset({"unit_id", "version", "changed_by", "change_reason", "changed_at", "wakes", "claimed_by"})
 _OFTEN = frozenset({"status", "due_at"})
+DUE = 7
+"""The place of the schedule in a driven unit's row of a batch."""
 # A newborn is nobody's, whatever unit it was copied from.
 _UNCLAIMED = {"claimed_by": None, "wakes": 0, "crashes": 0, "parked_at": None, "parked_reason": None}
 
@@ -59,11 +63,13 @@ class Tally:
     counters: Mapping[str, int]
 
 
-@dataclass(slots=True)
 class Entry:
-    """One outcome, ready to commit: all values are plain, the rows of `writes` in column order."""
+    """One outcome, ready to commit: all values are plain, the rows of `writes` in column order.
 
-    change: Change
+    Most are a change of their unit and nothing else (not `more`), and there are many: what they lack costs nothing.
+    """
+
+    more = False
     moves: Sequence[Change] = ()
     births: Sequence[Newborn] = ()
     tallies: Sequence[Tally] = ()
@@ -72,6 +78,14 @@ class Entry:
     unless: Sequence[Rows] = ()
     events: Sequence[list[Any]] = ()
     gates: Collection[str] = ()
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+
+    @property
+    def rows(self) -> int:
+        """How many rows it writes, about."""
+        return 1 + len(self.births) + sum(len(w.rows) for w in self.writes)
 
 
 class Preparer:
@@ -103,6 +117,14 @@ class Preparer:
             change.changed = (*change.changed, "crashes")
             change.row.append(before.crashes)
         entry = Entry(change)
+        units = change.machine.parent is not None or after.gate_id != before.gate_id or outcome.also or outcome.tally
+        if units or outcome.writes or outcome.amends or outcome.unless or outcome.events:
+            entry.more = True
+            self._fill(entry, outcome, who)
+        return entry
+
+    def _fill(self, entry: Entry, outcome: Outcome[Any], who: str) -> None:
+        change, before, after = entry.change, outcome.before, outcome.after
         if after.gate_id != before.gate_id:
             entry.gates = (after.gate_id,)
         if change.machine.parent is not None or outcome.tally:
@@ -120,20 +142,23 @@ class Preparer:
             entry.unless = [_rows(_ref(change), rows) for rows in outcome.unless]
         if outcome.events:
             entry.events = [_event(change, event) for event in outcome.events]
-        return entry
 
     def move(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Entry:
         """A change pulled from outside a claim: an operator's, a validator's, the API's."""
         change = self._change(before, after, reason, actor, who)
         gate = getattr(after, "gate_id", None)
-        gates = () if gate is None or gate == getattr(before, "gate_id", None) else (gate,)
-        return Entry(change, tallies=self._tally(change, before, {}), gates=gates)
+        entry = Entry(change)
+        entry.more = True
+        entry.tallies = self._tally(change, before, {})
+        entry.gates = () if gate is None or gate == getattr(before, "gate_id", None) else (gate,)
+        return entry
 
     def together(
         self, also: Sequence[Birth | Move], writes: Sequence[Write], events: Sequence[Event], who: str
     ) -> Entry:
         """Changes of several units from outside a claim, the rows and events that go with them; the first is theirs."""
         entry = Entry(Change(self.machine_of(_unit(also[0])), (), [unit_id_of(_unit(also[0])), _unit(also[0]).version]))
+        entry.more = True
         self._also(entry, also, who)
         entry.writes = _writes(_ref(entry.change), writes)
         entry.events = [_event(entry.change, event) for event in events]
@@ -167,24 +192,31 @@ class Preparer:
         source, target = str(before.status), str(after.status)
         machine.check_move(source, target, actor)
         old, new = vars(before), vars(after)
-        touched = [n for n, v in new.items() if v is not old[n]]
-        differ = [n for n in touched if n not in _OFTEN and new[n] != old[n]]
-        own = self._own[machine.name]
-        changed = tuple([n for n in differ if n in own])
-        if len(changed) != len(differ):
-            sealed = ", ".join(sorted(set(differ) - own))
-            msg = f"{machine.name}:{before.unit_id}: a step cannot change {sealed}"
-            raise BrokenFlow(msg)
+        # Without a loop of our own: this is done for every step.
+        touched = [*compress(new, map(is_not, new.values(), map(old.__getitem__, new)))]
+        changed = () if _OFTEN.issuperset(touched) else self._changed(machine, touched, old, new)
         row = [before.unit_id, before.version, source, target, self._name(actor, who), readable(reason)]
         try:
             if "wakes" in old:
                 row += (old["wakes"], None if target in machine.terminal else plain(new["due_at"]))
-            row += [plain(new[n]) for n in changed]
+            if changed:
+                row += [plain(new[n]) for n in changed]
         except (TypeError, ValueError, RecursionError):
             for name in (*changed, "due_at"):
                 _plain(f"{machine.name}:{before.unit_id}", name, new.get(name))
             raise
         return Change(machine, changed, row)
+
+    def _changed(
+        self, machine: Machine, touched: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]
+    ) -> tuple[str, ...]:
+        """Of the columns that were touched those that are now others. Raises BrokenFlow for what is not a step's."""
+        changed = tuple([n for n in touched if n not in _OFTEN and new[n] != old[n]])
+        sealed = ", ".join(sorted({*changed} - self._own[machine.name]))
+        if sealed:
+            msg = f"{machine.name}:{old['unit_id']}: a step cannot change {sealed}"
+            raise BrokenFlow(msg)
+        return changed
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - a handful of actors, for the life of the program
     def _name(self, actor: Actor, who: str) -> str:

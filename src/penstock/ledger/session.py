@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from penstock.clock import Clock, instant_text, parse_instant
@@ -103,6 +104,7 @@ class Session:
         self._turn = 0
         self._asked_last = ""
         self._idle_sql = self._make_idle_sql()
+        self._gate_of = {n: itemgetter(m.columns.index("gate_id")) for n, m in self.served.items()}
         self._decoders = {n: unit_decoder(m.unit, database.dialect) for n, m in self.served.items()}
 
     @property
@@ -214,23 +216,24 @@ class Session:
         if not wanted:
             return Claimed([], {})
 
-        def work(cursor: Cursor) -> tuple[dict[str, list[Any]], dict[str, Pass], set[str], float]:
+        def work(cursor: Cursor) -> tuple[dict[str, list[Row]], dict[str, Pass], set[str], float]:
             taken, passes, at = self._take_behind(cursor, wanted, starts)
             for name, n in wanted.items():
                 room = n - len(taken.get(name, ()))
                 if room > 0:
-                    units = self._units(cursor, name, self.claim_rows(cursor, name, room))
-                    self._rotate(name, units)
-                    taken[name] = taken.get(name, []) + units
-            doors = {u.gate_id for units in taken.values() for u in units} - {NO_GATE, *passes}
+                    rows = self.claim_rows(cursor, name, room)
+                    self._rotate(name, rows)
+                    taken[name] = taken.get(name, []) + rows
+            gates = {gate for name, rows in taken.items() for gate in {*map(self._gate_of[name], rows)}}
+            doors = gates - {NO_GATE, *passes}
             return taken, passes | self.gates.passes(cursor, doors), doors, at
 
         taken, passes, doors, at = self._database.write(work)
         self.gates.checked(doors)
-        claimed = []
-        for units in taken.values():
+        claimed: list[Unit] = []
+        for name, rows in taken.items():
             # RETURNING has no order; a worker starts with the oldest, ties by id.
-            claimed += sorted(units, key=lambda u: (u.due_at, u.unit_id))
+            claimed += sorted(self._units(name, rows), key=attrgetter("due_at", "unit_id"))
         return Claimed(claimed, passes, at)
 
     @property
@@ -240,7 +243,7 @@ class Session:
 
     def _take_behind(
         self, cursor: Cursor, wants: Mapping[str, int], starts: int | None
-    ) -> tuple[dict[str, list[Any]], dict[str, Pass], float]:
+    ) -> tuple[dict[str, list[Row]], dict[str, Pass], float]:
         """Claim behind the gates that must be asked first: as many as their budgets allow, no more."""
         at = self._clock.elapsed()
         if at - self._asked_at >= HORIZON:
@@ -254,17 +257,16 @@ class Session:
         if gates:
             # The next claim begins with the next gate, or with those that there was no room to ask.
             self._asked_last = list(gates)[-1 if len(gates) == GATES_AT_ONCE else 0]
-        taken: dict[str, list[Any]] = {}
+        taken: dict[str, list[Row]] = {}
         # Where machines share a gate, each has its turn to be the first.
         self._turn += 1
         names = list(wants)
         for name in names[self._turn % len(names) :] + names[: self._turn % len(names)]:
             rows = self._rows_behind(cursor, name, min(room, wants[name]), list(gates.values()))
-            units = self._units(cursor, name, rows)
-            room -= len(units)
-            for gate_id, count in Counter(u.gate_id for u in units).items():
+            room -= len(rows)
+            for gate_id, count in Counter(map(self._gate_of[name], rows)).items():
                 gates[gate_id].take(count)
-            taken[name] = units
+            taken[name] = rows
         self.gates.settle(cursor, list(gates.values()))
         return taken, {g.gate_id: g.given() for g in gates.values() if g.taken}, at
 
@@ -298,10 +300,10 @@ class Session:
             return []
         return cursor.gather(read, ids=ids)
 
-    def _rotate(self, name: str, units: Sequence[Any]) -> None:
-        if units:
+    def _rotate(self, name: str, rows: Sequence[Row]) -> None:
+        if rows:
             # The rotation goes upwards from the last gate and begins anew: what lies below came last.
-            gates = {u.gate_id for u in units}
+            gates = {*map(self._gate_of[name], rows)}
             self._gates[name] = max({g for g in gates if g <= self._gates[name]} or gates)
 
     def recover(self, held: Collection[tuple[str, str]]) -> list[Unit]:
@@ -312,16 +314,15 @@ class Session:
         """Units that this worker claimed without hearing of it: in the ledger they are ours, here they are not."""
         self._committed_seq()
 
-        def work(cursor: Cursor) -> list[Unit]:
-            found: list[Unit] = []
+        def work(cursor: Cursor) -> dict[str, list[Row]]:
+            found: dict[str, list[Row]] = {}
             for name, machine in self.served.items():
                 columns = ", ".join(machine.column(c) for c in machine.columns)
                 sql = f"SELECT {columns} FROM {machine.table} WHERE claimed_by = :worker"
-                units = self._units(cursor, name, cursor.rows(sql, worker=self.identity.id))
-                found += [u for u in units if (name, u.unit_id) not in held]
+                found[name] = [row for row in cursor.rows(sql, worker=self.identity.id) if (name, row[0]) not in held]
             return found
 
-        units = self._database.write(work)
+        units = [unit for name, rows in self._database.write(work).items() for unit in self._units(name, rows)]
         doors = {u.gate_id for u in units} - {NO_GATE}
         return Claimed(units, self._database.write(lambda cursor: self.gates.passes(cursor, doors)) if doors else {})
 
@@ -426,22 +427,25 @@ class Session:
             database.write(lambda cursor: insert_events(database, cursor, rows))
         return found
 
-    def _units(self, cursor: Cursor, name: str, rows: Sequence[Row]) -> list[Any]:
+    def _units(self, name: str, rows: Sequence[Row]) -> list[Any]:
+        """The units of claimed rows; what somebody's SQL made unreadable is parked, and the others go on."""
         decode = self._decoders[name]
         try:
             return [decode(row) for row in rows]
         except UNREADABLE:
-            return [unit for row in rows if (unit := self._readable_unit(cursor, name, row)) is not None]
+            units, unreadable = [], []
+            for row in rows:
+                try:
+                    units.append(decode(row))
+                except UNREADABLE as error:
+                    unreadable.append((row, readable(f"a column cannot be read: {error}")))
+            self._database.write(lambda cursor: self._park_rows(cursor, name, unreadable))
+            return units
 
-    def _readable_unit(self, cursor: Cursor, name: str, row: Row) -> Any:
-        """The unit of a row; one that somebody's SQL made unreadable is parked, and the others go on."""
-        try:
-            return self._decoders[name](row)
-        except UNREADABLE as error:
+    def _park_rows(self, cursor: Cursor, name: str, unreadable: Sequence[tuple[Row, str]]) -> None:
+        for row, reason in unreadable:
             values = dict(zip(self.machines[name].columns, row, strict=True))
-            reason = readable(f"a column cannot be read: {error}")
             self._park(cursor, name, values["unit_id"], values["version"], reason)
-            return None
 
     def _make_idle_sql(self) -> str:
         database = self._database

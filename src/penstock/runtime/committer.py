@@ -38,8 +38,9 @@ class GroupCommitter:
 
     def submit(self, entry: Entry, done: Done) -> None:
         """Queue one entry; `done` is called with its result, on the event loop."""
+        if not self._queue:
+            self._ready.set()
         self._queue.append((entry, done))
-        self._ready.set()
 
     def stop(self) -> None:
         """Let `run` end once its queue is empty."""
@@ -60,13 +61,12 @@ class GroupCommitter:
 
     async def _commit_some(self) -> None:
         batch: list[tuple[Entry, Done]] = []
-        rows = 0
-        while self._queue and len(batch) < MAX_BATCH and rows < MAX_BATCH_ROWS:
-            entry, done = self._queue.popleft()
-            rows += 1 + len(entry.births)
-            if entry.writes:
-                rows += sum(len(w.rows) for w in entry.writes)
-            batch.append((entry, done))
+        queue, rows = self._queue, 0
+        while queue and len(batch) < MAX_BATCH and rows < MAX_BATCH_ROWS:
+            waiting = queue.popleft()
+            batch.append(waiting)
+            if waiting[0].more:
+                rows += waiting[0].rows
         results = await self._until_answered([entry for entry, _ in batch])
         for (entry, done), result in zip(batch, results, strict=True):
             if type(result) is Busy:

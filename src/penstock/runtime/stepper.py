@@ -16,7 +16,7 @@ from penstock.errors import BrokenFlow, InDoubt, LedgerUnavailable
 from penstock.ledger.budget import HORIZON
 from penstock.ledger.session import CRASH_LIMIT, Claimed
 from penstock.outcome import Outcome
-from penstock.runtime.stepping import Held, Parts, Stepping
+from penstock.runtime.stepping import AnyFlow, Held, Parts, Stepping
 from penstock.runtime.steps import where
 from penstock.unit import Unit, replace
 
@@ -45,7 +45,7 @@ class Stepper(Stepping):
         self._concurrency = concurrency
         self._freed = freed
         self._leased = leased
-        self._names = {f.machine.unit: n for n, f in parts.flows.items()}
+        self._flow_of: dict[type, tuple[str, AnyFlow]] = {f.machine.unit: (n, f) for n, f in parts.flows.items()}
         self.held: dict[tuple[str, str], Held] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self._ready: deque[Held | list[Held]] = deque()
@@ -67,17 +67,18 @@ class Stepper(Stepping):
         singles: list[Held] = []
         groups: dict[Any, list[Held]] = {}
         suspects: list[Held] = []
+        passes, at, holding = claimed.passes, claimed.at, self.held
         for unit in claimed.units:
-            name = self._names[type(unit)]
-            flow = self._parts.flows[name]
-            held = Held(unit, flow, given=claimed.passes.get(unit.gate_id), taken=claimed.at)
-            displaced = self.held.get((name, unit.unit_id))
+            name, flow = self._flow_of[type(unit)]
+            key = (name, unit.unit_id)
+            held = Held(key, unit, flow, passes.get(unit.gate_id) if passes else None, at)
+            displaced = holding.get(key)
             if displaced is not None:
                 # Taken from us and claimed anew: the older claim's step, begun or not, has lost its unit.
                 displaced.displaced = True
                 if displaced.task is not None:
                     displaced.task.cancel()
-            self.held[name, unit.unit_id] = held
+            holding[key] = held
             if flow in self._with_door and not self._at_its_door(held):
                 continue
             if unit.crashes >= _LAST_CHANCE:
@@ -205,14 +206,20 @@ class Stepper(Stepping):
                     self._halt_unless_leased()
                     continue
                 item = self._ready.popleft()
-                first = item if type(item) is Held else item[0]  # type: ignore[index]
-                if first.given is not None and _late(first, now):
+                group = item if isinstance(item, list) else [item]
+                if group[0].given is not None and _late(group[0], now):
                     self._ready.appendleft(item)
                     await self._release(self._take_back(functools.partial(_late, now=now)))
                     continue
-                if self._ready and not self._spawning:
+                if not self._spawning and self._ready:
                     self._spawn()
-                await self._run(item, task, now)
+                try:
+                    await self._begin(group, task, now, alone=group is not item)
+                except asyncio.CancelledError:
+                    if not self._cancelled(group):
+                        raise
+                except Exception as error:  # noqa: BLE001 - our own bug: the units go back, and the worker lives
+                    await self._let_go(group, error)
         finally:
             self._running -= 1
             self._spawn()
@@ -222,26 +229,23 @@ class Stepper(Stepping):
         if not self._leased():
             self.halt()
 
-    async def _run(self, item: Held | list[Held], task: asyncio.Task[None] | None, now: float) -> None:
+    def _begin(
+        self, group: list[Held], task: asyncio.Task[None] | None, now: float, *, alone: bool
+    ) -> Coroutine[Any, Any, None]:
         """One step of one unit, or of siblings; those that were claimed anew meanwhile are left to their new claim."""
-        group = [h for h in ((item,) if type(item) is Held else item) if not h.displaced]  # type: ignore[union-attr]
-        for held in group:
+        held = group[0]
+        if alone and not held.displaced:
             held.task, held.started, held.fresh = task, now, False
-        try:
-            if group and type(item) is Held:
-                await self._step(item)
-            elif group:
-                await self._step_together(group)
-        except asyncio.CancelledError:
-            if not self._cancelled(group):
-                raise
-        except Exception as error:  # noqa: BLE001 - our own bug: the units go back, and the worker lives
-            await self._let_go(group, error)
+            return self._step(held)
+        mine = [h for h in group if not h.displaced]
+        for held in mine:
+            held.task, held.started, held.fresh = task, now, False
+        return self._step_together(mine)
 
     async def _let_go(self, group: list[Held], error: Exception) -> None:
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
         log.error("step.lost", units=[h.unit.unit_id for h in group], error=repr(error), at=where(error))
-        mine = [h for h in group if self.held.get((h.flow.machine.name, h.unit.unit_id)) is h and h.task is not None]
+        mine = [h for h in group if self.held.get(h.key) is h and h.task is not None]
         # Given back at its last chance, it would come again at once, and again.
         hopeless = [h for h in mine if h.unit.crashes >= _LAST_CHANCE]
         others = [h for h in mine if h not in hopeless]
@@ -263,7 +267,8 @@ class Stepper(Stepping):
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - runners are tasks
-        mine = [h for h in group if h.task is task and not h.displaced]
+        group = [h for h in group if h.task is task]
+        mine = [h for h in group if not h.displaced]
         if self._halted:
             self._interrupted += mine
         elif any(h.displaced for h in group):
@@ -309,9 +314,8 @@ class Stepper(Stepping):
         self._freed(soon)
 
     def _forget(self, held: Held) -> None:
-        key = (held.flow.machine.name, held.unit.unit_id)
-        if self.held.get(key) is held:
-            del self.held[key]
+        if self.held.get(held.key) is held:
+            del self.held[held.key]
         if held.given is not None:
             self._doors.over(held.given)
             held.given = None

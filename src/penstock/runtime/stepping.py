@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -28,7 +29,7 @@ from penstock.errors import (
 from penstock.ledger.budget import Pass
 from penstock.ledger.columns import readable
 from penstock.ledger.commit import AlsoMissed, Refused, Result, Won
-from penstock.ledger.entries import Entry, Preparer
+from penstock.ledger.entries import DUE, Entry, Preparer
 from penstock.ledger.session import Session
 from penstock.outcome import Act, Look, Outcome, Wait
 from penstock.runtime.committer import GroupCommitter
@@ -57,24 +58,29 @@ class Counts:
     reaped: int = 0
 
 
-@dataclass(slots=True, eq=False)
 class Held:
-    """A claimed unit; `begun` once its step may have had an effect outside."""
+    """A claimed unit; `begun` once its step may have had an effect outside.
 
-    unit: Unit
-    flow: AnyFlow
-    begun: bool = False
+    What a quick step never sets stays with the class: thousands are made a second.
+    """
+
+    begun = False
     #: Nobody has started its step.
-    fresh: bool = True
+    fresh = True
     task: asyncio.Task[None] | None = None
-    started: float = math.inf
-    overdue: bool = False
-    displaced: bool = False
-    #: Leave to call through its gate, taken with the claim at that moment (of the clock's `elapsed`).
-    given: Pass | None = None
-    taken: float = 0.0
+    started = math.inf
+    overdue = False
+    displaced = False
     #: The unit as it was claimed, once a kept claim has given it another version.
     claimed: Unit | None = None
+
+    def __init__(self, key: tuple[str, str], unit: Unit, flow: AnyFlow, given: Pass | None, taken: float) -> None:
+        self.key = key
+        self.unit = unit
+        self.flow = flow
+        #: Leave to call through its gate, taken with the claim at that moment (of the clock's `elapsed`).
+        self.given = given
+        self.taken = taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,8 @@ class Stepping(ABC):
         self._parts = parts
         self._session = parts.session
         self._committer = parts.committer
+        self._prepare = parts.preparer.entry
+        self._who = parts.session.identity.id
         self._executor = parts.executor
         self._io = parts.io
         self._doors = parts.doors
@@ -122,17 +130,18 @@ class Stepping(ABC):
 
     async def _step(self, held: Held) -> None:
         """Decide, look at most once, act; and again while the flow keeps its claim."""
-        flow, seen, looked = held.flow, None, False
-        correlation.STEP.set((flow.machine.name, held.unit, 1))
+        flow, io, seen, looked = held.flow, self._io, None, False
+        machine = flow.machine
+        correlation.STEP.set((machine.name, held.unit, 1))
         try:
             for _ in range(_MAX_TURNS):
-                decision = flow.decide(held.unit, self._io.now(), flow.settings, seen)
+                decision = flow.decide(held.unit, io.now(), flow.settings, seen)
                 if type(decision) is Act:
-                    if decision.spends and spent(flow.machine, held.unit):
+                    if machine.on_error is not None and decision.spends and spent(machine, held.unit):
                         self._give_up(held, decision)
                         return
                     held.begun = True
-                    outcome = await flow.act(decision.what, held.unit, seen, self._io)
+                    outcome = await flow.act(decision.what, held.unit, seen, io)
                     if held.given is not None:
                         self._doors.worked(held.given)
                     if type(outcome) is not Outcome or not outcome.keep_claim:
@@ -143,7 +152,7 @@ class Stepping(ABC):
                     seen, looked = None, False
                 elif type(decision) is Look and not looked:
                     held.begun = looked = True
-                    seen = await flow.look(held.unit, self._io)
+                    seen = await flow.look(held.unit, io)
                     if held.given is not None:
                         self._doors.worked(held.given)
                 else:
@@ -155,6 +164,8 @@ class Stepping(ABC):
 
     async def _step_together(self, group: list[Held]) -> None:
         """The same for siblings: they are decided one by one, and looked at and acted on together."""
+        if not group:
+            return
         flow = group[0].flow
         correlation.STEP.set((flow.machine.name, group[0].unit, len(group)))
         seen: dict[Held, Any] = {}
@@ -258,7 +269,7 @@ class Stepping(ABC):
         for sibling in group:
             sibling.started = begun[sibling] + self._clock.elapsed() - asked
         if not isinstance(result, Won):
-            self._settle(held, result, None)
+            self._settle(held, None, result)
             return False
         held.claimed = held.claimed or held.unit
         before, held.unit = held.unit, result.unit
@@ -325,8 +336,8 @@ class Stepping(ABC):
         entry = self._entry(held, outcome)
         if entry is not None:
             held.task = None
-            soon = _soon(entry, outcome, self._io.now)
-            self._committer.submit(entry, lambda result: self._settle(held, result, soon))
+            soon = _soon(entry, outcome, self._io.now) if entry.more or entry.change.row[DUE] is not None else None
+            self._committer.submit(entry, functools.partial(self._settle, held, soon))
 
     def _entry(self, held: Held, outcome: Outcome[Any]) -> Entry | None:
         """The outcome checked and put behind its door; one that breaks the rules counts as a crash and is None."""
@@ -337,7 +348,7 @@ class Stepping(ABC):
                 gate = held.flow.door(outcome.after).gate_id
                 if gate != outcome.after.gate_id:
                     outcome = dataclasses.replace(outcome, after=replace(outcome.after, gate_id=gate))
-            return self._parts.preparer.entry(outcome, self._session.identity.id)
+            return self._prepare(outcome, self._who)
         except Exception as error:  # noqa: BLE001 - an outcome that breaks the rules is a handler's bug
             self._crash(held, error)
             return None
@@ -347,7 +358,7 @@ class Stepping(ABC):
         unit = f"{machine.name}:{held.unit.unit_id}"
         log.error("step.broken", unit=unit, error=repr(error), at=where(error), correlation=_correlation(held))
         outcome = crashed(machine, held.unit, error, self._io.now(), self._io.rng)
-        entry = self._parts.preparer.entry(outcome, self._session.identity.id)
+        entry = self._prepare(outcome, self._who)
         held.task = None
 
         def noted(result: Result) -> None:
@@ -373,7 +384,7 @@ class Stepping(ABC):
 
         self._spawn_task(park())
 
-    def _settle(self, held: Held, result: Result, soon: float | None) -> None:
+    def _settle(self, held: Held, soon: float | None, result: Result) -> None:
         if type(result) is Won:
             self.counts.committed += 1
             self._drop(held, soon)
@@ -400,6 +411,6 @@ def _soon(entry: Entry, outcome: Outcome[Any], now: Callable[[], datetime]) -> f
     if outcome.also or entry.tallies or entry.events:
         return 0.0
     due: datetime | None = outcome.after.due_at
-    if due is None or str(outcome.after.status) in entry.change.machine.terminal:
+    if due is None or entry.change.row[DUE] is None:
         return None
     return (due - now()).total_seconds()

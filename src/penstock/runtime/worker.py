@@ -35,6 +35,7 @@ T = TypeVar("T")
 log = structlog.get_logger()
 _SKEW = timedelta(milliseconds=5)
 _AHEAD_SECONDS = 0.25
+_RATE_SECONDS = 0.1
 _CLOSE_SECONDS = 0.5
 
 
@@ -87,6 +88,7 @@ class Worker:
         self._sleeping_until = math.inf
         self._lease_end = math.inf
         self._rate = 0.0
+        self._measured = (0, self._clock.elapsed())
         self._stepper: Stepper | None = None
         # Steps that read much must not keep the lease from being renewed: they have threads of their own.
         self._readers: Executor = ThreadExecutor() if executor is None else executor
@@ -216,7 +218,6 @@ class Worker:
 
     async def _watch(self, stepper: Stepper) -> None:
         """Watch the deadlines of steps and of the lease, whatever the database does meanwhile."""
-        committed, since = self.counts.committed, self._clock.elapsed()
         while True:
             await asyncio.sleep(self.settings.watch_seconds)
             stepper.cancel_overdue()
@@ -224,9 +225,7 @@ class Worker:
                 # Others may take over now. What is finished is still offered for commit, and the fence decides,
                 # but no step goes on that could have an effect.
                 stepper.halt()
-            seconds = self._clock.elapsed() - since
-            self._rate = (self.counts.committed - committed) / seconds if seconds > 0 else self._rate
-            committed, since = self.counts.committed, self._clock.elapsed()
+            self._measure()
 
     async def _look_around(self, session: Session) -> None:
         """Warn of a disk that fills up and of whoever holds the database back, before it is too late."""
@@ -255,11 +254,20 @@ class Worker:
                 await self._patiently(functools.partial(session.release, interrupted))
             stepper.resume()
 
+    def _measure(self) -> None:
+        """How many units are committed in a second; asked often, so that the read-ahead soon meets a burst."""
+        now = self._clock.elapsed()
+        committed, since = self._measured
+        if now - since >= _RATE_SECONDS:
+            self._rate = (self.counts.committed - committed) / (now - since)
+            self._measured = (self.counts.committed, now)
+
     def _room(self, stepper: Stepper) -> int:
         """How many more units to hold: enough to keep every step busy, and no more than is done in a moment.
 
         What one worker hoards, another cannot take; so the read-ahead follows what this worker gets done.
         """
+        self._measure()
         ahead = max(self.settings.concurrency, int(self._rate * _AHEAD_SECONDS))
         return min(self.settings.slots, self.settings.concurrency + ahead) - len(stepper.held)
 
@@ -328,7 +336,8 @@ class Worker:
 
     def _wants(self, stepper: Stepper, share: int) -> dict[str, int]:
         """How many units to claim of each machine: its share, as far as its flow takes so many at once."""
-        held = Counter(machine for machine, _ in stepper.held)
+        limited = any(f.at_once is not None for f in self.flows.values())
+        held = Counter(machine for machine, _ in stepper.held) if limited else Counter()
         left = {n: share if f.at_once is None else f.at_once - held[n] for n, f in self.flows.items()}
         self._full = any(room <= 0 for room in left.values())
         return {name: min(share, max(0, room)) for name, room in left.items()}
