@@ -70,32 +70,38 @@ def _key(change: Change) -> _Key:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Changes that one statement makes: of one machine, in the same columns. `text` is its batch."""
+    """Changes that one statement makes: of one machine, in the same columns. `given` are its parameters."""
 
     machine: str
     changed: tuple[str, ...]
     keep_claim: bool
     changes: list[Change]
-    text: str
+    alike: tuple[int, ...]
+    given: dict[str, Any]
 
 
-def _groups(changes: Iterable[Change]) -> list[_Group]:
+def _groups(database: Database, changes: Iterable[Change]) -> list[_Group]:
     found: dict[tuple[str, tuple[str, ...], bool], list[Change]] = {}
     for change in changes:
         found.setdefault((change.machine.name, change.changed, change.keep_claim), []).append(change)
-    return [_Group(*key, group, statements.batch_text([c.row for c in group])) for key, group in found.items()]
+    groups = []
+    for key, group in found.items():
+        rows = [change.row for change in group]
+        alike = statements.alike_in(rows, after=statements.FENCE)
+        groups.append(_Group(*key, group, tuple(alike), statements.batch_given(database, rows, alike)))
+    return groups
 
 
 class _Batch:
     """Entries taken apart before their transaction begins: what holds a SQLite ledger's one writer holds everybody."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, database: Database, entries: Sequence[Entry]) -> None:
         self.entries = entries
         # A unit's second change in a batch rests on what the first has just replaced: it is lost.
         self.first: dict[_Key, Entry] = {}
         for e in entries:
             self.first.setdefault((e.change.machine.name, e.change.row[0]), e)
-        self.groups = _groups([e.change for e in self.first.values()])
+        self.groups = _groups(database, [e.change for e in self.first.values()])
         self.rich = [e for e in self.first.values() if e.more]
         self.gates = {gate for e in self.rich for gate in e.gates}
 
@@ -138,7 +144,7 @@ class Committer:
 
         None: the batch must be split, for the part that is refused or in the way.
         """
-        batch = _Batch(entries)
+        batch = _Batch(self._database, entries)
 
         def work(cursor: Cursor, *, exact: bool = False, around_locks: bool = False) -> list[Result]:
             results = self._around_locks(cursor, batch) if around_locks else self._apply(cursor, batch, exact=exact)
@@ -200,7 +206,9 @@ class Committer:
         """Everything of a batch but what somebody else holds a lock on."""
         free = self._unlocked(cursor, batch.entries)
         some = [e for e in batch.entries if _key(e.change) in free]
-        done = {id(e): r for e, r in zip(some, self._apply(cursor, _Batch(some), exact=True), strict=True)}
+        done = {
+            id(e): r for e, r in zip(some, self._apply(cursor, _Batch(self._database, some), exact=True), strict=True)
+        }
         return [done.get(id(e)) or Busy(LedgerBusy(f"{e.change.unit_id} is locked by somebody")) for e in batch.entries]
 
     def _apply(self, cursor: Cursor, batch: _Batch, *, exact: bool) -> list[Result]:
@@ -242,8 +250,8 @@ class Committer:
         lost: set[_Key] = set()
         kept: dict[_Key, GuardedUnit] = {}
         for group in groups:
-            sql = self._statement("update", group.machine, group.changed, group.keep_claim)
-            given = {"batch": group.text, **self._database.bind_now()}
+            sql = self._statement("update", group.machine, group.changed, group.keep_claim, group.alike)
+            given = {**group.given, **self._database.bind_now()}
             if group.keep_claim:
                 found = self._kept(cursor, sql, group, given)
                 kept |= found
@@ -272,7 +280,7 @@ class Committer:
         for table in sorted({m.machine.table for m in moves}):
             ids = [[m.unit_id] for m in moves if m.machine.table == table]
             self._lock(cursor, table, ids)
-        lost, _ = self._update(cursor, _groups(moves))
+        lost, _ = self._update(cursor, _groups(self._database, moves))
         missed = [m for m in moves if _key(m) in lost]
         if missed or len({_key(m) for m in moves}) != len(moves):
             names = ", ".join(f"{m.machine.name}:{m.unit_id}" for m in (missed or moves)[:3])
@@ -356,12 +364,14 @@ class Committer:
         if fresh:
             self._make_gates(cursor, fresh)
 
-    def _make_statement(self, kind: str, name: str, changed: tuple[str, ...], flag: bool) -> str:
+    def _make_statement(
+        self, kind: str, name: str, changed: tuple[str, ...], flag: bool, alike: tuple[int, ...] = ()
+    ) -> str:
         machine = self._machines[name]
         table = machine_table(machine, self._database.dialect)
         if kind == "insert":
             return statements.insert_units(self._database, machine, table, if_absent=flag)
-        return statements.update_units(self._database, machine, table, changed, keep_claim=flag)
+        return statements.update_units(self._database, machine, table, changed, keep_claim=flag, alike=alike)
 
 
 Statement = tuple[sa.Table, tuple[str, ...], statements.Mode, list[list[Any]]]

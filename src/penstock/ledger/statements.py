@@ -6,7 +6,8 @@ A batch is one JSON parameter, an array of arrays. `batch(columns)` makes it a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,14 +26,20 @@ _UNASKED = "NOT g.metered AND g.throttles = 0"
 SqlType = sa.types.TypeEngine[Any]
 
 
-def batch(database: Database, columns: Mapping[str, SqlType], *, parameter: str = "batch") -> str:
-    """The rows of the parameter `:batch` (made by `batch_text`), as `j`."""
+def batch(
+    database: Database, columns: Mapping[str, SqlType], *, parameter: str = "batch", alike: Collection[int] = ()
+) -> str:
+    """The rows of the parameter `:batch` (made by `batch_text`), as `j`; the `alike` are parameters of their own."""
+    places = itertools.count()
     if database.dialect == "postgresql":
         picks = ", ".join(
-            f"CAST(e ->> {i} AS {k.compile(POSTGRES)}) AS n_{name}" for i, (name, k) in enumerate(columns.items())
+            f"CAST({_alike_name(i) if i in alike else f'e ->> {next(places)}'} AS {k.compile(POSTGRES)}) AS n_{name}"
+            for i, (name, k) in enumerate(columns.items())
         )
         return f"(SELECT {picks} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS e) AS j"
-    picks = ", ".join(f"value ->> {i} AS n_{name}" for i, name in enumerate(columns))
+    picks = ", ".join(
+        f"{_alike_name(i) if i in alike else f'value ->> {next(places)}'} AS n_{name}" for i, name in enumerate(columns)
+    )
     # As JSONB a row is parsed once; as text, once for every column.
     return f"(SELECT {picks} FROM jsonb_each(:{parameter})) AS j"
 
@@ -40,6 +47,50 @@ def batch(database: Database, columns: Mapping[str, SqlType], *, parameter: str 
 def batch_text(rows: Iterable[Sequence[Any]]) -> str:
     """Rows of plain values as the `:batch` parameter, each in the order of the batch's columns."""
     return _encode(list(rows)).decode()
+
+
+def batch_given(database: Database, rows: Sequence[Sequence[Any]], alike: Mapping[int, Any]) -> dict[str, Any]:
+    """The parameters of a batch whose `alike` places are the same in every row."""
+    if alike:
+        rows = [*zip(*[column for i, column in enumerate(zip(*rows, strict=True)) if i not in alike], strict=True)]
+    as_given = _as_text if database.dialect == "postgresql" else lambda value: value
+    return {"batch": batch_text(rows), **{_alike_name(i)[1:]: as_given(value) for i, value in alike.items()}}
+
+
+ALIKE_FROM = 200
+"""So many rows are looked through for columns that are alike; of fewer, chance would make ever other statements."""
+
+
+def alike_in(rows: Sequence[Sequence[Any]], *, after: int = 0) -> dict[int, Any]:
+    """The places, from `after` on, at which all of many rows have the same value, but not all places of a row.
+
+    What they have alike travels once: to take it apart anew for each row is much of what a wide one costs.
+    """
+    found: dict[int, Any] = {}
+    if len(rows) < ALIKE_FROM:
+        return found
+    for i, column in enumerate(zip(*rows, strict=True)):
+        value = column[0]
+        # Equal is not always the same: True and 1, 0.0 and -0.0.
+        if (
+            i < after
+            or column[-1] != value
+            or column.count(value) < len(column)
+            or {*map(type, column)} - {type(value)}
+        ):
+            continue
+        if type(value) is not float and not (type(value) is str and "\0" in value):
+            found[i] = value
+    return found if len(found) < len(rows[0]) else {}
+
+
+def _alike_name(place: int) -> str:
+    return f":alike_{chr(97 + place // 26)}{chr(97 + place % 26)}"
+
+
+def _as_text(value: Any) -> str | None:
+    """As `->>` would give it."""
+    return value if value is None or type(value) is str else str(value).lower()
 
 
 def least_due(due: str, now: str) -> str:
@@ -60,8 +111,18 @@ def _states(states: Iterable[str]) -> str:
     return ", ".join(f"'{s}'" for s in sorted(states))
 
 
+FENCE = 3
+"""By their first columns, id, version and status, rows of a batch find their units: in each row, alike or not."""
+
+
 def update_units(
-    database: Database, machine: Machine, table: sa.Table, changed: Sequence[str], *, keep_claim: bool
+    database: Database,
+    machine: Machine,
+    table: sa.Table,
+    changed: Sequence[str],
+    *,
+    keep_claim: bool,
+    alike: Collection[int] = (),
 ) -> str:
     """Compare-and-set of units: id, version and status must match. Batch columns: see `entries.Change.row`.
 
@@ -99,7 +160,7 @@ def update_units(
         if "crashes" not in changed:
             sets.append("crashes = 0")
     return (
-        f"UPDATE {machine.table} AS t SET {', '.join(sets)} FROM {batch(database, types)}"
+        f"UPDATE {machine.table} AS t SET {', '.join(sets)} FROM {batch(database, types, alike=alike)}"
         " WHERE t.unit_id = n_unit_id AND t.version = n_version AND t.status = n_was"
     )
 
@@ -120,52 +181,12 @@ Mode = tuple[str, str | None, tuple[str, ...]]
 def upsert(
     database: Database, table: sa.Table, names: Sequence[str], mode: Mode, rows: Sequence[Sequence[Any]]
 ) -> tuple[str, dict[str, Any]]:
-    """Rows of a data table, by its primary key; the statement and its parameters, of plain values.
-
-    What many rows have alike travels once: to take it apart anew for each of them is much of what a wide row costs.
-    """
-    alike = _alike(rows) if len(rows) >= ALIKE_FROM else {}
-    given: dict[str, Any] = {"batch": ""}
-    picks, kinds = [], {}
-    for i, name in enumerate(names):
-        if i not in alike:
-            kinds[name] = table.c[name].type
-            picks.append(f"n_{name}")
-            continue
-        parameter = f"alike_{chr(97 + i // 26)}{chr(97 + i % 26)}"
-        if database.dialect == "postgresql":
-            picks.append(f"CAST(:{parameter} AS {table.c[name].type.compile(POSTGRES)})")
-            given[parameter] = _as_text(alike[i])
-        else:
-            picks.append(f":{parameter}")
-            given[parameter] = alike[i]
-    if alike:
-        rows = [*zip(*[column for i, column in enumerate(zip(*rows, strict=True)) if i not in alike], strict=True)]
-    given["batch"] = batch_text(rows)
-    into = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(picks)} FROM {batch(database, kinds)}"
-    return f"{into} WHERE true{_on_conflict(table, names, mode)}", given
-
-
-ALIKE_FROM = 200
-"""So many rows are looked through for columns that are alike; of fewer, chance would make ever other statements."""
-
-
-def _alike(rows: Sequence[Sequence[Any]]) -> dict[int, Any]:
-    """The places at which all rows have the same value, but not all places of a row."""
-    found: dict[int, Any] = {}
-    for i, column in enumerate(zip(*rows, strict=True)):
-        value = column[0]
-        # Equal is not always the same: True and 1, 0.0 and -0.0.
-        if column[-1] != value or column.count(value) < len(column) or {*map(type, column)} - {type(value)}:
-            continue
-        if type(value) is not float and not (type(value) is str and "\0" in value):
-            found[i] = value
-    return found if len(found) < len(rows[0]) else {}
-
-
-def _as_text(value: Any) -> str | None:
-    """As `->>` would give it."""
-    return value if value is None or type(value) is str else str(value).lower()
+    """Rows of a data table, by its primary key; the statement and its parameters, of plain values."""
+    alike = alike_in(rows)
+    source = batch(database, {name: table.c[name].type for name in names}, alike=alike)
+    picks = ", ".join(f"n_{name}" for name in names)
+    into = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {picks} FROM {source}"
+    return f"{into} WHERE true{_on_conflict(table, names, mode)}", batch_given(database, rows, alike)
 
 
 def _on_conflict(table: sa.Table, names: Sequence[str], mode: Mode) -> str:
@@ -347,17 +368,18 @@ def _pick_postgres(table: str, due: str, free: str, *, metered: bool) -> str:
 
 
 def _doors_sqlite(table: str, due: str, free: str) -> str:
-    # SQLite has no LATERAL: each gate's share is cut off at the (due, unit_id) of its last unit, found by OFFSET.
+    # SQLite has no LATERAL: each gate's share is cut off at the (due, unit_id) of its last unit, found by OFFSET. Where
+    # there is one gate alone nothing is cut off.
     due_units = f"FROM {table} k INDEXED BY {table}_due WHERE k.gate_id = g.gate_id AND k.{due} <= :now AND {free}"
-    last = (
-        f"{due_units} ORDER BY k.{due}, k.unit_id LIMIT 1 OFFSET (SELECT (:n + count(*) - 1) / count(*) - 1 FROM live)"
-    )
+    share = "OFFSET (SELECT (:n + count(*) - 1) / count(*) - 1 FROM live)"
+    last = f"{due_units} ORDER BY k.{due}, k.unit_id LIMIT 1 {share}"
+    several = "CASE WHEN (SELECT count(*) FROM live) > 1 THEN"
     return f"""live AS MATERIALIZED (SELECT g.gate_id FROM gate g
   WHERE EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
     AND {is_open(":now")} AND {_UNASKED} AND EXISTS (SELECT 1 {due_units})
   ORDER BY g.gate_id > :gate DESC, g.gate_id),
-doors AS MATERIALIZED (SELECT g.gate_id, COALESCE((SELECT k.{due} {last}), :now) AS last_due,
-  COALESCE((SELECT k.unit_id {last}), char(1114111)) AS last_id FROM live g)"""
+doors AS MATERIALIZED (SELECT g.gate_id, COALESCE({several} (SELECT k.{due} {last}) END, :now) AS last_due,
+  COALESCE({several} (SELECT k.unit_id {last}) END, char(1114111)) AS last_id FROM live g)"""
 
 
 def _pick_sqlite(table: str, due: str) -> str:
