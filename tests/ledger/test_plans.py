@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import psycopg
@@ -216,16 +216,19 @@ def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
 
 
 @GENERIC
-def test_a_commit_goes_by_the_unit_id(world, worker, generic):
+@pytest.mark.parametrize("many", [BATCH, statements.ALIKE_FROM], ids=["few", "alike"])
+def test_a_commit_goes_by_the_unit_id(world, worker, generic, many):
     committer = world.ledger._committer
-    sql = committer._statement("update", "invoice", ("remote_id",), False)
-    units = world.rows(f"SELECT unit_id, version, status FROM invoice ORDER BY unit_id LIMIT {BATCH}")
+    units = world.rows(f"SELECT unit_id, version, status FROM invoice ORDER BY unit_id LIMIT {many}")
     rows = [[u, v, s, s, "worker:x", "why", 0, None, "r"] for u, v, s in units]
-    text = statements.batch_text(rows)
-    found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
+    alike = statements.alike_in(rows, after=statements.FENCE)
+    assert list(alike) == ([3, 4, 5, 6, 7, 8] if many > BATCH else [])
+    sql = committer._statement("update", "invoice", ("remote_id",), False, tuple(alike))
+    parameters = statements.batch_given(world.ledger.database, rows, alike)
+    found = plan(world, sql, given(world, worker, sql, **parameters), generic=generic)
     assert found.scans("invoice", "t") == ["PRIMARY KEY" if world.sqlite else "invoice_unit_id_key"]
     if not world.sqlite:
-        assert found.visited("invoice") == BATCH
+        assert found.visited("invoice") == many
 
 
 @GENERIC
@@ -379,3 +382,25 @@ def test_ten_thousand_idle_gates_do_not_make_a_claim_visit_more_units(world, wor
     else:
         assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH
         assert found.sorted_rows() <= CLOSED_GATES + 10, "idle gates are not even sorted"
+
+
+@pytest.mark.parametrize("gates", [["none"], ["open0", "open1", "open2"]], ids=["one gate", "three gates"])
+def test_a_claim_on_sqlite_does_the_same_work_however_many_wait(tmp_path, gates):
+    def steps(waiting: int) -> int:
+        """Steps of SQLite's machine, in hundreds: a plan does not say where it stops."""
+        counted = []
+        with closing(World(f"sqlite:///{tmp_path}/{waiting}.db", SystemClock())) as world:
+            due = (invoice(f"{i:05}", gate_id=gates[i % len(gates)]) for i in range(waiting))
+            world.ledger.birth(due, actor=Actor.API, who="test")
+            session = world.worker("invoice")
+
+            def work(cursor: Any) -> list[Any]:
+                cursor.connection.set_progress_handler(lambda: counted.append(1), 100)
+                return session.claim_rows(cursor, "invoice", BATCH)
+
+            assert len(ask(world, work)) == BATCH
+        return len(counted)
+
+    few = steps(3 * BATCH)
+    assert few > 0
+    assert steps(30 * BATCH) <= 1.2 * few
