@@ -9,7 +9,7 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 
 # More than the cores: many tests wait for processes, leases and sockets.
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS)
 COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal \
            --python-version 3.11
 

@@ -36,6 +36,7 @@ from rich.console import Console
 
 from benchmarks import environment, noop
 from benchmarks.report import Table
+from penstock.cli.run import tune_interpreter
 from penstock.clock import Rng, SystemClock
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS, Chunks
@@ -319,6 +320,7 @@ def _seeds_plan_sqlite(url: str, run: str, price: Callable[[dict[str, Any]], Non
 
 async def _work(url: str, rows: int, at_once: int) -> None:
     """A worker until it is told to stop by the end of its input."""
+    tune_interpreter()
     with Ledger.open(url, MACHINES, data_tables=DATA_TABLES) as ledger:
         flows = [Runs(Consolidator({FEED: STONES}, Limits(rows=rows))), Chunks({FEED: STONES}, at_once=at_once)]
         worker = Worker(ledger, flows)

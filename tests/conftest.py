@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +16,8 @@ from tests.support.databases import temporary_database
 from tests.support.postgres import Cluster, in_memory
 from tests.support.world import World
 
+TOGETHER = ("tests/ledger/test_plans.py", "tests/cli/test_bad_input.py", "tests/cli/test_secrets.py")
+"""Modules that take long to set up: the tests of each run in one process, so that it is done once."""
 HOME = pytest.StashKey[Path]()
 LEADER = pytest.StashKey[int]()
 
@@ -33,6 +36,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node) -> None:
     node.workerinput["postgres_home"] = str(node.config.stash[HOME])
     node.workerinput["postgres_leader"] = node.config.stash[LEADER]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    # Its mark `xdist_group` does nothing: pytest-xdist 3.8 writes it where pytest 9.2 no longer looks.
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            return module if module in TOGETHER else nodeid
+
+    return Scheduler(config, log)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

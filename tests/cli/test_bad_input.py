@@ -20,8 +20,6 @@ from penstock.runtime.app import load_app
 from tests.support.databases import temporary_database
 from tests.test_docs import commands
 
-pytestmark = pytest.mark.xdist_group("bad-input")  # what it sets up is set up once
-
 APP = "penstock.examples.invoices:app"
 # What a command must be given besides; a new command with arguments is added here.
 ARGUMENTS: dict[str, list[str]] = {

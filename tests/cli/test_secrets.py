@@ -24,8 +24,6 @@ from tests.support.echo import Echo, echo
 from tests.support.fleet import ROOT, Member, until
 from tests.support.secret_app import Order, S, Way
 
-pytestmark = pytest.mark.xdist_group("secrets")  # what it sets up is set up once
-
 CANARY = 'canary-Zq7 "Wd3/9+fX\\n-never-seen'
 PARTS = ("canary-Zq7", "Wd3/9", "never-seen", "Wd3%2F9", base64.b64encode(CANARY.encode()).decode()[8:24])
 APP = "tests.support.secret_app:app"

@@ -24,8 +24,6 @@ from tests.support.databases import temporary_database
 from tests.support.machines import BATCH_ITEM, BATCH_RUN, INVOICE, batch_item, batch_run, invoice
 from tests.support.world import World
 
-pytestmark = pytest.mark.xdist_group("plans")  # what it sets up is set up once
-
 CLOSED_GATES = 30
 BEHIND_EACH = 1_000
 OPEN = 2_000

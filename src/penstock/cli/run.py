@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import os
 import sys
@@ -23,6 +25,7 @@ from penstock.runtime.worker import WorkerSettings
 log = structlog.get_logger()
 #: What a running process cannot change: its program is loaded, and its ledger is open.
 _FIXED = ("app", "ledger.url", "ledger.password")
+_M_ARENA_MAX = -8
 
 
 def tune_interpreter() -> None:
@@ -31,6 +34,9 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(0.0001)
     # Thousands of units are held at a time and freed by their counts; looking for cycles among them finds none.
     gc.set_threshold(50_000, 20, 50)
+    # glibc gives each thread a heap of its own, and what one thread has freed in it no other can use.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def plan(setup: Setup, *, scheduler: bool) -> Plan:
