@@ -29,7 +29,7 @@ _M_ARENA_MAX = -8
 
 
 def tune_interpreter() -> None:
-    """Settings of the interpreter that suit a worker."""
+    """Settings of the interpreter, and of the memory under it, that suit a worker."""
     # A thread that comes back from the ledger has the interpreter soon: on SQLite it holds everybody's lock meanwhile.
     sys.setswitchinterval(0.0001)
     # Thousands of units are held at a time and freed by their counts; looking for cycles among them finds none.

@@ -100,7 +100,7 @@ class _Batch:
         # A unit's second change in a batch rests on what the first has just replaced: it is lost.
         self.first: dict[_Key, Entry] = {}
         for e in entries:
-            self.first.setdefault((e.change.machine.name, e.change.row[0]), e)
+            self.first.setdefault(_key(e.change), e)
         self.groups = _groups(database, [e.change for e in self.first.values()])
         self.rich = [e for e in self.first.values() if e.more]
         self.gates = {gate for e in self.rich for gate in e.gates}

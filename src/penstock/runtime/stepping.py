@@ -137,7 +137,7 @@ class Stepping(ABC):
             for _ in range(_MAX_TURNS):
                 decision = flow.decide(held.unit, io.now(), flow.settings, seen)
                 if type(decision) is Act:
-                    if machine.on_error is not None and decision.spends and spent(machine, held.unit):
+                    if decision.spends and spent(machine, held.unit):
                         self._give_up(held, decision)
                         return
                     held.begun = True
