@@ -41,9 +41,14 @@ class SystemClock:
         self._boot_id = boot.read_text().strip() if boot.exists() else "unknown-boot"
         # Elsewhere than Linux there is no CLOCK_BOOTTIME: the wall clock stands in, and `doctor` says so.
         self.has_boottime = boot.exists() and hasattr(time, "CLOCK_BOOTTIME")
+        self._last = (0, EPOCH)
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(time.time_ns() // 1_000_000 / 1000, UTC)
+        milliseconds = time.time_ns() // 1_000_000
+        last = self._last
+        if milliseconds != last[0]:  # steps ask many times in a millisecond
+            self._last = last = (milliseconds, datetime.fromtimestamp(milliseconds / 1000, UTC))
+        return last[1]
 
     def elapsed(self) -> float:
         return time.monotonic()

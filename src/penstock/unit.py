@@ -79,14 +79,13 @@ else:
 
     def replace(unit, /, **changes):  # noqa: ANN001, ANN003, ANN201 - declared above
         """The unit with other values: `dataclasses.replace`, eight times faster, because every step makes one."""
-        other = object.__new__(type(unit))
-        values = other.__dict__
-        values.update(unit.__dict__)
-        values.update(changes)
+        values = unit.__dict__ | changes
         if len(values) != len(unit.__dict__):
             unknown = ", ".join(sorted(values.keys() - unit.__dict__.keys()))
             msg = f"{type(unit).__name__} has no column {unknown}"
             raise TypeError(msg)
+        other = object.__new__(type(unit))
+        object.__setattr__(other, "__dict__", values)
         return other
 
 

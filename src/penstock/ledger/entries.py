@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
-from operator import is_not
 from typing import TYPE_CHECKING, Any
 
 from penstock import correlation
@@ -96,6 +94,7 @@ class Preparer:
         self._rng = rng
         self._by_type = {m.unit: m for m in machines.values()}
         self._own = {m.name: _own_columns(m) for m in machines.values()}
+        self._legal: dict[Any, tuple[Machine, str, str]] = {}
         self._countable = {m.name: _countable_columns(m) for m in machines.values()}
         for machine in machines.values():
             self._check_parent(machine)
@@ -185,16 +184,15 @@ class Preparer:
         return Newborn(machine, row, birth.if_absent)
 
     def _change(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Change:
-        machine = self.machine_of(before)
-        if type(after) is not type(before):
-            msg = f"{machine.name}:{before.unit_id}: after is a {type(after).__name__}"
-            raise BrokenFlow(msg)
-        source, target = str(before.status), str(after.status)
-        machine.check_move(source, target, actor)
+        move = (type(before), type(after), before.status, after.status, actor)
+        machine, source, target = self._legal.get(move) or self._check(before, after, actor)
         old, new = vars(before), vars(after)
-        # Without a loop of our own: this is done for every step.
-        touched = [*compress(new, map(is_not, new.values(), map(old.__getitem__, new)))]
-        changed = () if _OFTEN.issuperset(touched) else self._changed(machine, touched, old, new)
+        # Most steps change these two and nothing else; every step is asked, and dictionaries compare quickly.
+        often = old.copy()
+        often["status"] = new["status"]
+        if "due_at" in often:
+            often["due_at"] = new["due_at"]
+        changed = () if often == new else self._changed(machine, old, new)
         row = [before.unit_id, before.version, source, target, self._name(actor, who), readable(reason)]
         try:
             if "wakes" in old:
@@ -207,11 +205,20 @@ class Preparer:
             raise
         return Change(machine, changed, row)
 
-    def _changed(
-        self, machine: Machine, touched: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]
-    ) -> tuple[str, ...]:
-        """Of the columns that were touched those that are now others. Raises BrokenFlow for what is not a step's."""
-        changed = tuple([n for n in touched if n not in _OFTEN and new[n] != old[n]])
+    def _check(self, before: GuardedUnit, after: GuardedUnit, actor: Actor) -> tuple[Machine, str, str]:
+        """The machine and the two states of a legal move, which is then known to be one."""
+        machine = self.machine_of(before)
+        if type(after) is not type(before):
+            msg = f"{machine.name}:{before.unit_id}: after is a {type(after).__name__}"
+            raise BrokenFlow(msg)
+        found = (machine, str(before.status), str(after.status))
+        machine.check_move(*found[1:], actor)
+        self._legal[type(before), type(after), before.status, after.status, actor] = found
+        return found
+
+    def _changed(self, machine: Machine, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
+        """The columns that are now others, but for state and schedule. Raises BrokenFlow for what is not a step's."""
+        changed = tuple([n for n, value in new.items() if n not in _OFTEN and value is not old[n] and value != old[n]])
         sealed = ", ".join(sorted({*changed} - self._own[machine.name]))
         if sealed:
             msg = f"{machine.name}:{old['unit_id']}: a step cannot change {sealed}"

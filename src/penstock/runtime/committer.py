@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 
@@ -20,7 +21,9 @@ MAX_BATCH_ROWS = 20_000
 _BUSY_SECONDS = 1.0
 log = structlog.get_logger()
 
-Done = Callable[[Result], None]
+Done = Callable[[Any, Result], None]
+"""Called with what the entry was submitted for, and what became of it."""
+_Waiting = tuple[Entry, Done, Any]
 
 
 class GroupCommitter:
@@ -30,17 +33,17 @@ class GroupCommitter:
         self.session = session
         self._executor = executor
         self._rng = rng
-        self._queue: deque[tuple[Entry, Done]] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._ready = asyncio.Event()
         self._stopping = False
         self._waiting = 0
         self.away: LedgerError | None = None
 
-    def submit(self, entry: Entry, done: Done) -> None:
-        """Queue one entry; `done` is called with its result, on the event loop."""
+    def submit(self, entry: Entry, done: Done, about: Any = None) -> None:
+        """Queue one entry; `done` is called with `about` and its result, on the event loop."""
         if not self._queue:
             self._ready.set()
-        self._queue.append((entry, done))
+        self._queue.append((entry, done, about))
 
     def stop(self) -> None:
         """Let `run` end once its queue is empty."""
@@ -60,26 +63,27 @@ class GroupCommitter:
                 return
 
     async def _commit_some(self) -> None:
-        batch: list[tuple[Entry, Done]] = []
+        batch: list[_Waiting] = []
         queue, rows = self._queue, 0
         while queue and len(batch) < MAX_BATCH and rows < MAX_BATCH_ROWS:
             waiting = queue.popleft()
             batch.append(waiting)
             if waiting[0].more:
                 rows += waiting[0].rows
-        results = await self._until_answered([entry for entry, _ in batch])
-        for (entry, done), result in zip(batch, results, strict=True):
+        results = await self._until_answered([entry for entry, _, _ in batch])
+        for waiting, result in zip(batch, results, strict=True):
+            entry, done, about = waiting
             if type(result) is Busy:
                 log.warning("commit.busy", unit=entry.change.unit_id, error=str(result.error))
                 self._waiting += 1
-                asyncio.get_running_loop().call_later(_BUSY_SECONDS, self._again, entry, done)
+                asyncio.get_running_loop().call_later(_BUSY_SECONDS, self._again, waiting)
             else:
-                done(result)
+                done(about, result)
 
-    def _again(self, entry: Entry, done: Done) -> None:
+    def _again(self, waiting: _Waiting) -> None:
         """Somebody's lock was in the way of one entry: it is tried again behind the others."""
         self._waiting -= 1
-        self.submit(entry, done)
+        self.submit(*waiting)
 
     async def _until_answered(self, entries: list[Entry]) -> list[Result]:
         pause = 0.1

@@ -67,19 +67,19 @@ class Stepper(Stepping):
         singles: list[Held] = []
         groups: dict[Any, list[Held]] = {}
         suspects: list[Held] = []
-        passes, at, holding = claimed.passes, claimed.at, self.held
+        passes, at, holding, flow_of, with_door = claimed.passes, claimed.at, self.held, self._flow_of, self._with_door
         for unit in claimed.units:
-            name, flow = self._flow_of[type(unit)]
+            name, flow = flow_of[type(unit)]
             key = (name, unit.unit_id)
             held = Held(key, unit, flow, passes.get(unit.gate_id) if passes else None, at)
-            displaced = holding.get(key)
-            if displaced is not None:
+            if key in holding:
                 # Taken from us and claimed anew: the older claim's step, begun or not, has lost its unit.
+                displaced = holding[key]
                 displaced.displaced = True
                 if displaced.task is not None:
                     displaced.task.cancel()
             holding[key] = held
-            if flow in self._with_door and not self._at_its_door(held):
+            if flow in with_door and not self._at_its_door(held):
                 continue
             if unit.crashes >= _LAST_CHANCE:
                 suspects.append(held)
@@ -147,12 +147,13 @@ class Stepper(Stepping):
         return [h.unit for h in taken]
 
     def _take_back(self, which: Callable[[Held], bool]) -> list[Held]:
-        waiting = [h for item in self._ready for h in ([item] if isinstance(item, Held) else item)]
+        waiting = [h for item in self._ready for h in _listed(item)]
         taken = [h for h in waiting if which(h)]
         if taken:
             gone = set(taken)
             rest = [item if isinstance(item, Held) else [h for h in item if h not in gone] for item in self._ready]
-            self._ready = deque(i for i in rest if (i not in gone if isinstance(i, Held) else i))
+            self._ready.clear()  # the runners hold on to it
+            self._ready.extend(i for i in rest if (i not in gone if isinstance(i, Held) else i))
         return taken
 
     def cancel_overdue(self) -> None:
@@ -196,30 +197,35 @@ class Stepper(Stepping):
         self._spawning = False
         task = asyncio.current_task()
         turn = self._clock.elapsed() + _TURN_SECONDS
+        ready, elapsed = self._ready, self._clock.elapsed
         try:
             self._halt_unless_leased()
-            while self._ready and not self._halted:
-                now = self._clock.elapsed()
+            while ready and not self._halted:
+                now = elapsed()
                 if now > turn:
                     await asyncio.sleep(0)
-                    turn = self._clock.elapsed() + _TURN_SECONDS
+                    turn = elapsed() + _TURN_SECONDS
                     self._halt_unless_leased()
                     continue
-                item = self._ready.popleft()
-                group = item if isinstance(item, list) else [item]
-                if group[0].given is not None and _late(group[0], now):
-                    self._ready.appendleft(item)
+                item = ready.popleft()
+                first = item if isinstance(item, Held) else item[0]
+                if first.given is not None and _late(first, now):
+                    ready.appendleft(item)
                     await self._release(self._take_back(functools.partial(_late, now=now)))
                     continue
-                if not self._spawning and self._ready:
+                if ready and not self._spawning:
                     self._spawn()
                 try:
-                    await self._begin(group, task, now, alone=group is not item)
+                    if first is item and not first.displaced:
+                        first.task, first.started, first.fresh = task, now, False
+                        await self._step(first)
+                    else:
+                        await self._step_together(_undisplaced(item, task, now))
                 except asyncio.CancelledError:
-                    if not self._cancelled(group):
+                    if not self._cancelled(_listed(item)):
                         raise
                 except Exception as error:  # noqa: BLE001 - our own bug: the units go back, and the worker lives
-                    await self._let_go(group, error)
+                    await self._let_go(_listed(item), error)
         finally:
             self._running -= 1
             self._spawn()
@@ -228,19 +234,6 @@ class Stepper(Stepping):
         """No step begins past the lease: others may have taken over what is held here."""
         if not self._leased():
             self.halt()
-
-    def _begin(
-        self, group: list[Held], task: asyncio.Task[None] | None, now: float, *, alone: bool
-    ) -> Coroutine[Any, Any, None]:
-        """One step of one unit, or of siblings; those that were claimed anew meanwhile are left to their new claim."""
-        held = group[0]
-        if alone and not held.displaced:
-            held.task, held.started, held.fresh = task, now, False
-            return self._step(held)
-        mine = [h for h in group if not h.displaced]
-        for held in mine:
-            held.task, held.started, held.fresh = task, now, False
-        return self._step_together(mine)
 
     async def _let_go(self, group: list[Held], error: Exception) -> None:
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
@@ -319,6 +312,18 @@ class Stepper(Stepping):
         if held.given is not None:
             self._doors.over(held.given)
             held.given = None
+
+
+def _listed(item: Held | list[Held]) -> list[Held]:
+    return [item] if isinstance(item, Held) else item
+
+
+def _undisplaced(item: Held | list[Held], task: asyncio.Task[None] | None, now: float) -> list[Held]:
+    """Siblings whose step begins now; those that were claimed anew meanwhile are left to their new claim."""
+    mine = [held for held in _listed(item) if not held.displaced]
+    for held in mine:
+        held.task, held.started, held.fresh = task, now, False
+    return mine
 
 
 def _has_place(item: Held | list[Held]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -73,6 +72,8 @@ class Held:
     displaced = False
     #: The unit as it was claimed, once a kept claim has given it another version.
     claimed: Unit | None = None
+    #: In how many seconds the commit under way makes something due that this worker may want to claim.
+    soon: float | None = None
 
     def __init__(self, key: tuple[str, str], unit: Unit, flow: AnyFlow, given: Pass | None, taken: float) -> None:
         self.key = key
@@ -253,7 +254,7 @@ class Stepping(ABC):
             return False
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
-        def done(result: Result) -> None:
+        def done(_held: Held, result: Result) -> None:
             if not future.done():
                 future.set_result(result)
             elif isinstance(result, Won):
@@ -264,12 +265,12 @@ class Stepping(ABC):
         asked, begun = self._clock.elapsed(), {h: h.started for h in group}
         for sibling in group:
             sibling.started = math.inf
-        self._committer.submit(entry, done)
+        self._committer.submit(entry, done, held)
         result = await future
         for sibling in group:
             sibling.started = begun[sibling] + self._clock.elapsed() - asked
         if not isinstance(result, Won):
-            self._settle(held, None, result)
+            self._settle(held, result)
             return False
         held.claimed = held.claimed or held.unit
         before, held.unit = held.unit, result.unit
@@ -336,8 +337,9 @@ class Stepping(ABC):
         entry = self._entry(held, outcome)
         if entry is not None:
             held.task = None
-            soon = _soon(entry, outcome, self._io.now) if entry.more or entry.change.row[DUE] is not None else None
-            self._committer.submit(entry, functools.partial(self._settle, held, soon))
+            if entry.more or entry.change.row[DUE] is not None:
+                held.soon = _soon(entry, outcome, self._io.now)
+            self._committer.submit(entry, self._settle, held)
 
     def _entry(self, held: Held, outcome: Outcome[Any]) -> Entry | None:
         """The outcome checked and put behind its door; one that breaks the rules counts as a crash and is None."""
@@ -361,14 +363,14 @@ class Stepping(ABC):
         entry = self._prepare(outcome, self._who)
         held.task = None
 
-        def noted(result: Result) -> None:
+        def noted(_held: Held, result: Result) -> None:
             if isinstance(result, Refused):
                 # Not even the crash can be written: the unit is set aside by the least of statements.
                 self._aside(held, result.error)
             else:
                 self._drop(held, None)
 
-        self._committer.submit(entry, noted)
+        self._committer.submit(entry, noted, held)
 
     def _aside(self, held: Held, error: Exception) -> None:
         async def park() -> None:
@@ -384,10 +386,10 @@ class Stepping(ABC):
 
         self._spawn_task(park())
 
-    def _settle(self, held: Held, soon: float | None, result: Result) -> None:
+    def _settle(self, held: Held, result: Result) -> None:
         if type(result) is Won:
             self.counts.committed += 1
-            self._drop(held, soon)
+            self._drop(held, held.soon)
             return
         if isinstance(result, Refused) and isinstance(result.error, AlsoMissed):
             # Nobody's fault: another unit moved on. The step is taken again on what is there now.

@@ -97,7 +97,8 @@ class Worker:
 
     def now(self) -> datetime:
         """The ledger's time, as last seen."""
-        return self._clock.now() + self._skew
+        now = self._clock.now()
+        return now + self._skew if self._skew else now
 
     @property
     def busy(self) -> bool:
