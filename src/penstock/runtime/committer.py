@@ -10,11 +10,12 @@ from typing import Any
 import structlog
 
 from penstock.clock import Rng
-from penstock.errors import LedgerBroken, LedgerError, LedgerUnavailable
+from penstock.errors import LedgerError, LedgerUnavailable
 from penstock.ledger.commit import Busy, Result
 from penstock.ledger.entries import Entry
 from penstock.ledger.session import Session
 from penstock.runtime.executor import Executor
+from penstock.runtime.patience import pauses
 
 MAX_BATCH = 2_000
 MAX_BATCH_ROWS = 20_000
@@ -86,7 +87,7 @@ class GroupCommitter:
         self.submit(*waiting)
 
     async def _until_answered(self, entries: list[Entry]) -> list[Result]:
-        pause = 0.1
+        waits = pauses(self._rng)
         while True:
             try:
                 results = await self._executor.run(self.session.commit, entries)
@@ -94,10 +95,7 @@ class GroupCommitter:
                 if self.away is None:
                     log.warning("ledger.away", error=str(error), waiting=len(entries))
                 self.away = error
-                await asyncio.sleep(pause * self._rng.uniform(0.8, 1.2))
-                pause = min(pause * 2, 5.0)
-            except LedgerBroken:
-                raise
+                await asyncio.sleep(next(waits))
             else:
                 if self.away is not None:
                     log.info("ledger.back")

@@ -1,9 +1,9 @@
-"""Waiting for a ledger that is away, inside a step: the step's deadline is the limit."""
+"""Waiting for a ledger that is away."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import structlog
@@ -17,13 +17,23 @@ log = structlog.get_logger()
 _LONGEST_PAUSE = 5.0
 
 
-async def patiently(executor: Executor, rng: Rng, work: Callable[..., T], *args: Any) -> T:
-    """What the work comes to. It is done again until the ledger answers, so doing it twice must change nothing."""
+def pauses(rng: Rng) -> Iterator[float]:
+    """Seconds to wait before each further try: ever longer, up to a few, and never the same for all workers."""
     pause = 0.1
+    while True:
+        yield pause * rng.uniform(0.8, 1.2)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+async def patiently(executor: Executor, rng: Rng, work: Callable[..., T], *args: Any) -> T:
+    """What the work comes to, inside a step: the step's deadline is the limit.
+
+    It is done again until the ledger answers, so doing it twice must change nothing.
+    """
+    waits = pauses(rng)
     while True:
         try:
             return await executor.run(work, *args)
         except LedgerUnavailable as away:
             log.warning("ledger.away", error=str(away))
-        await asyncio.sleep(pause * rng.uniform(0.8, 1.2))
-        pause = min(pause * 2, _LONGEST_PAUSE)
+        await asyncio.sleep(next(waits))

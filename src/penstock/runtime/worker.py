@@ -28,6 +28,7 @@ from penstock.runtime.committer import GroupCommitter
 from penstock.runtime.doors import Doors
 from penstock.runtime.executor import Executor, ThreadExecutor, unless
 from penstock.runtime.flow import Io
+from penstock.runtime.patience import pauses
 from penstock.runtime.stepper import Stepper
 from penstock.runtime.stepping import AnyFlow, Counts, Parts
 
@@ -206,14 +207,13 @@ class Worker:
 
     async def _patiently(self, work: Callable[[], T]) -> T | None:
         """Run ledger work, waiting while the database is away; None when told to stop meanwhile."""
-        pause = 0.1
+        waits = pauses(self._rng)
         while True:
             try:
                 return await self._executor.run(work)
             except LedgerUnavailable as error:
                 log.warning("ledger.away", error=str(error))
-            await asyncio.sleep(pause * self._rng.uniform(0.8, 1.2))
-            pause = min(pause * 2, 5.0)
+            await asyncio.sleep(next(waits))
             if self._stop.is_set():
                 return None
 
