@@ -65,3 +65,22 @@ def test_the_traceback_of_a_bug_tells_no_secret():
     found = lines(code)
     assert found[-1] == "RuntimeError: [secret]"
     assert not any(SECRET in line for line in found)
+
+
+def test_the_traceback_of_a_bug_in_a_command_tells_no_secret():
+    code = f"""
+import sys
+from penstock.cli import main as program
+from penstock.redaction import conceal
+conceal({SECRET!r})
+
+@program.cli.command()
+def stumble() -> None:
+    raise RuntimeError({SECRET!r})
+
+sys.argv = ["penstock", "stumble"]
+program.main()
+"""
+    found = lines(code)
+    assert found[-1] == "RuntimeError: [secret]"
+    assert not any(SECRET in line for line in found)

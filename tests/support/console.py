@@ -18,6 +18,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 30
+_OURS = (
+    *("penstock.cli.main", "penstock.cli.run", "penstock.ledger.doctor", "penstock.ledger.postgres"),
+    *("penstock.ledger.sqlite", "penstock.lifecycles.harvest.program", "penstock.lifecycles.harvest.progress"),
+    *("penstock.lifecycles.partitions.operate", "penstock.lifecycles.reports.program"),
+)
 
 
 @dataclass(frozen=True)
@@ -57,17 +62,12 @@ def console() -> Iterator[Console]:
 
 
 def _serve() -> None:
-    import alembic.config  # noqa: F401 - imported once, for all
-    import psycopg  # noqa: F401
+    import importlib
 
-    import penstock.cli.main
-    import penstock.cli.run
-    import penstock.ledger.doctor
-    import penstock.ledger.postgres
-    import penstock.ledger.sqlite
-    import penstock.lifecycles.harvest.program
-    import penstock.lifecycles.harvest.progress  # noqa: F401 - loaded once, before the forks
-    import tests.support.ad_source  # noqa: F401
+    # Imported once, before the forks. Typer imports its adapters, and pydantic with them, at the first parameter.
+    for name in ("alembic.config", "psycopg", "typer._adapters", "tests.support.ad_source", *_OURS):
+        importlib.import_module(name)
+    importlib.import_module("penstock.cli.main").command()
 
     for line in sys.stdin:
         request = json.loads(line)
@@ -88,7 +88,6 @@ def _serve() -> None:
 def _call(request: dict[str, Any], out: int, err: int) -> None:
     """In the child: become the command. Never returns."""
     import signal
-    import traceback
 
     from penstock.cli.main import main
 
@@ -106,7 +105,7 @@ def _call(request: dict[str, Any], out: int, err: int) -> None:
     except SystemExit as stopped:
         code = stopped.code
     except BaseException:  # noqa: BLE001 - as the interpreter would
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()

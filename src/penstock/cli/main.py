@@ -8,7 +8,9 @@ A command imports what it needs when it runs, and a group's module does the same
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -215,13 +217,19 @@ def demo(
     run_demo(dir, ledger, once=once)
 
 
+@functools.cache
+def command() -> Callable[[], None]:
+    """All commands, ready to be called. Called as it is, `cli` would put its own hook for bugs in place of ours."""
+    return typer.main.get_command(cli)
+
+
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
     sys.excepthook = last_words
     # As with `python -m`: a program that stands in the present folder can be named by --app.
     sys.path.insert(0, "")
     try:
-        cli()
+        command()()
     except (UsageError, LedgerError) as error:
         _say(error)
         sys.exit(2)
