@@ -112,6 +112,7 @@ def lose_commits(ledger: Ledger, proxy: Proxy, fault: Fault, rounds: int) -> Non
         results = commit_as_a_worker_does(session, sent(ledger, session, units))
         assert [type(r) for r in results] == [Won] * AT_ONCE
     assert proxy.faults == rounds
+    session.retire()  # nobody renews its lease, and a thousand rounds last longer
     audit(ledger, AT_ONCE * rounds)
 
 
@@ -127,6 +128,7 @@ def lose_claims(ledger: Ledger, proxy: Proxy, fault: Fault, rounds: int) -> None
         session.commit(sent(ledger, session, units))
     assert proxy.faults == rounds
     assert {"before": found == 0, "after": found == rounds, "during": True}[fault]
+    session.retire()
     audit(ledger, AT_ONCE * rounds)
 
 
