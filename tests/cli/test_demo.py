@@ -162,6 +162,7 @@ def test_a_folder_of_somebody_else_is_left_alone(name, penstock, tmp_path):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
+@pytest.mark.nightly
 def test_interrupted_it_stops_in_good_order_and_the_next_one_keeps_what_it_left(penstock, tmp_path):
     for number, earlier in ((signal.SIGINT, False), (signal.SIGTERM, True)):
         running = start("--once", "--dir", tmp_path / "demo")

@@ -20,6 +20,7 @@ from penstock.machine import Actor
 from tests.support.fleet import Member, until
 from tests.support.gate_app import ADDRESS, CALL, PROVIDERS, SETTINGS, Call
 from tests.support.limited_provider import LimitedProvider, limited_provider
+from tests.support.nightly import by_night
 
 GATE = "shop/acme"
 WORKERS = 4
@@ -132,6 +133,7 @@ def test_a_hundred_refusals_in_flight_count_once(fleet, provider):
     assert fleet.gate("throttles, epoch") == (0, 1)
 
 
+@by_night("sqlite")
 def test_the_rate_is_reached_and_never_exceeded(ledger_url, tmp_path):
     calls = 400
     with limited_provider(RATE, RATE) as provider, GateFleet(ledger_url, tmp_path, provider) as fleet:
@@ -153,6 +155,7 @@ def test_the_rate_is_reached_and_never_exceeded(ledger_url, tmp_path):
         fleet.stop()
 
 
+@by_night("postgres")
 def test_after_a_pause_the_door_opens_gently(ledger_url, tmp_path):
     with limited_provider(RATE, RATE) as provider, GateFleet(ledger_url, tmp_path, provider) as fleet:
         fleet.start(limits=[["requests", RATE, RATE]])
@@ -171,6 +174,7 @@ def test_after_a_pause_the_door_opens_gently(ledger_url, tmp_path):
         assert provider.refused == 0
 
 
+@by_night("postgres")
 def test_a_closed_gate_delays_nobody_else(fleet, provider):
     fleet.gates.close("shut/a", 3_600, "an outage")
     fleet.gates.pause("held", "operator:test", "audit")
@@ -187,6 +191,7 @@ def test_a_closed_gate_delays_nobody_else(fleet, provider):
     until(lambda: provider.names("shop/slow"), "the slow one has its turn meanwhile")
 
 
+@by_night("sqlite")
 def test_a_quota_of_eleven_hours_survives_every_restart(fleet, provider):
     provider.refusing = "40591"
     (first,) = fleet.start(1)
@@ -213,6 +218,7 @@ def test_a_quota_of_eleven_hours_survives_every_restart(fleet, provider):
     fleet.finish()
 
 
+@by_night("sqlite")
 def test_the_call_of_a_killed_prober_is_not_followed_by_another_at_once(fleet, provider):
     fleet.born(20)
     assert fleet.gates.throttle(Pass(GATE, 0), 0.0, "429", 0.0) is not None
@@ -233,6 +239,7 @@ def test_the_call_of_a_killed_prober_is_not_followed_by_another_at_once(fleet, p
     assert fleet.gate("throttles, epoch") == (0, 1)
 
 
+@by_night("postgres")
 def test_one_place_is_one_place_also_when_its_holder_is_killed(fleet, provider):
     provider.seconds = 0.05
     fleet.start(places=1)

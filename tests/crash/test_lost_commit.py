@@ -134,12 +134,12 @@ def lose_claims(ledger: Ledger, proxy: Proxy, fault: Fault, rounds: int) -> None
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_commit_whose_answer_is_lost_is_resolved_every_time(ledger, proxy, fault):
-    lose_commits(ledger, proxy, fault, rounds=100)
+    lose_commits(ledger, proxy, fault, rounds=50)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_claim_whose_answer_is_lost_is_found_again_and_is_no_crash(ledger, proxy, fault):
-    lose_claims(ledger, proxy, fault, rounds=60)
+    lose_claims(ledger, proxy, fault, rounds=30)
 
 
 @pytest.mark.nightly

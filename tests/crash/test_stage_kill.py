@@ -19,6 +19,7 @@ from penstock.ledger.stage import sweep
 from penstock.machine import Actor
 from penstock.unit import Ref
 from tests.support.fleet import ROOT, until
+from tests.support.nightly import by_night
 from tests.support.program import Program
 from tests.support.staging import LOAD, MEASURES, Load, S, measure
 
@@ -93,6 +94,7 @@ def kill_while_loading(url: str, folder: Any, count: int, kills: int, seed: int)
         assert examine(ledger.database, {"load": LOAD}) == []
 
 
+@by_night("sqlite")
 def test_a_load_that_is_killed_is_never_half_visible(ledger_url, tmp_path):
     kill_while_loading(ledger_url, tmp_path / "loads", count=22_000, kills=3, seed=1)
 

@@ -31,6 +31,7 @@ from tests.support.crash_app import FOLDER, JOB, SETTINGS
 from tests.support.fleet import PATIENCE, ROOT, Fleet, Member, until
 from tests.support.hand import Hand, typed_insert, typed_move
 from tests.support.machines import INVOICE, MACHINES, OPERATOR, Invoice, InvoiceState, invoice
+from tests.support.nightly import by_night
 from tests.support.rolling import LATER, NEW, NEW_JOB
 from tests.support.schema import compare, describe
 
@@ -235,6 +236,7 @@ def test_several_upgrades_at_once_are_harmless(ledger_url):
 # One behind and one ahead (K13).
 
 
+@by_night("sqlite")
 def test_old_and_new_programs_work_together_through_an_upgrade(ledger_url, tmp_path):
     upgraded(ledger_url, JOB)
     with Fleet(ledger_url, tmp_path / "fleet") as fleet:

@@ -463,7 +463,7 @@ def play(machine: Callable[[World], RuleBasedStateMachine], world: World, exampl
 
 
 def test_the_ledger_follows_the_model(world):
-    play(LedgerModel, world, examples=40, steps=50)
+    play(LedgerModel, world, examples=30, steps=50)
 
 
 @pytest.mark.nightly

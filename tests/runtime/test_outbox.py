@@ -35,6 +35,7 @@ from penstock.runtime.worker import Worker, WorkerSettings
 from penstock.unit import Ref
 from tests.support.fleet import ROOT, Member, until
 from tests.support.machines import DUE, INVOICE
+from tests.support.nightly import by_night
 from tests.support.post_app import FOLDER, ORDER, Order, app, noted
 from tests.support.program import Program
 
@@ -277,6 +278,7 @@ def test_a_subscriber_that_cannot_be_is_refused_where_it_is_declared():
         Deliveries([audit(taker), audit(taker)])
 
 
+@by_night("sqlite")
 def test_every_event_arrives_at_least_once_though_workers_are_killed(ledger_url, tmp_path):
     count, chance = 300, random.Random(1)
     folder = tmp_path / "post"
