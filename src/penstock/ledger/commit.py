@@ -98,11 +98,9 @@ class _Batch:
     def __init__(self, database: Database, entries: Sequence[Entry]) -> None:
         self.entries = entries
         # A unit's second change in a batch rests on what the first has just replaced: it is lost.
-        self.first: dict[_Key, Entry] = {(e.change.machine.name, e.change.row[0]): e for e in entries}
+        self.first: dict[_Key, Entry] = {_key(e.change): e for e in entries}
         if len(self.first) < len(entries):
-            self.first = {}
-            for e in entries:
-                self.first.setdefault(_key(e.change), e)
+            self.first |= {_key(e.change): e for e in reversed(entries)}
         self.groups = _groups(database, [e.change for e in self.first.values()])
         self.rich = [e for e in self.first.values() if e.more]
         self.gates = {gate for e in self.rich for gate in e.gates}

@@ -185,7 +185,10 @@ class Preparer:
 
     def _change(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Change:
         move = (type(before), type(after), before.status, after.status, actor)
-        machine, source, target = self._legal.get(move) or self._check(before, after, actor)
+        legal = self._legal.get(move)
+        if legal is None:
+            legal = self._legal[move] = self._check(before, after, actor)
+        machine, source, target = legal
         old, new = vars(before), vars(after)
         # Most steps change these two and nothing else; every step is asked, and dictionaries compare quickly.
         often = old.copy()
@@ -206,15 +209,14 @@ class Preparer:
         return Change(machine, changed, row)
 
     def _check(self, before: GuardedUnit, after: GuardedUnit, actor: Actor) -> tuple[Machine, str, str]:
-        """The machine and the two states of a legal move, which is then known to be one."""
+        """The machine and the two states of a legal move. Raises as `entry` does."""
         machine = self.machine_of(before)
         if type(after) is not type(before):
             msg = f"{machine.name}:{before.unit_id}: after is a {type(after).__name__}"
             raise BrokenFlow(msg)
-        found = (machine, str(before.status), str(after.status))
-        machine.check_move(*found[1:], actor)
-        self._legal[type(before), type(after), before.status, after.status, actor] = found
-        return found
+        source, target = str(before.status), str(after.status)
+        machine.check_move(source, target, actor)
+        return machine, source, target
 
     def _changed(self, machine: Machine, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
         """The columns that are now others, but for state and schedule. Raises BrokenFlow for what is not a step's."""

@@ -40,7 +40,7 @@ class GroupCommitter:
         self._waiting = 0
         self.away: LedgerError | None = None
 
-    def submit(self, entry: Entry, done: Done, about: Any = None) -> None:
+    def submit(self, entry: Entry, done: Done, about: Any) -> None:
         """Queue one entry; `done` is called with `about` and its result, on the event loop."""
         if not self._queue:
             self._ready.set()

@@ -363,7 +363,7 @@ class Stepping(ABC):
         entry = self._prepare(outcome, self._who)
         held.task = None
 
-        def noted(_held: Held, result: Result) -> None:
+        def noted(held: Held, result: Result) -> None:
             if isinstance(result, Refused):
                 # Not even the crash can be written: the unit is set aside by the least of statements.
                 self._aside(held, result.error)
