@@ -97,6 +97,9 @@ class Machine:
     #: Columns that are unique together, by name as above: on PostgreSQL. On SQLite `REPLACE` could delete a unit by
     #: way of a second unique key, so there they are only indexed, and the key must be made of them.
     unique: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Whether the columns of the key are the primary key on PostgreSQL, for a table that others know by it. `unit_id`
+    #: is made of them and unique anyway, and every claim and commit pays for one index more.
+    key_is_primary: bool = False
 
     def __post_init__(self) -> None:
         freeze = object.__setattr__

@@ -402,9 +402,15 @@ class Retyped(Unit):
     remote_id: str | None = None
 
 
-def invoices_of(unit: type[Unit]) -> Machine:
+def invoices_of(unit: type[Unit], *, key_is_primary: bool = False) -> Machine:
     return Machine(
-        "invoice", unit, births=INVOICE.births, edges=INVOICE.edges, terminal=INVOICE.terminal, checks=INVOICE.checks
+        "invoice",
+        unit,
+        births=INVOICE.births,
+        edges=INVOICE.edges,
+        terminal=INVOICE.terminal,
+        checks=INVOICE.checks,
+        key_is_primary=key_is_primary,
     )
 
 
@@ -442,6 +448,35 @@ def test_a_column_that_the_program_no_longer_has_needs_a_migration(ledger_url):
     upgraded(ledger_url, invoices_of(Grown))
     with pytest.raises(LedgerMismatch, match="differ in copies: the ledger has this column, the program does not"):
         upgraded(ledger_url, INVOICE)
+
+
+def keys(url: str) -> dict[str, str]:
+    with Hand(url) as hand:
+        return dict(
+            hand.type(
+                "SELECT contype, pg_get_constraintdef(oid) FROM pg_constraint"
+                " WHERE conrelid = 'invoice'::regclass AND contype IN ('p', 'u')"
+            )
+        )
+
+
+def test_the_columns_of_the_key_are_the_primary_key_where_that_is_declared(postgres_url):
+    known = invoices_of(Invoice, key_is_primary=True)
+    assert keys(upgraded(postgres_url, known)) == {"p": "PRIMARY KEY (tenant, number)", "u": "UNIQUE (unit_id)"}
+    # A program that needs less works on it, and leaves it as it is.
+    upgraded(postgres_url, INVOICE)
+    assert keys(postgres_url) == {"p": "PRIMARY KEY (tenant, number)", "u": "UNIQUE (unit_id)"}
+    with Ledger.open(postgres_url, [INVOICE]) as ledger:
+        assert ledger.birth([invoice("1"), invoice("2")], actor=Actor.API, who="test") == 2
+        assert examine(ledger.database, ledger.machines) == []
+
+
+def test_a_primary_key_that_the_ledger_lacks_needs_a_migration(postgres_url):
+    assert keys(upgraded(postgres_url, INVOICE)) == {"p": "PRIMARY KEY (unit_id)"}
+    message = r"the key is \(unit_id\), the program's is \(tenant, number\)"
+    with pytest.raises(LedgerMismatch, match=message):
+        upgraded(postgres_url, invoices_of(Grown, key_is_primary=True))
+    assert keys(postgres_url) == {"p": "PRIMARY KEY (unit_id)"}
 
 
 def data_table(*columns: sa.Column[Any], **indexes: str) -> sa.Table:

@@ -194,7 +194,7 @@ def test_a_claim_goes_by_the_due_index_and_stays_small(world, worker, generic):
             found = plan(world, by_ids, given(world, worker, by_ids, ids='["acme/1"]'), generic=generic)
             assert found.scans("invoice", "t|invoice") == ["PRIMARY KEY"]
         return
-    assert set(scans) == {"invoice_due", "invoice_unit_id_key"}
+    assert set(scans) == {"invoice_due", "invoice_pkey"}
     # The gates' first units, the picked ones, and the picked ones again to change them.
     assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH
     assert found.sorted_rows() <= CLOSED_GATES + 10, "only gates are sorted, never units"
@@ -224,7 +224,7 @@ def test_a_commit_goes_by_the_unit_id(world, worker, generic, many):
     sql = committer._statement("update", "invoice", ("remote_id",), False, tuple(alike))
     parameters = statements.batch_given(world.ledger.database, rows, alike)
     found = plan(world, sql, given(world, worker, sql, **parameters), generic=generic)
-    assert found.scans("invoice", "t") == ["PRIMARY KEY" if world.sqlite else "invoice_unit_id_key"]
+    assert found.scans("invoice", "t") == ["PRIMARY KEY" if world.sqlite else "invoice_pkey"]
     if not world.sqlite:
         assert found.visited("invoice") == many
 
@@ -252,7 +252,7 @@ def test_recovering_and_retiring_go_by_the_claimed_index(world, worker, generic)
 @GENERIC
 def test_waking_locking_and_releasing_go_by_the_unit_id(world, worker, generic):
     database = world.ledger.database
-    by_id = "PRIMARY KEY" if world.sqlite else "invoice_unit_id_key"
+    by_id = "PRIMARY KEY" if world.sqlite else "invoice_pkey"
     text = batch_of(world, "invoice")
     for sql in (statements.wake_units(database, INVOICE), statements.lock_units(database, "invoice")):
         found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
@@ -269,7 +269,7 @@ def test_waking_locking_and_releasing_go_by_the_unit_id(world, worker, generic):
 @GENERIC
 def test_a_tally_finds_the_parent_by_id_and_counts_its_own_children_alone(world, worker, generic):
     database = world.ledger.database
-    by_id = "PRIMARY KEY" if world.sqlite else "batch_run_unit_id_key"
+    by_id = "PRIMARY KEY" if world.sqlite else "batch_run_pkey"
     sql = statements.tally(database, "batch_run", ["items_done"])
     text = statements.batch_text([["r1", 1], ["r2", 1]])
     found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
@@ -281,7 +281,7 @@ def test_a_tally_finds_the_parent_by_id_and_counts_its_own_children_alone(world,
     if world.sqlite:
         assert found.scans("batch_item", "c") == ["batch_item_parent"]
     else:
-        assert set(found.scans("batch_item", "c")) <= {"batch_item_parent", "batch_item_pkey"}
+        assert set(found.scans("batch_item", "c")) <= {"batch_item_parent"}
         assert found.visited("batch_item") == 0, "the set is counted only when the counters are complete"
 
 
@@ -289,7 +289,7 @@ def test_reading_units_goes_by_the_unit_id(world, worker):
     source = statements.batch(world.ledger.database, {"unit_id": statements.TEXT})
     sql = f"SELECT * FROM invoice WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id"
     found = plan(world, sql, {"batch": batch_of(world, "invoice", limit=10)}, reader=True)
-    assert found.scans("invoice", "invoice") == ["PRIMARY KEY" if world.sqlite else "invoice_unit_id_key"]
+    assert found.scans("invoice", "invoice") == ["PRIMARY KEY" if world.sqlite else "invoice_pkey"]
 
 
 def test_registering_looks_at_parked_units_alone(world, worker):
@@ -361,7 +361,7 @@ def test_a_claim_behind_asked_gates_goes_by_the_due_index_and_takes_its_share(wo
     shares = statements.batch_text([["open0", 7], ["open1", 5]])
     found = plan(world, sql, given(world, worker, sql, n=BATCH, gate="open0", batch=shares))
     scans = set(found.scans("invoice", "c|t|invoice"))
-    assert scans == ({"invoice_due"} if world.sqlite else {"invoice_due", "invoice_unit_id_key"})
+    assert scans == ({"invoice_due"} if world.sqlite else {"invoice_due", "invoice_pkey"})
     if not world.sqlite:
         assert found.visited("invoice") <= 2 * (7 + 5)
 

@@ -37,7 +37,7 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class _Found:
     columns: dict[str, tuple[str, bool]]  # type, and whether it may be NULL
-    key: tuple[str, ...]
+    keys: list[tuple[str, ...]]  # the primary one first
     checks: frozenset[str]
     indexes: frozenset[str]
 
@@ -80,8 +80,9 @@ def _compare(table: sa.Table, there: _Found, dialect: str) -> list[Difference]:
     unknown = sorted(there.columns.keys() - set(table.columns.keys()))
     made += [Difference(table.name, c, "the ledger has this column, the program does not") for c in unknown]
     key = tuple(c.name for c in table.primary_key.columns)
-    if key != there.key:
-        what = f"the key is ({', '.join(there.key)}), the program's is ({', '.join(key)})"
+    # What else is unique in the ledger is an index more, and no statement minds.
+    if key not in there.keys:
+        what = f"the key is ({', '.join(there.keys[0])}), the program's is ({', '.join(key)})"
         made.append(Difference(table.name, "key", what))
     checks = {str(c.name) for c in _checks(table, dialect) if c.name is not None}
     made += [Difference(table.name, n, "this check is missing") for n in sorted(checks - there.checks - added)]
@@ -160,7 +161,7 @@ def _look_sqlite(cursor: Cursor, table: str) -> _Found:
             str(n): (str(kind).lower().replace(", ", ",").removesuffix(" generated always"), not filled)
             for n, kind, filled, _ in columns
         },
-        tuple(str(n) for n, *_, place in sorted(columns, key=lambda row: row[3]) if place),
+        [tuple(str(n) for n, *_, place in sorted(columns, key=lambda row: row[3]) if place)],
         frozenset(_NAMED_CHECK.findall(str(sql))),
         frozenset(str(row[0]) for row in indexes),
     )
@@ -173,10 +174,11 @@ def _look_postgres(cursor: Cursor, table: str) -> _Found:
         " AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         name=table,
     )
-    key = cursor.rows(
-        "SELECT a.attname FROM pg_constraint k CROSS JOIN unnest(k.conkey) WITH ORDINALITY AS part(attnum, place)"
+    keys = cursor.rows(
+        "SELECT array_agg(CAST(a.attname AS TEXT) ORDER BY part.place) FROM pg_constraint k"
+        " CROSS JOIN unnest(k.conkey) WITH ORDINALITY AS part(attnum, place)"
         " JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = part.attnum"
-        f" WHERE k.contype = 'p' AND k.conrelid = {which} ORDER BY part.place",
+        f" WHERE k.contype IN ('p', 'u') AND k.conrelid = {which} GROUP BY k.oid, k.contype ORDER BY k.contype",
         name=table,
     )
     checks = cursor.rows(f"SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = {which}", name=table)
@@ -186,7 +188,7 @@ def _look_postgres(cursor: Cursor, table: str) -> _Found:
     )
     return _Found(
         {str(n): (str(kind), bool(null)) for n, kind, null in columns},
-        tuple(str(row[0]) for row in key),
+        [tuple(row[0]) for row in keys] or [()],
         frozenset(str(row[0]) for row in checks),
         frozenset(str(row[0]) for row in indexes),
     )

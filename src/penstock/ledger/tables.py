@@ -251,15 +251,11 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
     unit_types = field_types(machine.unit)
     specs = column_specs(machine.unit)
     columns = [_column(machine, name, unit_types[name], specs.get(name), dialect) for name in unit_types]
-    keys: list[Any]
-    if dialect == "postgresql":
-        keys = [
-            sa.PrimaryKeyConstraint(*machine.unit.key),
-            sa.UniqueConstraint("unit_id", name=f"{machine.table}_unit_id_key"),
-        ]
-    else:
-        # No second unique key on SQLite: REPLACE would delete another unit through it without firing a trigger.
-        keys = [sa.PrimaryKeyConstraint("unit_id")]
+    keys: list[sa.Constraint] = [sa.PrimaryKeyConstraint("unit_id")]
+    # No second unique key on SQLite: REPLACE would delete another unit through it without firing a trigger.
+    if machine.key_is_primary and dialect == "postgresql":
+        unit_id = sa.UniqueConstraint("unit_id", name=f"{machine.table}_unit_id_key")
+        keys = [sa.PrimaryKeyConstraint(*machine.unit.key), unit_id]
     table = sa.Table(
         machine.table,
         sa.MetaData(),

@@ -151,6 +151,7 @@ harvest_run = Machine(
         "counts_from_zero": "completed_workers >= 0 AND failed_workers >= 0 AND expected_workers >= 0",
     },
     table="run_metadata",
+    key_is_primary=True,
     indexes={"of_feed": ("feed", "started_at")},
 )
 
@@ -227,6 +228,7 @@ harvest_partition = Machine(
         "verified_is_completed": "verified_at IS NULL OR status = 'completed'",
     },
     table="partition_progress",
+    key_is_primary=True,
     parent=Parent(
         "harvest_run",
         by=("run_id",),
@@ -277,6 +279,7 @@ harvest_worker = Machine(
         "failed_says_why": "status <> 'failed' OR error_message IS NOT NULL",
     },
     table="worker_runs",
+    key_is_primary=True,
     # The id is made of both.
     unique={"of_partition": ("run_id", "partition_id")},
 )

@@ -89,6 +89,7 @@ partition = Machine(
         Edge(P.FAILED, P.PENDING, "reset", _OPERATOR),
     ],
     table=TABLE,
+    key_is_primary=True,
     tracked=("current_run_id", "schema_version", "record_count"),
     checks={
         "status_is_known": "status IN ('pending', 'success', 'failed')",
