@@ -175,8 +175,9 @@ def test_an_intent_whose_step_was_cancelled_meanwhile_gives_its_claim_back(world
 
     async def act(unit: Any, io: Io) -> Any:
         if unit.status is FeedState.MISSING:
-            wire.away = True
-            asyncio.get_running_loop().call_later(45, setattr, wire, "away", False)
+            if not unit.crashes:
+                wire.away = True
+                asyncio.get_running_loop().call_later(45, setattr, wire, "away", False)
             return Outcome(unit, replace(unit, status=FeedState.FETCHING), "intent", keep_claim=True)
         held.append(unit)
         return Outcome(unit, replace(unit, status=FeedState.COMPLETED, due_at=None), "loaded")

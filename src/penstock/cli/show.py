@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 from rich.table import Table
 
@@ -29,7 +30,20 @@ if TYPE_CHECKING:
     from penstock.runtime.why import Why
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-console = Console(highlight=False)
+_PIPE_COLUMNS = 400
+
+
+class _Console(Console):
+    """In a pipe or a file a row of a table is one line, for `grep` and `awk`; on a terminal it is as wide as that."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        found = super().size
+        told = self.is_terminal or "COLUMNS" in os.environ
+        return found if told else ConsoleDimensions(_PIPE_COLUMNS, found.height)
+
+
+console = _Console(highlight=False)
 
 
 @contextlib.contextmanager
