@@ -55,8 +55,8 @@ def own_command(program: str, places: Places, database: str, *arguments: str) ->
     return [sys.executable, "-m", f"benchmarks.{program}", "--url", url, *arguments]
 
 
-OURS_POSTGRES = Contender("Penstock", POSTGRES, "ours", 50_000, 5_000)
-OURS_POSTGRES_TWO = Contender("Penstock, two processes", POSTGRES, "ours", 50_000, 5_000, ("--processes", "2"))
+OURS_POSTGRES = Contender("Penstock", POSTGRES, "ours", 100_000, 5_000)
+OURS_POSTGRES_TWO = Contender("Penstock, two processes", POSTGRES, "ours", 100_000, 5_000, ("--processes", "2"))
 PGQUEUER = Contender("pgqueuer", POSTGRES, "pgqueuer", 50_000, 5_000)
 PROCRASTINATE_EIGHT = Contender("procrastinate, eight in one loop", POSTGRES, "procrastinate", 5_000, 300)
 PROCRASTINATE = Contender(
