@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console, ConsoleOptions
 from rich.markup import escape
 from rich.table import Table
 
@@ -37,10 +37,9 @@ class _Console(Console):
     """In a pipe or a file a row of a table is one line, for `grep` and `awk`; on a terminal it is as wide as that."""
 
     @property
-    def size(self) -> ConsoleDimensions:
-        found = super().size
+    def options(self) -> ConsoleOptions:
         told = self.is_terminal or "COLUMNS" in os.environ
-        return found if told else ConsoleDimensions(_PIPE_COLUMNS, found.height)
+        return super().options if told else super().options.update(width=_PIPE_COLUMNS)
 
 
 console = _Console(highlight=False)
