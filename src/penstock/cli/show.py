@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -31,18 +31,10 @@ if TYPE_CHECKING:
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _PIPE_COLUMNS = 400
-
-
-class _Console(Console):
-    """In a pipe or a file a row of a table is one line, for `grep` and `awk`; on a terminal it is as wide as that."""
-
-    @property
-    def options(self) -> ConsoleOptions:
-        told = self.is_terminal or "COLUMNS" in os.environ
-        return super().options if told else super().options.update(width=_PIPE_COLUMNS)
-
-
-console = _Console(highlight=False)
+console = Console(highlight=False)
+if not console.is_terminal and "COLUMNS" not in os.environ:
+    # In a pipe or a file a row of a table is one line, for `grep` and `awk`.
+    console.width = _PIPE_COLUMNS
 
 
 @contextlib.contextmanager
