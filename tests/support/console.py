@@ -51,7 +51,9 @@ class Console:
 
 @contextlib.contextmanager
 def console() -> Iterator[Console]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    # COLUMNS is set for the workers of pytest-xdist; a command's output goes into a pipe here.
+    ours = [n for n in os.environ if n.startswith("PENSTOCK_") or n == "COLUMNS"]
+    clean = {name: value for name, value in os.environ.items() if name not in ours}
     command = [sys.executable, "-m", "tests.support.console"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     server = subprocess.Popen(command, cwd=ROOT, env=clean, text=True, **pipes)
