@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
 
 from penstock.clock import SystemClock
@@ -18,6 +19,9 @@ from tests.support.world import World
 
 TOGETHER = ("tests/ledger/test_plans.py", "tests/cli/test_bad_input.py", "tests/cli/test_secrets.py")
 """Modules that take long to set up: the tests of each run in one process, so that it is done once."""
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 HOME = pytest.StashKey[Path]()
 LEADER = pytest.StashKey[int]()
 

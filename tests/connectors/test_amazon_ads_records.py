@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.connectors.amazon_ads import daily
@@ -60,14 +60,12 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS
 
 
-@settings(deadline=None)
 @given(st.lists(st.dictionaries(TEXTS, SCALARS)), st.integers(1, 50), st.booleans())
 def test_whatever_json_writes_is_read_back(rows, at_once, escaped):
     raw = gzip.compress(json.dumps(rows, ensure_ascii=escaped).encode(), 1)
     assert read(raw, at_once=at_once) == rows
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.booleans())
 def test_no_bytes_do_anything_but_be_read_or_be_refused(noise, packed):
     with contextlib.suppress(BadReport):

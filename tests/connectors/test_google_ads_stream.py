@@ -45,14 +45,14 @@ BATCHES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(BATCHES, st.integers(1, 50), st.booleans(), st.sampled_from([None, 1]))
 def test_whatever_json_writes_is_read_back(batches, at_once, escaped, indent):
     raw = json.dumps(batches, ensure_ascii=escaped, indent=indent).encode()
     assert read(raw, at_once=at_once) == [row for batch in batches for row in batch.get("results", [])]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(BATCHES, st.data())
 def test_no_beginning_of_an_answer_passes_for_the_whole(batches, data):
     raw = json.dumps(batches).encode()
@@ -60,7 +60,6 @@ def test_no_beginning_of_an_answer_passes_for_the_whole(batches, data):
         read(raw[: data.draw(st.integers(0, len(raw) - 1))])
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([b"", b"[", b'[{"results":[', b'[{"results":[{"a":1},', b'[{"a":']))
 def test_no_bytes_do_anything_but_be_read_or_be_refused(noise, before):
     with contextlib.suppress(BadAnswer, BrokenStream):

@@ -116,7 +116,7 @@ def test_moments_before_the_baseline_are_not_answered_wrongly(world):
 STEPS = st.lists(st.tuples(st.sampled_from(["success", "failed", "pending", "run"]), st.integers(0, 20)), max_size=12)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(histories=st.lists(STEPS, min_size=1, max_size=4), age=st.integers(1, 60))
 def test_answers_inside_the_kept_range_are_the_same_after_pruning(world, histories, age):
     database = world.ledger.database

@@ -378,7 +378,7 @@ parcels = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(parcels, min_size=1, max_size=8))
 def test_any_value_comes_back_as_it_went_in(world, values):
     made = [

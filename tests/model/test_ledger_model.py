@@ -456,7 +456,6 @@ def play(machine: Callable[[World], RuleBasedStateMachine], world: World, exampl
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            deadline=None,
             suppress_health_check=[*HealthCheck],
         ),
     )

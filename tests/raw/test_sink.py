@@ -135,7 +135,7 @@ def test_a_run_is_removed_whole(sink):
     land(sink)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=keys, run=st.datetimes(min_value=datetime(2000, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_no_key_leaves_the_root_and_each_is_read_back(sink, tmp_path, key, run):
     run_id = run_id_at(run)

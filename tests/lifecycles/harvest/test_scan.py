@@ -87,7 +87,7 @@ lists_of_prices = st.one_of(
     st.integers(2, 2_000_000),
     st.integers(0, 400),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_partitions_cover_the_axis_without_gap_or_overlap(found, limits, highest, remembered):
     prices = sorted(found)
     before = answered(scan(0, highest, limits), sorted(prices[:remembered]))[0].density
@@ -108,7 +108,7 @@ def test_partitions_cover_the_axis_without_gap_or_overlap(found, limits, highest
 
 
 @given(lists_of_prices.filter(bool), st.integers(5, 60), st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_partition_is_larger_than_one_and_a_half_means_only_for_a_single_price(found, target, most):
     prices = sorted(found)
     done, _ = answered(scan(0, 100_000, Limits(target, 1, most)), prices)

@@ -255,7 +255,7 @@ def test_many_reads_during_reprocessing_are_whole(world):
     reads_during_reprocessing(world, 100_000)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=8))
 def test_a_range_agrees_with_the_statuses_of_its_keys(world, judged):
     for n, good in judged:
