@@ -52,8 +52,7 @@ class Console:
 @contextlib.contextmanager
 def console() -> Iterator[Console]:
     # COLUMNS is set for the workers of pytest-xdist; a command's output goes into a pipe here.
-    ours = [n for n in os.environ if n.startswith("PENSTOCK_") or n == "COLUMNS"]
-    clean = {name: value for name, value in os.environ.items() if name not in ours}
+    clean = {n: v for n, v in os.environ.items() if not n.startswith("PENSTOCK_") and n != "COLUMNS"}
     command = [sys.executable, "-m", "tests.support.console"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     server = subprocess.Popen(command, cwd=ROOT, env=clean, text=True, **pipes)
