@@ -17,7 +17,6 @@ import typer.main
 from packaging.requirements import Requirement
 
 from penstock.cli.main import cli
-from penstock.declarations import DEFAULT_APP
 from penstock.errors import StepError
 from penstock.examples.invoices import machine as invoice
 from penstock.ledger import triggers_postgres, triggers_sqlite
@@ -198,7 +197,10 @@ def test_every_state_of_the_example_is_documented(name):
 
 
 def test_diagrams_are_what_the_machines_say():
-    machines = {m.name: m for m in (*load_app(DEFAULT_APP).machines, *HARVEST, partition, extraction, report)}
+    machines = {
+        m.name: m
+        for m in (*load_app("penstock.examples.invoices:app").machines, *HARVEST, partition, extraction, report)
+    }
     found = [(path, *block) for path in PAGES for block in GENERATED.findall(path.read_text())]
     assert found, "docs/concepts.md shows the example's diagram"
     for path, name, text in found:

@@ -26,6 +26,12 @@ def test_json_where_there_is_no_terminal_and_readable_lines_on_request():
     assert "\x1b" not in shown
 
 
+def test_a_readable_line_shows_control_characters_and_does_not_pass_them_on():
+    (shown,) = lines("configure_logs('info', 'console'); structlog.get_logger().info('x', error='a\\x1b[2J\\nb')")
+    assert "\x1b" not in shown
+    assert "a\\x1b[2J\\nb" in shown
+
+
 def test_a_logger_that_was_used_before_follows_a_change_of_level():
     code = (
         "log = structlog.get_logger()\nconfigure_logs('error'); log.info('hidden')\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import subprocess
 import sys
@@ -28,6 +29,18 @@ FORMS = {
     "in a URL, in JSON, in a repr": repr(json.dumps({"path": "/x?token=" + SECRET.replace(" ", "%20")})),
     "in JSON in JSON": json.dumps(json.dumps(SECRET)),
     "in a form": f"token={quote_plus(SECRET)}",
+    "in a URL in a URL": f"https://host/?next={quote(f'/x?token={quote(SECRET)}')}",
+    "in a URL in a URL, in lower case": quote(quote(SECRET)).lower(),
+    "in a form in a URL": quote(f"token={quote_plus(SECRET)}"),
+    "in JSON in a URL": quote(json.dumps({"token": SECRET})),
+    "in HTML": f"<p>{html.escape(SECRET)}</p>",
+    "in HTML, by numbers": "".join(c if c.isalnum() and c.isascii() else f"&#{ord(c)};" for c in SECRET),
+    "in HTML, by hexadecimal numbers": "".join(
+        c if c.isalnum() and c.isascii() else f"&#x{ord(c):04X};" for c in SECRET
+    ),
+    "in HTML in HTML": html.escape(html.escape(SECRET)),
+    "in HTML in JSON": json.dumps(html.escape(SECRET)),
+    "in JSON in HTML": html.escape(json.dumps(SECRET)),
     "as Basic authorisation": "Basic " + base64.b64encode(f"user:{SECRET}".encode()).decode(),
     "for another user": "Basic " + base64.b64encode(f"users:{SECRET}".encode()).decode(),
     "for a third user": "Basic " + base64.b64encode(f"a user:{SECRET}:x".encode()).decode(),

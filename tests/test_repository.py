@@ -80,6 +80,12 @@ def test_no_module_is_too_long():
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
 
 
+def test_commands_print_through_what_makes_text_inert():
+    """`typer.echo` would pass control characters of somebody else's text on to the terminal."""
+    said = [path.name for path in (ROOT / "src" / "penstock" / "cli").glob("*.py") if "typer.echo(" in path.read_text()]
+    assert said == ["options.py"]
+
+
 def locked(name: str) -> dict[str, tuple[Requirement, int]]:
     """The requirements of a lock file with their number of hashes, by name."""
     joined = (ROOT / name).read_text().replace("\\\n", " ")

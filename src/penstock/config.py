@@ -20,13 +20,13 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.cadence import Cadence
-from penstock.declarations import DEFAULT_APP, SETTINGS
+from penstock.declarations import SETTINGS
 from penstock.errors import UsageError
 from penstock.provider import Provider
 from penstock.redaction import conceal
 from penstock.setting import REQUIRED, ConfigError, Secret, Setting, secret
 
-__all__ = ["DEFAULT_APP", "FILE", "SETTINGS", "Config", "ConfigError", "check_secrets", "find", "read", "validate"]
+__all__ = ["FILE", "SETTINGS", "Config", "ConfigError", "check_secrets", "find", "read", "validate"]
 
 FILE = "penstock.toml"
 VARIABLE = "PENSTOCK_CONFIG"
@@ -270,7 +270,9 @@ def _shown(setting: Setting, value: Any) -> str:
     """The value as the file has it; where a reference belongs the secret itself may stand, and is not shown."""
     if setting.read is secret:
         return "(not shown)"
-    return re.sub(r"(://[^:/@\"]*):[^/@\"]*@", r"\1:…@", json.dumps(value, default=str, ensure_ascii=False))
+    shown = json.dumps(value, default=str, ensure_ascii=False)
+    shown = re.sub(r"(://[^:/@\"]*):[^/@\"]*@", r"\1:…@", shown)
+    return re.sub(r"(://[^?\"]*\?)[^\"]*", r"\1…", shown)
 
 
 def check_secrets(config: Config) -> None:

@@ -12,13 +12,18 @@ from typing import Any
 from penstock import setting as kind
 from penstock.setting import REQUIRED, Setting
 
-DEFAULT_APP = "penstock.examples.invoices:app"
+SHIPPED = (
+    "penstock.lifecycles.reports.program:app",
+    "penstock.lifecycles.partitions.google_ads:app",
+    "penstock.lifecycles.harvest.program:app",
+)
+"""The programs that come with Penstock."""
 
 SETTINGS = (
     Setting(
         "app",
         kind.text,
-        DEFAULT_APP,
+        None,
         "The program: its machines, flows and jobs, as module:attribute.",
         "--app",
         "PENSTOCK_APP",
@@ -151,6 +156,8 @@ def toml(value: Any) -> str:
 
 def _example(setting: Setting) -> str:
     """What could stand where there is no default."""
+    if setting.key == "app":
+        return toml(SHIPPED[0])
     named = setting.key.upper().replace(".", "_")
     return f'{{ env = "{named}" }}' if setting.read is kind.secret else toml("…")
 

@@ -11,6 +11,7 @@ import structlog
 
 from penstock import correlation
 from penstock.errors import UsageError
+from penstock.inert import inert
 from penstock.redaction import last_words, redact
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -30,7 +31,7 @@ def configure_logs(level: str = "info", form: str = "auto") -> None:
             _correlated,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if readable else plain,
+            *([_inert, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())] if readable else [plain]),
             _redacted,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -48,6 +49,14 @@ def _correlated(_logger: Any, _method: str, fields: MutableMapping[str, Any]) ->
     if found is not None:
         fields.setdefault("correlation", found)
     return fields
+
+
+def _inert(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """For readable lines: JSON escapes control characters by itself."""
+    return {
+        name: inert(value, lines=name == "exception") if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
 
 
 def _redacted(_logger: Any, _method: str, line: Any) -> str:

@@ -1,9 +1,9 @@
 """Keeping secrets out of every text: what was revealed once is replaced wherever a text leaves the program.
 
 `conceal` is called with each value that a reference to a secret gives away. From then on `redact` replaces it, also in
-the forms that it takes inside URLs, JSON, `repr` and Basic authorisation. Everything that goes to the ledger (`plain`,
-`readable`), the log, the HTTP connector's errors and the command line's own messages pass through it. As long as no
-secret was revealed it costs one look at an empty list.
+the forms that it takes inside URLs, JSON, HTML, `repr` and Basic authorisation, and where one of these is inside
+another. Everything that goes to the ledger (`plain`, `readable`), the log, the HTTP connector's errors and the command
+line's own messages pass through it. As long as no secret was revealed it costs one look at an empty list.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ SHORTEST = 4
 """A shorter secret is refused: it would be found in every other text, and guessed by anybody."""
 MARK = "[secret]"
 
+_PERCENT = "%(?:25){0,4}"
+_AMPERSAND = "(?:&|%(?:25){0,4}26)(?:amp;){0,4}"
+_BACKSLASH = rf"(?:\\|{_PERCENT}5[cC])"
 _ESCAPES = {"\n": "n", "\r": "r", "\t": "t"}
-_INSTEAD = {" ": [r"\+"]}  # in a form
+_INSTEAD = {" ": [r"\+", f"{_PERCENT}2[bB]"]}  # in a form
 _values: set[str] = set()
 PATTERNS: list[re.Pattern[str]] = []
 """Empty, or the one pattern of all that is concealed; never replaced, so that it may be imported by name."""
@@ -89,10 +92,29 @@ def _longest_part(text: str) -> str:
 
 
 def _character(character: str) -> str:
-    """One character: as it is, escaped several times over, or as in a URL, where every client encodes others."""
+    """One character in every way it is written: as it is, escaped, as in a URL or in HTML, and all of it repeatedly."""
     if character.isascii() and character.isalnum():
         return character
-    encoded = "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
-    escapes = [f"u{ord(character):04x}", f"x{ord(character):02x}", *_ESCAPES.get(character, ())]
-    ways = [rf"\\{{0,8}}{re.escape(character)}", encoded, encoded.lower(), rf"\\{{1,8}}(?:{'|'.join(escapes)})"]
-    return f"(?:{'|'.join([*ways, *_INSTEAD.get(character, ())])})"
+    plain = "|".join([re.escape(character), _in_url(character), _in_html(character), *_INSTEAD.get(character, ())])
+    code = ord(character)
+    escapes = "|".join([f"u{_hex(f'{code:04x}')}", f"x{_hex(f'{code:02x}')}", *_ESCAPES.get(character, ())])
+    return f"(?:{_BACKSLASH}{{0,8}}(?:{plain})|{_BACKSLASH}{{1,8}}(?:{escapes}))"
+
+
+def _in_url(character: str) -> str:
+    """Every client encodes others; encoded again, its `%` has become `%25`."""
+    return "".join(f"{_PERCENT}{_hex(f'{byte:02x}')}" for byte in character.encode(errors="surrogatepass"))
+
+
+def _in_html(character: str) -> str:
+    from html.entities import codepoint2name
+
+    code = ord(character)
+    names = {codepoint2name.get(code), "apos" if character == "'" else None} - {None}
+    ways = [*sorted(map(str, names)), f"#0{{0,6}}{code}", f"#[xX]0{{0,6}}{_hex(f'{code:x}')}"]
+    return f"{_AMPERSAND}(?:{'|'.join(ways)});"
+
+
+def _hex(digits: str) -> str:
+    """Hexadecimal digits in either case."""
+    return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in digits)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from penstock.cadence import parse_span, parse_time, parse_zone
 from penstock.errors import UsageError
@@ -162,7 +163,15 @@ def ledger_address(value: Any) -> str:
     """`sqlite:///FILE` or `postgresql://…`."""
     if not isinstance(value, str) or not re.match(r"sqlite:///.|postgres(ql)?://.", value):
         raise ValueError("sqlite:///FILE or postgresql://USER@HOST/NAME")
+    if named := secret_parameters(value):
+        raise ValueError(f"an address without {' and '.join(named)}; a password is a setting of its own, by reference")
     return value
+
+
+def secret_parameters(address: str) -> list[str]:
+    """The parameters of a PostgreSQL address that give a secret away."""
+    query = "" if address.startswith("sqlite:") else urlsplit(address).query
+    return [name for name, _ in parse_qsl(query, keep_blank_values=True) if name in {"password", "sslpassword"}]
 
 
 def below(address: str, folder: Path) -> str:

@@ -120,6 +120,12 @@ def an_address_of_no_ledger(folder: Path, request: pytest.FixtureRequest) -> Cas
 
 
 @kind("--ledger")
+def an_address_with_a_password_in_its_query(folder: Path, request: pytest.FixtureRequest) -> Case:
+    address = "postgresql://me@h/x?sslmode=require&ssl%70assword=hush-hush"
+    return Case(["--ledger", address], ["sslpassword"])
+
+
+@kind("--ledger")
 def a_server_that_is_down(folder: Path, request: pytest.FixtureRequest) -> Case:
     return Case(
         ["--ledger", "postgresql://nobody@127.0.0.1:1/x"], ["postgresql://nobody@127.0.0.1:1/x", "is it running"]
@@ -276,7 +282,7 @@ def test_bad_input_is_one_line_and_exit_code_2(name, which, penstock, tmp_path, 
     if name == "penstock up" and "--config" not in given:
         given += written(tmp_path, "")
     with unchanged(tmp_path, case.urls):
-        answer = penstock(*given, cwd=tmp_path, mounts=case.mounts)
+        answer = penstock(*given, cwd=tmp_path, env={"PENSTOCK_APP": APP}, mounts=case.mounts)
     if answer.code == 77:
         pytest.skip(answer.err.strip())
     assert answer.code == 2, answer

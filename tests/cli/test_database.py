@@ -22,6 +22,7 @@ PROGRAMS = {"PATH": f"{_package() / f'pginstall{VERSION}' / 'bin'}:{os.environ['
 
 @pytest.fixture
 def ledger(penstock, ledger_url, tmp_path):
+    (tmp_path / "penstock.toml").write_text('app = "penstock.examples.invoices:app"\n')
     answer = penstock("db", "upgrade", "--ledger", ledger_url, cwd=tmp_path)
     assert answer.code == 0, answer.err
     assert "is ready: invoice" in answer.out
@@ -190,7 +191,7 @@ def test_a_shell_takes_statements_from_a_pipe(ledger, tmp_path):
 
 def test_a_sqlite_shell_shows_tables_and_how_they_were_made(penstock, tmp_path):
     url = f"sqlite:///{tmp_path / 'penstock.db'}"
-    assert penstock("db", "upgrade", "--ledger", url, cwd=tmp_path).code == 0
+    assert penstock("db", "upgrade", "--app", "penstock.examples.invoices:app", "--ledger", url, cwd=tmp_path).code == 0
     done = shell(url, ".tables\n.schema gate\n.help\nSELECT NULL AS a, x'00ff' AS b;\n.quit\nSELECT wrong;\n", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "table  invoice" in done.stdout
@@ -201,7 +202,7 @@ def test_a_sqlite_shell_shows_tables_and_how_they_were_made(penstock, tmp_path):
 
 def test_a_shells_first_error_ends_it(penstock, tmp_path):
     url = f"sqlite:///{tmp_path / 'penstock.db'}"
-    assert penstock("db", "upgrade", "--ledger", url, cwd=tmp_path).code == 0
+    assert penstock("db", "upgrade", "--app", "penstock.examples.invoices:app", "--ledger", url, cwd=tmp_path).code == 0
     sent(url, "1")
     text = "UPDATE invoice SET status = 'QUEUED';\nSELECT 'not reached';\n"
     done = shell(url, text, tmp_path)
@@ -219,7 +220,12 @@ def test_a_shells_first_error_ends_it(penstock, tmp_path):
 
 
 def test_psql_that_is_missing_is_told(penstock, postgres_url, tmp_path):
-    assert penstock("db", "upgrade", "--ledger", postgres_url, cwd=tmp_path).code == 0
+    assert (
+        penstock(
+            "db", "upgrade", "--app", "penstock.examples.invoices:app", "--ledger", postgres_url, cwd=tmp_path
+        ).code
+        == 0
+    )
     answer = penstock("db", "shell", "--ledger", postgres_url, cwd=tmp_path, env={"PATH": str(tmp_path)})
     assert answer.code == 2
     assert "psql is not on the PATH, and this command needs it" in answer.err

@@ -181,6 +181,23 @@ def test_interrupted_it_stops_in_good_order_and_the_next_one_keeps_what_it_left(
         assert json.loads(penstock("status", "--json", cwd=folder).out)["workers"] == []
 
 
+def test_a_second_one_in_the_same_folder_leaves_the_first_alone(penstock, tmp_path):
+    running = start("--once", "--dir", tmp_path / "demo")
+    try:
+        assert running.stdout is not None
+        assert next(line for line in running.stdout if "invoices sent" in line)
+        there = {place.name: place.stat().st_ino for place in (tmp_path / "demo").iterdir()}
+        refused = penstock("demo", "--once", "--dir", tmp_path / "demo", cwd=tmp_path)
+        assert (refused.code, refused.out) == (2, "")
+        assert "a demonstration is running in " in refused.err
+        assert {place.name: place.stat().st_ino for place in (tmp_path / "demo").iterdir()} == there
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=PATIENCE)
+        assert running.returncode == 130
+    finally:
+        running.kill()
+
+
 def test_what_was_not_seen_is_named():
     checks = [Check("a throttle", None), Check("an expired link", "acme"), Check("a failed report", None)]
     with pytest.raises(NotShown, match=r"did not show: a throttle\n.*did not show: a failed report") as raised:
@@ -208,8 +225,6 @@ def test_without_once_it_goes_on_by_the_clock_of_the_machine(penstock, tmp_path)
         again = penstock("partitions", "reprocess", "google_ads", "--from", since, "--reason", "x", "--yes", cwd=folder)
         assert again.code == 0, again
         until(lambda: run() != before, "the partition is fetched anew")
-        refused = penstock("demo", "--once", "--dir", folder, cwd=tmp_path)
-        assert (refused.code, "a worker is running on" in refused.err) == (2, True)
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=PATIENCE)
     finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,7 +192,7 @@ def test_what_is_refused_on_sighup_changes_nothing(tmp_path, breaks, says):
 
 def test_init_then_up(tmp_path, penstock):
     """The two commands of the README, with nothing else there."""
-    written = penstock("init", cwd=tmp_path)
+    written = penstock("init", "--app", "penstock.lifecycles.reports.program:app", cwd=tmp_path)
     assert written.code == 0
     assert "next: penstock up" in written.out
     home = Home(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path)
@@ -203,6 +205,34 @@ def test_init_then_up(tmp_path, penstock):
         assert member.wait() == 0, member.text()
     finally:
         home.close()
+
+
+@pytest.mark.parametrize("command", ["up", "worker"])
+def test_without_a_program_nothing_is_made(command, tmp_path, penstock):
+    written = penstock("init", cwd=tmp_path)
+    assert "choose a program" in written.out
+    answer = penstock(command, cwd=tmp_path)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("penstock: penstock.toml names no program; set app to")
+    assert "penstock.lifecycles.harvest.program:app" in answer.err
+    assert [place.name for place in tmp_path.iterdir()] == ["penstock.toml"]
+
+
+def test_the_example_stays_out_of_a_ledger_that_does_not_name_it(tmp_path, penstock):
+    assert penstock("db", "upgrade", cwd=tmp_path).code == 0
+    assert [m["name"] for m in json.loads(penstock("machines", "--json", cwd=tmp_path).out)] == ["schedule"]
+
+
+def test_a_file_in_the_present_folder_takes_no_module_s_place(tmp_path):
+    """A folder that somebody else filled must not decide what Penstock runs."""
+    for name in ("structlog", "tomllib", "alembic", "getpass"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken over')")
+    (tmp_path / "mine.py").write_text("from penstock.runtime.app import App\napp = App(machines=[])\n")
+    program = Path(sys.executable).with_name("penstock")
+    done = subprocess.run(
+        [program, "db", "upgrade", "--app", "mine:app"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_init_never_overwrites_unless_it_is_forced(tmp_path, penstock):

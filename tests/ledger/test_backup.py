@@ -121,6 +121,23 @@ def test_a_file_that_is_there_stays_unless_forced(ledger_url, tmp_path):
     assert (tmp_path / "copy").read_bytes() != b"precious"
 
 
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe"])
+def test_force_replaces_regular_files_only(tmp_path, kind):
+    url = f"sqlite:///{tmp_path / 'penstock.db'}"
+    made(url)
+    target, place = tmp_path / "precious", tmp_path / "copy"
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(target)
+        if kind == "link":
+            target.write_text("precious")
+    with pytest.raises(UsageError, match="is not a regular file, and --force replaces nothing else"):
+        copy(url, place, force=True)
+    assert not target.exists() or target.read_text() == "precious"
+    assert place.is_symlink() or place.is_fifo()
+
+
 def test_an_interrupted_backup_leaves_no_file(ledger_url, tmp_path):
     made(ledger_url)
     folder = tmp_path / "backups"
@@ -194,7 +211,6 @@ def test_pg_dump_that_fails_says_why_and_leaves_nothing(postgres_url, tmp_path, 
     "url",
     [
         "postgresql://ana:se%40cret@host:5433/name?sslmode=require",
-        "postgresql://ana@host:5433/name?password=se%40cret&sslmode=require",
         "postgres://ana:se%40cret@host:5433/name?sslmode=require",
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import tracemalloc
 from datetime import UTC, date, datetime, timedelta
@@ -214,6 +215,18 @@ def test_files_are_read_only_and_the_address_is_theirs(disk, tmp_path):
     land(disk)
     assert disk.open_partition(KEY, RUN).address == str(payload(tmp_path))
     assert [place.stat().st_mode & 0o222 for place in payload(tmp_path).parent.iterdir()] == [0, 0]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_landed_data_is_for_its_owner_alone(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        land(RawSink(tmp_path / "raw"))
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "raw").rglob("*"))
+    assert len(made) > 4
+    assert [place for place in (tmp_path / "raw", *made) if place.stat().st_mode & 0o077] == []
 
 
 def test_a_file_address_is_a_folder(tmp_path):

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.errors import Fatal, InDoubt, Rejected, Throttled, Transient
 from penstock.outcome import Act, Look, Outcome, Write
@@ -38,6 +39,42 @@ def close(found: list[float], *expected: float) -> bool:
 
 def gaps(times: list[float]) -> list[float]:
     return [b - a for a, b in itertools.pairwise(times)]
+
+
+def test_a_bug_is_logged_as_an_error_with_its_traceback_and_what_happens_next(world):
+    (ref,) = world.born(invoice())
+    with capture_logs() as said:
+        work(world, Probe(raising(*[KeyError("no such setting")] * 3)), seconds=60)
+    broken = [line for line in said if line["event"] == "step.broken"]
+    assert [line["log_level"] for line in broken] == ["error"] * 3
+    assert [line["unit"] for line in broken] == [str(ref)] * 3
+    assert all("Traceback (most recent call last)" in line["exception"] for line in broken)
+    assert all("probe.py" in line["exception"] and "no such setting" in line["exception"] for line in broken)
+    assert broken[0]["next"].startswith("tried again at 2026-")
+    assert broken[2]["next"] == "parked until somebody sees to it"
+    assert [line for line in said if line["event"] == "step.failed"] == []
+
+
+def test_a_bug_in_how_a_flow_takes_failures_is_told_too(world):
+    class Careless(Probe):
+        def failed(self, unit: Any, error: Any, now: Any, rng: Any) -> Any:
+            raise ZeroDivisionError
+
+    world.born(invoice())
+    with capture_logs() as said:
+        work(world, Careless(raising(Transient("503"))), seconds=1)
+    (broken,) = [line for line in said if line["event"] == "step.broken"]
+    assert "ZeroDivisionError" in broken["exception"]
+
+
+def test_a_call_that_fails_is_no_bug(world):
+    world.born(invoice())
+    with capture_logs() as said:
+        work(world, Probe(raising(Transient("503"))), seconds=1)
+    (failed,) = [line for line in said if line["event"] in {"step.failed", "step.broken"}]
+    assert (failed["event"], failed["log_level"]) == ("step.failed", "info")
+    assert failed["next"].startswith("QUEUED, tried again at 2026-")
+    assert "exception" not in failed
 
 
 def test_what_may_work_later_is_tried_three_times_more(world):

@@ -7,6 +7,7 @@ import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.clock import Rng, VirtualClock
 from penstock.errors import Throttled, Transient, UsageError
@@ -59,6 +60,25 @@ def five_minutes(**changes):
 
 def the_schedule(ledger):
     return ledger.get(Ref("schedule", "refresh"))
+
+
+@pytest.mark.parametrize(
+    ("error", "event", "level"),
+    [(ValueError("a bug"), "job.broken", "error"), (Transient("503"), "job.failed", "warning")],
+)
+def test_a_job_that_fails_is_logged_with_what_happens_next(world, error, event, level):
+    ledger, clock = world
+    kept(ledger, five_minutes())
+
+    async def refresh(schedule, io):
+        raise error
+
+    with capture_logs() as said:
+        run(ledger, clock, {"refresh": refresh}, 1)
+    (line,) = [line for line in said if line["event"].startswith("job.")]
+    assert (line["event"], line["log_level"], line["schedule"]) == (event, level, "refresh")
+    assert line["next"].startswith("tried again at 2026-11-15T12:")
+    assert ("a bug" in line.get("exception", "")) == (event == "job.broken")
 
 
 def test_one_tick_however_many_workers(world):

@@ -25,6 +25,10 @@ def holding(found):
     return [link.topic for link in found.links if link.holds]
 
 
+def blocking(found):
+    return [link.topic for link in found.links if link.blocks]
+
+
 def says(found, topic):
     return next(link.says for link in found.links if link.topic == topic)
 
@@ -43,7 +47,8 @@ def test_a_unit_that_nobody_serves_waits_for_somebody(world):
     (ref,) = world.born(invoice())
     found = why(world, ref)
     assert (holding(found), found.next_at) == (["claim"], None)
-    assert says(found, "claim") == "free; 0 running workers can take it"
+    assert says(found, "claim") == "no running worker serves invoice"
+    assert (found.verdict, blocking(found)) == ("is blocked: no running worker serves invoice", ["claim"])
 
 
 def test_a_schedule_to_come_is_the_next_moment(world):
@@ -51,6 +56,7 @@ def test_a_schedule_to_come_is_the_next_moment(world):
     (ref,) = world.born(invoice(due_at=after(90)))
     found = why(world, ref)
     assert (holding(found), found.next_at, found.verdict) == (["due"], after(90), "waits: due")
+    assert blocking(found) == []
 
 
 def test_the_holder_of_a_claim_is_named_with_its_lease(world):
@@ -81,7 +87,7 @@ def test_a_held_gate_waits_for_somebody_and_a_budget_is_told(world):
     assert says(found, "budget").startswith("requests: 0 of 40 left, 2 a second come back")
     world.ledger.gates.pause("shop", "operator:jo", "they migrate")
     found = why(world, ref)
-    assert (found.verdict, found.next_at) == ("waits for somebody: gate", None)
+    assert (found.verdict, found.next_at) == ("is blocked: shop/acme is paused: they migrate", None)
     assert says(found, "gate") == "shop/acme is paused: they migrate"
 
 
@@ -89,13 +95,13 @@ def test_a_parked_unit_and_a_dead_letter_name_what_a_person_can_do(world):
     world.worker("invoice")
     (ref,) = world.born(invoice())
     work(world, Probe(raising(*[ValueError("a bug")] * 3)), seconds=60)
-    assert "park" in holding(why(world, ref))
+    assert blocking(why(world, ref))[0] == "park"
     (dead,) = world.born(invoice("2"))
     world.ledger.move(dead, "SENDING", actor=Actor.WORKER, who="w", reason="claim")
     world.ledger.move(dead, "FAILED", actor=Actor.WORKER, who="w", reason="gone", due_at=None)
     found = why(world, dead)
     assert "an operator may retry_by_hand it to QUEUED" in says(found, "state")
-    assert found.next_at is None
+    assert (found.verdict, blocking(found), found.next_at) == ("rests: nothing is scheduled", [], None)
 
 
 def test_what_has_ended_has_nothing_before_it(world):
@@ -103,6 +109,7 @@ def test_what_has_ended_has_nothing_before_it(world):
     work(world, Probe(lambda unit, io: _sent(unit)), seconds=5)
     found = why(world, ref)
     assert (found.verdict, [link.topic for link in found.links]) == ("has ended", ["state"])
+    assert blocking(found) == []
 
 
 async def _sent(unit):
@@ -122,6 +129,7 @@ def test_the_decision_is_that_of_the_flow(world):
 
     found = why(world, ref, invoice=Probe(decide=broken))
     assert found.links[-1].says == "decide fails: KeyError: 'settings'"
+    assert blocking(found) == ["decision"]
     assert explain(world.ledger, {}, ref).links[-1].says == "this program has no flow for invoice"
 
 
@@ -138,7 +146,8 @@ def test_a_guarded_unit_is_moved_by_no_worker(world):
     (ref,) = world.born(partition())
     found = explain(world.ledger, {}, ref)
     assert [link.topic for link in found.links] == ["state"]
-    assert "no worker moves a partition" in says(found, "state")
+    assert "workers do not move it" in says(found, "state")
+    assert blocking(found) == []
 
 
 def test_an_unknown_unit_is_refused(world):

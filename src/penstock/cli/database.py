@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle, user
+from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, echo, settle, user
 
 if TYPE_CHECKING:
     from penstock.cli.options import Setup
@@ -54,9 +54,9 @@ def upgrade(
             migrations=found.migrations,
             views=found.views,
             take_back=take_back,
-            progress=lambda what: typer.echo(f"revision {what}") if what[:1].isdigit() else None,
+            progress=lambda what: echo(f"revision {what}") if what[:1].isdigit() else None,
         )
-        typer.echo(f"{database.url} is ready: {', '.join(sorted(m.name for m in found.machines))}")
+        echo(f"{database.url} is ready: {', '.join(sorted(m.name for m in found.machines))}")
     finally:
         database.close()
 
@@ -83,7 +83,7 @@ def check(
     if json:
         show.print_json(found)
     else:
-        typer.echo(f"{found.url}: schema {found.ledger}, this program knows {found.program}")
+        echo(f"{found.url}: schema {found.ledger}, this program knows {found.program}")
         show.findings(found.findings, ["schema", "tables", "definitions", "triggers", "views"])
     if found.findings:
         raise typer.Exit(1)
@@ -117,7 +117,7 @@ def backup(
     if json:
         show.print_json(made)
     else:
-        typer.echo(f"{made.path}: {made.size:,} bytes, checked")
+        echo(f"{made.path}: {made.size:,} bytes, checked")
 
 
 @db.command()
@@ -161,7 +161,7 @@ def prune(  # noqa: PLR0917 - Typer gives them by name
             with show.amount("pruning", quiet=json) as progress:
                 pruned = _pruned(pruner, total, progress)
             if not json:
-                typer.echo(f"{sum(pruned.values()):,} rows pruned")
+                echo(f"{sum(pruned.values()):,} rows pruned")
     if json:
         show.print_json({"counts": counts, "pruned": pruned})
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,6 +52,11 @@ def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
         del os.environ[name]
     if url is not None:
         _refuse_used(url)
+    with _alone_in(directory):
+        _play(directory, url, once=once)
+
+
+def _play(directory: Path, url: str | None, *, once: bool) -> None:
     _prepare(directory)
     address = url or f"sqlite:///{directory / _DATABASE}"
     app = load_app(APP)
@@ -74,6 +81,30 @@ def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
                 demonstration.go_on(SystemClock())
                 ledger.close()
                 _go_on(address, settings)
+
+
+@contextlib.contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """One demonstration to a folder: another would move the first one's ledger away while it is worked on."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        msg = f"{directory} cannot be made or used: {error.strerror}; name another folder with --dir"
+        raise UsageError(msg) from error
+    try:
+        _lock(folder, directory)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _lock(folder: int, directory: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        msg = f"a demonstration is running in {directory}; stop it first, or name another folder with --dir"
+        raise UsageError(msg) from None
 
 
 def _go_on(address: str, settings: Config) -> None:
@@ -106,7 +137,6 @@ def _refuse_used(url: str) -> None:
 def _prepare(directory: Path) -> None:
     """Make the folder; what an earlier demonstration left in it is kept, in a folder of its own."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         there = [directory / name for name in _OWN if (directory / name).exists()]
         if not there:
             return

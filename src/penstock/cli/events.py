@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, settle, user
+from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, echo, settle, user
 
 if TYPE_CHECKING:
     from penstock.ledger.database import Database
@@ -76,13 +76,13 @@ def retry(
     if json:
         show.print_json({"dead": len(dead), "retried": moved, "skipped": skipped, "dry_run": dry_run})
         return
-    typer.echo(
+    echo(
         f"{len(dead):,} dead letters would be retried"
         if dry_run
         else f"{moved:,} of {len(dead):,} dead letters retried"
     )
     for name, why in skipped.items():
-        typer.echo(f"{name}: {why}", err=True)
+        echo(f"{name}: {why}", err=True)
 
 
 def _refuse_unknown(database: Database, subscriber: str | None) -> None:

@@ -17,6 +17,7 @@ from penstock.cli.options import (
     ReasonOption,
     YesOption,
     agree,
+    echo,
     settle,
     user,
 )
@@ -91,7 +92,7 @@ def runs(
         show.print_json([_exact(one) for one in found])
         return
     if not found:
-        typer.echo("no runs yet; a feed's schedule starts them, or 'penstock harvest start FEED'")
+        echo("no runs yet; a feed's schedule starts them, or 'penstock harvest start FEED'")
         return
     show.table(
         ["run", "feed", "type", "status", ">parts", ">records", "started", "ends"],
@@ -134,10 +135,10 @@ def show_(
         return
     for name, value in show.fields(found.run).items():
         if value is not None and name not in _KERNEL:
-            typer.echo(f"{name:24}  {_readable(value, now)}")
-    typer.echo(f"{'progress':24}  {_pace(found, now)}")
+            echo(f"{name:24}  {_readable(value, now)}")
+    echo(f"{'progress':24}  {_pace(found, now)}")
     if found.run.status == "failed":
-        typer.echo(f"'penstock harvest partitions {run} --failed' says what went wrong, 'retry' fetches it again")
+        echo(f"'penstock harvest partitions {run} --failed' says what went wrong, 'retry' fetches it again")
 
 
 @harvest.command("partitions")
@@ -160,7 +161,7 @@ def partitions(
         show.print_json([show.fields(p) for p in found])
         return
     if not found:
-        typer.echo("no partition has failed" if failed else "the run has no partitions: there was nothing to fetch")
+        echo("no partition has failed" if failed else "the run has no partitions: there was nothing to fetch")
         return
     show.table(
         ["partition", "from", "to", "status", ">records", ">of", ">pages", ">rescans", "error"],
@@ -268,7 +269,7 @@ def watermarks(
         show.print_json(found)
         return
     if not found:
-        typer.echo("no feed has a watermark yet; the first run that completes sets one")
+        echo("no feed has a watermark yet; the first run that completes sets one")
         return
     show.table(
         ["feed", "read up to", "run", "completed", "publication", "set by"],
@@ -313,7 +314,7 @@ def set_(
     if json:
         show.print_json(done)
         return
-    typer.echo(
+    echo(
         f"the watermark of {feed} {'would go' if dry_run else 'went'} from {instant_text(done.before)} back to"
         f" {instant_text(done.after)}; {done.records:,} known records were updated since and are read again"
     )
@@ -357,7 +358,7 @@ def publish_(
     if json:
         show.print_json(row)
     else:
-        typer.echo(f"the watermark of {feed} is {row.publication} at {blob.address}")
+        echo(f"the watermark of {feed} is {row.publication} at {blob.address}")
 
 
 @harvest.command("feeds")
@@ -414,7 +415,7 @@ def _say(done: Done, *, json: bool) -> None:
     if json:
         show.print_json(done)
     else:
-        typer.echo(done.says)
+        echo(done.says)
 
 
 def _exact(one: Shown) -> dict[str, Any]:
@@ -479,7 +480,7 @@ def _watch(ledger: Ledger, one: Shown, *, quiet: bool) -> Shown:
             bar(one.progress.consolidated if consolidating else one.progress.fetched, one.progress.expected)
             line = f"{_status(one)}: {_pace(one, ledger.clock.now())}"
             if not quiet and line != said:
-                typer.echo(line, err=True)
+                echo(line, err=True)
                 said = line
             nobody.wait(_WATCH_SECONDS)
             one = progress.show(ledger, find_run(ledger, str(one.run.run_id)))

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from penstock.config import FILE, SETTINGS
-from penstock.declarations import sample
+from penstock.declarations import SHIPPED, sample
 from penstock.errors import UsageError
 
 
@@ -15,8 +15,10 @@ def write_sample(folder: Path, app: str | None, *, force: bool) -> Path:
     path = folder / FILE
     content = sample()
     if app is not None:
+        from penstock.cli.options import look_for_programs
         from penstock.runtime.app import load_app
 
+        look_for_programs()
         content = sample((*SETTINGS, *load_app(app).settings), app=app)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,11 +36,16 @@ def write_sample(folder: Path, app: str | None, *, force: bool) -> Path:
     return path
 
 
-def next_steps(path: Path) -> list[str]:
+def next_steps(path: Path, app: str | None) -> list[str]:
     """What to do with the file, line by line."""
     here = "" if path.parent == Path() else f" --config {shlex.quote(str(path))}"
+    choose = [
+        "choose a program: set app in it to your own, as module:attribute, or to one of",
+        *(f"  {shipped}" for shipped in SHIPPED),
+    ]
     return [
         f"wrote {path}; every setting is in it, at its default",
+        *(choose if app is None else ()),
         f"next: penstock up{here}      # makes the ledger, and works until Ctrl-C",
         f"      penstock status{here}  # how everything stands, from another terminal",
     ]

@@ -19,7 +19,7 @@ import typer
 from penstock.cli.database import db
 from penstock.cli.events import events
 from penstock.cli.harvest import harvest
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, settle
+from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, echo, settle
 from penstock.cli.partitions import partitions
 from penstock.cli.providers import providers
 from penstock.cli.reports import reports
@@ -60,8 +60,8 @@ def init(
     """Write a commented penstock.toml that works as it is."""
     from penstock.cli.init import next_steps, write_sample
 
-    for line in next_steps(write_sample(dir, app, force=force)):
-        typer.echo(line)
+    for line in next_steps(write_sample(dir, app, force=force), app):
+        echo(line)
 
 
 @cli.command()
@@ -112,7 +112,7 @@ def machines(
     if json:
         show.print_json([m.definition() for m in found])
     elif format == "mermaid":
-        typer.echo("\n".join(m.mermaid() for m in found), nl=False)
+        echo("\n".join(m.mermaid() for m in found), nl=False)
     else:
         show.machines(found)
 
@@ -226,8 +226,6 @@ def command() -> Callable[[], None]:
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
     sys.excepthook = last_words
-    # As with `python -m`: a program that stands in the present folder can be named by --app.
-    sys.path.insert(0, "")
     try:
         command()()
     except (UsageError, LedgerError) as error:
@@ -237,7 +235,7 @@ def main() -> None:
         _say(error)
         sys.exit(1)
     except KeyboardInterrupt:
-        typer.echo("penstock: interrupted", err=True)
+        echo("penstock: interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:
         # The reader (head, less) has gone: nothing more to say, and Python must not complain at exit.
@@ -248,5 +246,5 @@ def main() -> None:
 def _say(error: PenstockError) -> None:
     """One line for each thing that is wrong."""
     advice = "; is it running, and is --ledger right?" if isinstance(error, LedgerUnavailable) else ""
-    for line in redact(f"{error}{advice}").splitlines():
-        typer.echo(f"penstock: {line}", err=True)
+    for line in redact(f"{error}{advice}").split("\n"):
+        echo(f"penstock: {line}", err=True)

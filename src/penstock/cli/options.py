@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.inert import inert
+
 if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.runtime.app import App
@@ -90,15 +92,14 @@ def settle(
     if not program:
         return Setup(config.validate(raw, path, given=given, environment=os.environ, strangers=True))
     from penstock.errors import UsageError
-    from penstock.runtime.app import load_app
+    from penstock.runtime.app import kernel_app, load_app
 
-    if path is not None and (folder := str(path.absolute().parent)) not in sys.path:
-        sys.path.append(folder)  # a program that stands beside its configuration can be named in it
-    named = given.get("app") or os.environ.get("PENSTOCK_APP") or raw.get("app", config.DEFAULT_APP)
+    look_for_programs(path)
+    named = given.get("app") or os.environ.get("PENSTOCK_APP") or raw.get("app")
     errors: list[str] = []
-    app = None
+    app = kernel_app() if named is None else None
     try:
-        app = load_app(named) if isinstance(named, str) and named.strip() else None
+        app = load_app(named) if isinstance(named, str) and named.strip() else app
     except UsageError as error:
         errors.append(f"{path or 'the configuration'}: {error}" if named == raw.get("app") else str(error))
     found = config.validate(
@@ -117,6 +118,16 @@ def settle(
     return Setup(found, app)
 
 
+def look_for_programs(file: Path | None = None) -> None:
+    """A program may stand in the present folder or beside its configuration.
+
+    These places come last: a file that lies there never takes the place of an installed module.
+    """
+    for folder in (Path.cwd(), *([file.absolute().parent] if file is not None else [])):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
+
 def user() -> str:
     """Who types the command, for the history."""
     import getpass
@@ -127,6 +138,11 @@ def user() -> str:
         return "unknown"
 
 
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text that may have come from anywhere."""
+    typer.echo(inert(text, lines=True), err=err, nl=nl)
+
+
 def agree(what: str, *, yes: bool) -> None:
     """Say what is about to be done, and ask. Raises UsageError where nobody can answer."""
     from penstock.errors import UsageError
@@ -135,4 +151,4 @@ def agree(what: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"this would {what}; say --yes, or --dry-run to count alone")
-    typer.confirm(f"{what}?", abort=True)
+    typer.confirm(inert(f"{what}?"), abort=True)

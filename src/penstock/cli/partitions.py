@@ -19,6 +19,7 @@ from penstock.cli.options import (
     ReasonOption,
     YesOption,
     agree,
+    echo,
     settle,
     user,
 )
@@ -132,7 +133,7 @@ def status(
     if json:
         show.print_json(_plain(found))
     else:
-        typer.echo(f"{found.key} is {found.status}: {found.reason}")
+        echo(f"{found.key} is {found.status}: {found.reason}")
 
 
 @partitions.command("range")
@@ -170,14 +171,12 @@ def range_(
         shown = {name: getattr(found, name) for name in ("total", "success", "failed", "pending")}
         show.print_json({**shown, "series": list(found.series)} if listed is None else {**shown, "partitions": listed})
         return
-    typer.echo(
-        f"{found.total:,} partitions: {found.success:,} success, {found.failed:,} failed, {found.pending:,} pending"
-    )
+    echo(f"{found.total:,} partitions: {found.success:,} success, {found.failed:,} failed, {found.pending:,} pending")
     for one in listed or ():
-        typer.echo(f"{one['partition']} {one['status']}: {one['reason']}")
+        echo(f"{one['partition']} {one['status']}: {one['reason']}")
     if listed is None:
         for text in _unready(found):
-            typer.echo(text)
+            echo(text)
 
 
 @partitions.command()
@@ -204,7 +203,7 @@ def wait(
         show.print_json([_plain(one) for one in found])
     else:
         for one in found:
-            typer.echo(f"{one.key} is {one.status}: {one.reason}")
+            echo(f"{one.key} is {one.status}: {one.reason}")
 
 
 @partitions.command()
@@ -228,7 +227,7 @@ def read(
         opened = gate.open(work.validators.settings.key(partition))
         if path or json:
             landed = opened.metadata
-            show.print_json({**landed.document(), "path": opened.address}) if json else typer.echo(opened.address)
+            show.print_json({**landed.document(), "path": opened.address}) if json else echo(opened.address)
             return
         for line in opened.lines():
             sys.stdout.buffer.write(line + b"\n")
@@ -272,7 +271,7 @@ def validate(
     if json:
         show.print_json({"partition": str(key), "run_id": chosen, "verdict": word, "reason": told, "dry_run": dry_run})
     else:
-        typer.echo(f"{key} {word}: {told}")
+        echo(f"{key} {word}: {told}")
     if not good:
         raise typer.Exit(1)
 
@@ -299,7 +298,7 @@ def point(
     if json:
         show.print_json({"partition": str(key), "run_id": run, "verdict": judged.verdict, "reason": judged.reason})
     else:
-        typer.echo(f"{key}: {judged.reason}")
+        echo(f"{key}: {judged.reason}")
 
 
 @partitions.command()
@@ -320,7 +319,7 @@ def reset(
     key = work.validators.settings.key(partition)
     with work.ledger() as opened:
         operate.reset_partition(opened, key, who=user(), reason=reason)
-    show.print_json({"partition": str(key), "status": "pending"}) if json else typer.echo(f"{key} is pending")
+    show.print_json({"partition": str(key), "status": "pending"}) if json else echo(f"{key} is pending")
 
 
 @partitions.command()
@@ -403,9 +402,9 @@ def _bulk(verb: str, past: str, act: Callable[..., Done], *, dry_run: bool, yes:
         )
         return
     would = f"would be {past}" if dry_run else past
-    typer.echo(f"{found.wanted:,} of {found.total:,} partitions {would}")
+    echo(f"{found.wanted:,} of {found.total:,} partitions {would}")
     for why, count in found.skipped.items():
-        typer.echo(f"{count:,} left alone: {why}")
+        echo(f"{count:,} left alone: {why}")
 
 
 def _unready(found: RangeStatus) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, settle, user
+from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, echo, settle, user
 
 providers = typer.Typer(help="The gates to providers: budgets, pauses, the breaker.", no_args_is_help=True)
 
@@ -136,6 +136,4 @@ def _told(what: str, gates: list[str], *, json: bool) -> None:
     if json:
         show.print_json({"action": what, "gates": gates})
     else:
-        typer.echo(
-            f"{what} {len(gates):,} gate{'s' if len(gates) != 1 else ''}" + "".join(f"\n  {g}" for g in gates[:20])
-        )
+        echo(f"{what} {len(gates):,} gate{'s' if len(gates) != 1 else ''}" + "".join(f"\n  {g}" for g in gates[:20]))

@@ -18,6 +18,7 @@ from penstock.cli.options import (
     ReasonOption,
     YesOption,
     agree,
+    echo,
     settle,
     user,
 )
@@ -68,7 +69,7 @@ def datasets(
     if json:
         show.print_json(found)
         return
-    typer.echo("  ".join(f"{state} {count:,}" for state, count in found.counts.items()) or "no datasets")
+    echo("  ".join(f"{state} {count:,}" for state, count in found.counts.items()) or "no datasets")
     rows = [
         (
             row["unit_id"],
@@ -107,9 +108,9 @@ def show_(
     for name, value in found.items():
         shown = show.when(value, now) if name.endswith("_at") and value is not None else value
         if shown is not None and value is not False:
-            typer.echo(f"{name:24}  {shown}")
+            echo(f"{name:24}  {shown}")
     if loads:
-        typer.echo("")
+        echo("")
         show.table(
             ["offset", "report", "loaded", ">rows", ">cost", ">sales", "changed"],
             [
@@ -145,7 +146,7 @@ def cadence(
         show.print_json([{**show.fields(c), "changed_percent": c.changed_percent} for c in found])
         return
     if not found:
-        typer.echo("nothing has been loaded yet")
+        echo("nothing has been loaded yet")
         return
     show.table(
         ["aggregation", "entity", "offset", ">loads", ">changed", ">of cost", ">of sales"],
@@ -206,9 +207,9 @@ def refresh(
     if json:
         show.print_json({"meant": done.meant, "refreshed": done.refreshed, "skipped": skipped, "dry_run": dry_run})
         return
-    typer.echo(f"{len(done.refreshed):,} of {done.meant:,} datasets {'would be ' if dry_run else ''}refreshed")
+    echo(f"{len(done.refreshed):,} of {done.meant:,} datasets {'would be ' if dry_run else ''}refreshed")
     for name, why in list(skipped.items())[:_MOST_SHOWN]:
-        typer.echo(f"{name}: {why}", err=True)
+        echo(f"{name}: {why}", err=True)
 
 
 @reports.command("backfill")
@@ -258,10 +259,10 @@ def backfill(
         show.print_json({**show.fields(done), "dry_run": dry_run})
         return
     if dry_run:
-        typer.echo(f"{done.asked:,} datasets of {len(chosen):,} accounts would be made, those that are there aside")
+        echo(f"{done.asked:,} datasets of {len(chosen):,} accounts would be made, those that are there aside")
     else:
-        typer.echo(f"{done.born:,} of {done.asked:,} datasets made; the others are there already")
-    typer.echo(f"the last falls due {show.when(done.until, now)}; each waits while its account has daily work")
+        echo(f"{done.born:,} of {done.asked:,} datasets made; the others are there already")
+    echo(f"the last falls due {show.when(done.until, now)}; each waits while its account has daily work")
 
 
 @reports.command("accounts")

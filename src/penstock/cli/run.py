@@ -16,6 +16,7 @@ import structlog
 from penstock.cli.options import Setup, settle
 from penstock.cli.process import Plan, Process
 from penstock.config import Config
+from penstock.declarations import SHIPPED
 from penstock.errors import UsageError
 from penstock.logs import configure_logs as configure_logs  # noqa: PLC0414 - for programs that run a worker themselves
 from penstock.runtime.app import App
@@ -60,7 +61,9 @@ def run_worker(file: Path | None, given: dict[str, Any], *, scheduler: bool) -> 
     """Run one process until it is told to stop; with the scheduler, it also keeps the ledger's schedules."""
 
     def read() -> Setup:
-        return settle(file, given, program=True, required=scheduler, secrets=True)
+        setup = settle(file, given, program=True, required=scheduler, secrets=True)
+        _require_program(setup.config)
+        return setup
 
     def again() -> Plan:
         fresh = read()
@@ -81,6 +84,16 @@ def run_worker(file: Path | None, given: dict[str, Any], *, scheduler: bool) -> 
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _require_program(config: Config) -> None:
+    """Without a program there is nothing to do, and nothing is made in the ledger."""
+    if config["app"] is None:
+        msg = (
+            f"{config.path or 'the configuration'} names no program; set app to your own (module:attribute)"
+            f" or to one of {', '.join(SHIPPED)}"
+        )
+        raise UsageError(msg)
 
 
 def _refuse_fixed(old: Config, new: Config) -> None:

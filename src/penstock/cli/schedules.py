@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, settle, user
+from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, echo, settle, user
 
 schedules = typer.Typer(help="The periodic jobs.", no_args_is_help=True)
 
@@ -102,4 +102,4 @@ def _told(name: str, what: str, *, json: bool) -> None:
     if json:
         show.print_json({"schedule": name, "is": what})
     else:
-        typer.echo(f"{name} is {what}")
+        echo(f"{name} is {what}")

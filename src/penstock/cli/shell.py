@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from penstock.inert import inert
 from penstock.ledger import client
 
 _AT_ONCE = 1_000
@@ -45,7 +46,7 @@ def sqlite_shell(path: Path, source: TextIO, out: TextIO) -> bool:
             try:
                 _run(connection, statement, out)
             except driver.Error as error:
-                sys.stderr.write(f"penstock: {str(error).removeprefix('penstock: ')}\n")
+                sys.stderr.write(f"penstock: {inert(str(error).removeprefix('penstock: '))}\n")
                 if not interactive:
                     return False
             except KeyboardInterrupt:
@@ -123,7 +124,7 @@ def _select(connection: Any, statement: str, out: TextIO) -> None:
 def _text(value: Any) -> str:
     if value is None:
         return "NULL"
-    return value.hex() if isinstance(value, bytes) else str(value)
+    return value.hex() if isinstance(value, bytes) else inert(str(value))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], out: TextIO) -> None:

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.clock import SystemClock, instant_text
+from penstock.inert import inert
 from penstock.ledger.database import Cursor, Database, open_database
 from penstock.ledger.finding import Finding
 from penstock.ledger.gate_status import GateStatus
@@ -31,7 +32,23 @@ if TYPE_CHECKING:
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _PIPE_COLUMNS = 400
-console = Console(highlight=False)
+
+
+class _Console(Console):
+    """What is printed is inert, wherever it came from; colours are markup, which holds no control character."""
+
+    def print(self, *objects: Any, **wishes: Any) -> None:
+        super().print(*(inert(o, lines=True) if isinstance(o, str) else o for o in objects), **wishes)
+
+
+class _Table(Table):
+    """Likewise the cells of a table, each of them on a line."""
+
+    def add_row(self, *cells: Any, **wishes: Any) -> None:
+        super().add_row(*(inert(c) if isinstance(c, str) else c for c in cells), **wishes)
+
+
+console = _Console(highlight=False)
 if not console.is_terminal and "COLUMNS" not in os.environ:
     # In a pipe or a file a row of a table is one line, for `grep` and `awk`.
     console.width = _PIPE_COLUMNS
@@ -134,7 +151,7 @@ def when(moment: datetime, now: datetime) -> str:
 
 
 def _table(*headers: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = _Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for header in headers:
         table.add_column(header.lstrip(">"), justify="right" if header.startswith(">") else "left", overflow="fold")
     return table
@@ -242,9 +259,10 @@ def why(found: Why) -> None:
     table = _table("", "what", "says", "until")
     for link in found.links:
         until = when(link.until, found.now) if link.until is not None else ""
-        table.add_row("[red]✗[/]" if link.holds else "[green]✓[/]", link.topic, escape(link.says), until)
+        mark = "[red]✗[/]" if link.blocks else "…" if link.holds else "[green]✓[/]"
+        table.add_row(mark, link.topic, escape(link.says), until)
     console.print(table)
-    following = when(found.next_at, found.now) if found.next_at is not None else "not by itself"
+    following = when(found.next_at, found.now) if found.next_at is not None else "none by itself"
     console.print(f"next change: {following}")
 
 

@@ -77,8 +77,13 @@ def _target(place: Path, now: datetime, suffix: str) -> Path:
 
 
 def _refuse(path: Path, *, force: bool) -> None:
-    if path.exists() and not force:
+    if not os.path.lexists(path):
+        return
+    if not force:
         msg = f"{path} is already there; choose another name, or replace it with --force"
+        raise UsageError(msg)
+    if path.is_symlink() or not path.is_file():
+        msg = f"{path} is not a regular file, and --force replaces nothing else; choose another name"
         raise UsageError(msg)
 
 

@@ -19,13 +19,12 @@ def address(url: str) -> tuple[str, dict[str, str]]:
     """The address without its password, and the environment that carries it."""
     found = sa.make_url(url).set(drivername="postgresql")
     environment = dict(os.environ)
-    password = found.query.get("password", found.password)
-    if password is not None:
-        environment["PGPASSWORD"] = str(password)
+    if found.password is not None:
+        environment["PGPASSWORD"] = found.password
         # The name without a value: `set(password=None)` would leave it as it was.
         found = sa.URL.create(
             found.drivername, found.username, None, found.host, found.port, found.database, found.query
-        ).difference_update_query(["password"])
+        )
     return found.render_as_string(hide_password=False), environment
 
 

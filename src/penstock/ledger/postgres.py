@@ -27,6 +27,7 @@ from penstock.errors import (
 )
 from penstock.ledger.columns import document
 from penstock.ledger.database import Dialect, Row
+from penstock.setting import secret_parameters
 
 T = TypeVar("T")
 
@@ -111,6 +112,9 @@ class PostgresDatabase:
         except (sa.exc.ArgumentError, ValueError):  # ValueError: a port that is no number
             msg = f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a PostgreSQL address; write postgresql://user@host/name"
             raise UsageError(msg) from None
+        if named := secret_parameters(url):
+            msg = f"a ledger's address is shown and logged; take {' and '.join(named)} out of its query"
+            raise UsageError(msg)
         self.url = str(address.set(drivername="postgresql").render_as_string(hide_password=True))
         self._clock = clock
         self._virtual = not isinstance(clock, SystemClock)

@@ -8,8 +8,8 @@ interpreter's may carry the WAL-reset corruption bug; a vulnerable version and a
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +21,7 @@ from pysqlite3 import dbapi2 as driver
 from penstock.clock import Clock, instant_text
 from penstock.errors import LedgerBroken, LedgerError, LedgerMismatch, LedgerRefused, LedgerUnavailable, UsageError
 from penstock.ledger.database import Dialect, Row
+from penstock.ledger.writer_lock import WriterLock
 
 T = TypeVar("T")
 _decode = msgspec.json.Decoder().decode
@@ -113,7 +114,7 @@ class SqliteDatabase:
         self._writer_lock = threading.Lock()
         self._writer: Any = None
         self._idle_readers: list[Any] = []
-        self._flock: int | None = None
+        self._queue = WriterLock(Path(f"{self.path}-writer"))
 
     def lease_value_sql(self, milliseconds: int) -> str:
         return f":uptime + {milliseconds}"
@@ -143,13 +144,11 @@ class SqliteDatabase:
         with self._writer_lock:
             if self._writer is None:
                 self._writer = self._connect(create=True)
-                self._flock = os.open(f"{self.path}-writer", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            assert self._flock is not None  # noqa: S101 - set together with the writer
-            fcntl.flock(self._flock, fcntl.LOCK_EX)
+            self._queue.acquire()
             try:
                 yield self._writer
             finally:
-                fcntl.flock(self._flock, fcntl.LOCK_UN)
+                self._queue.release()
 
     def read(self, work: Callable[[SqliteCursor], T]) -> T:
         # A connection for every read under way: a step's long one must not keep a worker from asking what is due.
@@ -172,9 +171,8 @@ class SqliteDatabase:
                 stack.callback(self._writer_lock.release)
                 if self._writer is not None:
                     self._writer.close()
-                if self._flock is not None:
-                    os.close(self._flock)
-                self._writer = self._flock = None
+                self._queue.close()
+                self._writer = None
         while self._idle_readers:
             self._idle_readers.pop().close()
 
@@ -201,6 +199,7 @@ class SqliteDatabase:
             raise LedgerMismatch(msg)
         if create:
             self._refuse_unwritable()
+            self._make()
         connection = None
         try:
             connection = driver.connect(str(self.path), isolation_level=None, check_same_thread=False)
@@ -217,6 +216,20 @@ class SqliteDatabase:
                 self._refuse_unwritable()
             raise explained from error
         return connection
+
+    def _make(self) -> None:
+        """Make the file for its owner alone; SQLite's own would be for everybody, and its companions take after it."""
+        if self.path.exists():
+            return
+        # Closing a file drops whatever locks this process has on it, so it gets its name when it is closed already.
+        number, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        os.close(number)
+        try:
+            # It may be there by now; and where nothing can be linked, there are no owners either.
+            with contextlib.suppress(OSError):
+                self.path.hardlink_to(name)
+        finally:
+            Path(name).unlink()
 
     def _prepare(self, connection: Any) -> None:
         # Asked before WAL is switched on, which would already change a file that is not ours.

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 
 from penstock.raw.store import (
@@ -36,7 +37,7 @@ class LocalAttempt:
         with _told(place):
             _make_folders(place.parent, root)
             self._folder = Path(tempfile.mkdtemp(prefix=_WRITING, dir=place.parent))
-            self._file = (self._folder / PAYLOAD).open("wb", buffering=0)
+            self._file = _opened(self._folder / PAYLOAD)
 
     def write(self, data: bytes) -> None:
         with _told(self._place):
@@ -48,12 +49,11 @@ class LocalAttempt:
         with _told(self._place):
             os.fsync(self._file.fileno())
             self._file.close()
-            with (self._folder / METADATA).open("wb", buffering=0) as file:
+            with _opened(self._folder / METADATA) as file:
                 file.write(encode_metadata(metadata))
                 os.fsync(file.fileno())
             for name in (PAYLOAD, METADATA):
-                (self._folder / name).chmod(0o444)
-            self._folder.chmod(0o755)
+                (self._folder / name).chmod(0o400)
             _flush_folder(self._folder)
             try:
                 self._folder.rename(self._place)
@@ -146,10 +146,16 @@ def _told(place: Path) -> Iterator[None]:
 
 def _make_folders(folder: Path, root: Path) -> None:
     """Make what is missing and flush it: a folder is not durable before the folder above it is."""
+    root.parent.mkdir(parents=True, exist_ok=True)
     missing = [place for place in (folder, *folder.parents) if place.is_relative_to(root) and not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
     for place in reversed(missing):
+        place.mkdir(mode=0o700, exist_ok=True)
         _flush_folder(place.parent)
+
+
+def _opened(place: Path) -> FileIO:
+    """A new file for its owner alone."""
+    return FileIO(place, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _flush_folder(folder: Path) -> None:

@@ -104,8 +104,17 @@ def load_app(path: str) -> App:
         msg = f"{path} is a {type(found).__name__}, not a penstock App"
         raise UsageError(msg)
     _refuse_clashes(path, found)
-    kernel = [schedule.machine, *([outbox.Deliveries.machine] if found.subscribers else ())]
-    return dataclasses.replace(found, machines=[*found.machines, *kernel])
+    return _with_kernel(found)
+
+
+def kernel_app() -> App:
+    """What there is without a program: the kernel's own machines and jobs."""
+    return _with_kernel(App(machines=[]))
+
+
+def _with_kernel(app: App) -> App:
+    kernel = [schedule.machine, *([outbox.Deliveries.machine] if app.subscribers else ())]
+    return dataclasses.replace(app, machines=[*app.machines, *kernel])
 
 
 def _refuse_clashes(path: str, app: App) -> None:

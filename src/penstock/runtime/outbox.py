@@ -10,13 +10,17 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import structlog
+
 from penstock.errors import StepError, Transient, UsageError
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import D, Delivery, EventRow, check_wish, gate_of, machine, read_event, subscribe
 from penstock.outcome import Act, Decision, Event, Outcome, Wait
 from penstock.runtime.flow import Door, Flow, Io
+from penstock.runtime.steps import traceback_of
 from penstock.unit import replace
 
+log = structlog.get_logger()
 _UNKNOWN_WAIT = timedelta(minutes=1)
 
 
@@ -86,6 +90,8 @@ class Deliveries(Flow[Delivery, frozenset[str], None]):
         except StepError:
             raise
         except Exception as error:
+            delivery = f"delivery:{unit.unit_id}"
+            log.error("subscriber.broken", unit=delivery, error=repr(error), exception=traceback_of(error))  # noqa: TRY400 - as a text, redacted
             raise Transient(f"{type(error).__name__}: {error}") from error
         return Outcome(unit, replace(unit, status=D.DELIVERED), "taken")
 

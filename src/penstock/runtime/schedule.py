@@ -16,17 +16,21 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+import structlog
+
 from penstock.cadence import Cadence
 from penstock.config import Config
-from penstock.errors import Fatal, GateClosed, IllegalMove, InDoubt, Throttled, Transient, UsageError
+from penstock.errors import Fatal, GateClosed, IllegalMove, InDoubt, StepError, Throttled, Transient, UsageError
 from penstock.ledger.columns import readable
 from penstock.ledger.ledger import Ledger
 from penstock.machine import Actor, Edge, Machine
 from penstock.outcome import Act, Birth, Decision, Event, Move, Outcome, Wait, Write
 from penstock.retry import RetryPolicy
 from penstock.runtime.flow import Flow, Io
+from penstock.runtime.steps import following_of, traceback_of
 from penstock.unit import Ref, Unit, replace
 
+log = structlog.get_logger()
 _CRITICAL_FROM = 3
 _SOON = RetryPolicy(base=timedelta(minutes=1), cap=timedelta(hours=1), multiplier=4)
 
@@ -134,10 +138,20 @@ class Schedules(Flow[Schedule, None, None]):
         except Exception as error:  # whatever goes wrong in a job, the schedule goes on ticking
             if isinstance(error, (Throttled, Fatal)) and error.through is not None:
                 raise  # the gate's affair, which it was told
-            return _failed(unit, error, started, io)
+            outcome = _failed(unit, error, started, io)
+            _tell(unit, error, following_of(outcome))
+            return outcome
         due = started if result.again else cadence_of(unit).next_after(io.now(), unit.name)
         after = replace(unit, due_at=due, last_tick_at=started, last_error=None, failures=0)
         return Outcome(unit, after, result.reason, writes=result.writes, also=result.also, events=result.events)
+
+
+def _tell(unit: Schedule, error: Exception, following: str) -> None:
+    if isinstance(error, StepError):
+        log.warning("job.failed", schedule=unit.name, job=unit.job, error=repr(error), next=following)
+    else:
+        trace = traceback_of(error)
+        log.error("job.broken", schedule=unit.name, job=unit.job, error=repr(error), next=following, exception=trace)
 
 
 def _failed(unit: Schedule, error: Exception, started: datetime, io: Io) -> Outcome[Schedule]:

@@ -17,7 +17,7 @@ from penstock.ledger.budget import HORIZON
 from penstock.ledger.session import CRASH_LIMIT, Claimed
 from penstock.outcome import Outcome
 from penstock.runtime.stepping import AnyFlow, Held, Parts, Stepping
-from penstock.runtime.steps import where
+from penstock.runtime.steps import traceback_of
 from penstock.unit import Unit, replace
 
 log = structlog.get_logger()
@@ -237,7 +237,8 @@ class Stepper(Stepping):
 
     async def _let_go(self, group: list[Held], error: Exception) -> None:
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
-        log.error("step.lost", units=[h.unit.unit_id for h in group], error=repr(error), at=where(error))
+        units = [h.unit.unit_id for h in group]
+        log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
         mine = [h for h in group if self.held.get(h.key) is h and h.task is not None]
         # Given back at its last chance, it would come again at once, and again.
         hopeless = [h for h in mine if h.unit.crashes >= _LAST_CHANCE]

@@ -35,7 +35,7 @@ from penstock.runtime.committer import GroupCommitter
 from penstock.runtime.doors import Doors
 from penstock.runtime.executor import Executor
 from penstock.runtime.flow import Flow, Io
-from penstock.runtime.steps import crashed, failed, spent, where
+from penstock.runtime.steps import crashed, failed, following_of, spent, traceback_of, where
 from penstock.unit import NO_GATE, Unit, replace
 
 log = structlog.get_logger()
@@ -318,10 +318,13 @@ class Stepping(ABC):
 
     def _fail(self, held: Held, error: Exception) -> None:
         self.counts.failed += 1
-        machine = held.flow.machine
-        unit = f"{machine.name}:{held.unit.unit_id}"
-        log.info("step.failed", unit=unit, error=repr(error), at=where(error), correlation=_correlation(held))
-        self._submit(held, self._outcome_of(held, error))
+        outcome = self._outcome_of(held, error)
+        if isinstance(error, StepError):
+            unit, following, step = _named(held), following_of(outcome), _correlation(held)
+            log.info("step.failed", unit=unit, error=repr(error), at=where(error), next=following, correlation=step)
+        else:
+            _tell_bug(held, error, outcome)
+        self._submit(held, outcome)
 
     def _outcome_of(self, held: Held, error: Exception) -> Outcome[Any]:
         """What a failed step comes to: the flow's own view of it, else what the machine declares."""
@@ -330,7 +333,9 @@ class Stepping(ABC):
             try:
                 own = held.flow.failed(held.unit, error, now, rng)
             except Exception as bug:  # noqa: BLE001 - a handler's bug must not end the worker
-                return crashed(held.flow.machine, held.unit, bug, now, rng)
+                outcome = crashed(held.flow.machine, held.unit, bug, now, rng)
+                _tell_bug(held, bug, outcome)
+                return outcome
         return own or failed(held.flow.machine, held.unit, error, now, rng)
 
     def _submit(self, held: Held, outcome: Outcome[Any]) -> None:
@@ -356,10 +361,8 @@ class Stepping(ABC):
             return None
 
     def _crash(self, held: Held, error: Exception) -> None:
-        machine = held.flow.machine
-        unit = f"{machine.name}:{held.unit.unit_id}"
-        log.error("step.broken", unit=unit, error=repr(error), at=where(error), correlation=_correlation(held))
-        outcome = crashed(machine, held.unit, error, self._io.now(), self._io.rng)
+        outcome = crashed(held.flow.machine, held.unit, error, self._io.now(), self._io.rng)
+        _tell_bug(held, error, outcome)
         entry = self._prepare(outcome, self._who)
         held.task = None
 
@@ -401,6 +404,22 @@ class Stepping(ABC):
             return
         self.counts.lost += 1
         self._drop(held, None)
+
+
+def _tell_bug(held: Held, error: Exception, outcome: Outcome[Any]) -> None:
+    """An error in somebody's code: where it came from, and what becomes of the unit."""
+    log.error(
+        "step.broken",
+        unit=_named(held),
+        error=repr(error),
+        next=following_of(outcome),
+        exception=traceback_of(error),
+        correlation=_correlation(held),
+    )
+
+
+def _named(held: Held) -> str:
+    return f"{held.flow.machine.name}:{held.unit.unit_id}"
 
 
 def _correlation(held: Held) -> str:

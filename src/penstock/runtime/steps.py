@@ -6,7 +6,7 @@ import traceback
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.clock import Rng
+from penstock.clock import Rng, instant_text
 from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient
 from penstock.ledger.columns import readable
 from penstock.ledger.session import CRASH_LIMIT
@@ -78,6 +78,22 @@ def _park(machine: Machine, unit: Unit, text: str, now: datetime, crashes: int |
 def _alert(machine: Machine, unit: Unit, kind: str, severity: Any, text: str) -> Event:
     key = f"{kind}:{machine.name}:{unit.unit_id}:{unit.version}"
     return Event(key, kind, {"unit": f"{machine.name}:{unit.unit_id}", "reason": text}, severity)
+
+
+def following_of(outcome: Outcome[Any]) -> str:
+    """What becomes of a unit whose step failed, in a few words for the log."""
+    after = outcome.after
+    if after.parked_at is not None:
+        return "parked until somebody sees to it"
+    moved = f"{after.status}, " if after.status != outcome.before.status else ""
+    if after.due_at is None:
+        return f"{moved}nothing more by itself"
+    return f"{moved}tried again at {instant_text(after.due_at)}"
+
+
+def traceback_of(error: BaseException) -> str:
+    """The whole traceback, for the log."""
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 def where(error: BaseException) -> str:

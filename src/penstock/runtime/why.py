@@ -24,12 +24,16 @@ from penstock.unit import NO_GATE, GuardedUnit, Ref, Unit, key_part, replace
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link: what it is about, what it says, whether it holds the unit back, and until when (None: a person)."""
+    """One link: what it is about, what it says, whether it holds the unit back, and until when where that is known.
+
+    `blocks`: it holds the unit back until somebody does something about it.
+    """
 
     topic: str
     says: str
     holds: bool = False
     until: datetime | None = None
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +71,17 @@ def _state(machine: Machine, unit: GuardedUnit) -> Link:
     if str(unit.status) in machine.terminal:
         return Link("state", f"{says}; the state is final", holds=True)
     if not machine.driven:
-        return Link("state", f"{says}; no worker moves a {machine.name}", holds=True)
+        return Link("state", f"{says}; workers do not move it", holds=True)
     return Link("state", says)
 
 
 def _driven(ledger: Ledger, machine: Machine, unit: Unit, now: datetime, workers: list[WorkerStatus]) -> Iterator[Link]:
     if unit.parked_at is not None:
-        yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True)
+        yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
     if unit.attempts or unit.crashes:
         yield Link("retries", f"{unit.attempts} retries made, {unit.crashes} steps in a row that did not end")
     if unit.due_at is None:
-        yield Link("due", "nothing is scheduled; somebody must wake it", holds=True)
+        yield Link("due", "nothing is scheduled", holds=True)
     else:
         later = unit.due_at > now
         yield Link("due", "not yet" if later else "now", holds=later, until=unit.due_at if later else None)
@@ -92,7 +96,10 @@ def _driven(ledger: Ledger, machine: Machine, unit: Unit, now: datetime, workers
     else:
         able = [w for w in workers if machine.name in w.machines]
         said = f"free; {len(able):,} running worker{'s' if len(able) != 1 else ''} can take it"
-        yield Link("claim", said, holds=not able)
+        if not able:
+            said = f"no running worker serves {machine.name}"
+        unserved = not able and unit.due_at is not None
+        yield Link("claim", said, holds=not able, blocks=unserved)
     if isinstance(unit, schedule.Schedule):
         yield _window(unit, schedule.cadence_of(unit), ledger.clock.now())
 
@@ -111,7 +118,8 @@ def _door(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
     gate = gates[unit.gate_id]
     shut = gate.state not in {"open", "half-open"} or gate.until is not None
     reason = f": {gate.reason}" if gate.reason else ""
-    yield Link("gate", f"{gate.gate_id} is {gate.state}{reason}", holds=shut, until=gate.until)
+    held = shut and gate.until is None
+    yield Link("gate", f"{gate.gate_id} is {gate.state}{reason}", holds=shut, until=gate.until, blocks=held)
     for limit in gate.limits:
         said = f"{limit.name}: {limit.left:,.4g} of {limit.burst:,.4g} left, {limit.rate:,.4g} a second come back"
         yield Link("budget", f"{said}, a call takes {limit.cost:,.4g}")
@@ -137,7 +145,7 @@ def _family(ledger: Ledger, cursor: Cursor, machine: Machine, unit: GuardedUnit)
 
 def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | None) -> Iterator[Link]:
     if flow is None:
-        yield Link("decision", f"this program has no flow for {machine.name}", holds=True)
+        yield Link("decision", f"this program has no flow for {machine.name}", holds=True, blocks=True)
         return
     edge = machine.on_claim.get(str(unit.status))
     if edge is not None:
@@ -146,7 +154,7 @@ def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | None)
     try:
         decision = flow.decide(unit, max(now, unit.due_at or now), flow.settings, None)
     except Exception as error:  # noqa: BLE001 - a handler's bug is what is being asked about
-        yield Link("decision", f"decide fails: {type(error).__name__}: {error}", holds=True)
+        yield Link("decision", f"decide fails: {type(error).__name__}: {error}", holds=True, blocks=True)
         return
     if isinstance(decision, Act):
         yield Link("decision", f"then {decision.what}: {decision.reason}")
@@ -160,9 +168,12 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
     if str(unit.status) in machine.terminal:
         return "has ended", None
     holding = [link for link in links if link.holds]
-    forever = [link for link in holding if link.until is None]
-    if forever:
-        return f"waits for somebody: {forever[0].topic}", None
+    blocking = [link for link in holding if link.blocks]
+    if blocking:
+        return f"is blocked: {blocking[0].says}", None
+    resting = [link for link in holding if link.until is None]
+    if resting:
+        return f"rests: {resting[0].says}", None
     if holding:
         last: Any = max(holding, key=lambda link: link.until or now)
         return f"waits: {last.topic}", last.until
