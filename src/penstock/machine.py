@@ -92,6 +92,8 @@ class Machine:
     table: str = ""
     due: str = "due_at"
     parent: Parent | None = None
+    #: Columns that children count in. Tallies add to them without raising the version, and raise `tallies` instead.
+    counters: Sequence[str] = ()
     #: Indexes of its own beside the kernel's: name, after the table's, to columns.
     indexes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Columns that are unique together, by name as above: on PostgreSQL. On SQLite `REPLACE` could delete a unit by
@@ -107,6 +109,7 @@ class Machine:
         freeze(self, "terminal", frozenset(str(s) for s in self.terminal))
         freeze(self, "edges", tuple(self.edges))
         freeze(self, "tracked", tuple(self.tracked))
+        freeze(self, "counters", tuple(self.counters))
         freeze(self, "table", self.table or self.name)
         _validate(self)
         pairs: dict[tuple[str, str], set[Actor]] = {}
@@ -197,6 +200,7 @@ class Machine:
             **self.definition(),
             "shape": self.shape(),
             "tracked": list(self.tracked),
+            "counters": list(self.counters),
             "parent": self.parent and self.parent.facts(),
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -297,6 +301,12 @@ def _extra_problems(machine: Machine) -> list[str]:
     types = field_types(machine.unit)
     own = set(types) - set(DRIVEN_COLUMNS)
     problems = [f"tracked column {n!r} is not a column of its own" for n in machine.tracked if n not in own]
+    problems += [f"counter {n!r} is not a column of its own" for n in machine.counters if n not in own]
+    problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
+    if machine.counters and not machine.driven:
+        problems.append("counters are for driven machines")
+    if machine.counters and "tallies" in types:
+        problems.append("field 'tallies' is the kernel's column in a machine with counters")
     problems += [f"check name {n!r} must be snake_case" for n in machine.checks if not _NAME.match(n)]
     problems += [f"check name {n!r} is the kernel's" for n in machine.checks if n in _KERNEL_CHECKS]
     named = [*machine.indexes, *machine.unique]

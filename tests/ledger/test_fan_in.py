@@ -275,7 +275,7 @@ def test_a_child_of_an_unknown_parent_is_refused_by_name(world):
     ("parent", "message"),
     [
         (Parent("batch_run", ("run_id",), {"items_dun": {"done"}}, "items_expected"), "has no counter 'items_dun'"),
-        (Parent("batch_run", ("run_id",), {"items_done": {"done"}}, "expected"), "has no counter 'expected'"),
+        (Parent("batch_run", ("run_id",), {"items_done": {"done"}}, "expected"), "cannot count in 'expected'"),
         (Parent("batch_run", ("run_id",), {"run_id": {"done"}}, "items_expected"), "has no counter 'run_id'"),
         (Parent("batch_run", ("run_id",), {"wakes": {"done"}}, "items_expected"), "has no counter 'wakes'"),
         (

@@ -206,7 +206,7 @@ def test_a_wake_does_not_delay_what_the_step_wants_sooner(world):
     world.time.advance(10)
     worker = world.worker()
     (unit,) = worker.claim({"feed": 1})
-    world.sql("UPDATE feeds SET next_refresh_at = NULL")
+    world.sql("UPDATE feeds SET next_refresh_at = NULL, wakes = wakes + 1")
     world.time.advance(5)
     world.ledger.wake([ref])
     world.commit(worker, Outcome(unit, replace(unit, due_at=after(12)), "sooner"))

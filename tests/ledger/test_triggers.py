@@ -243,7 +243,7 @@ def test_an_upsert_of_other_columns_is_no_move(hand):
     born(hand)
     hand.type(UPSERT + "amount_minor = excluded.amount_minor")
     assert hand.type("SELECT amount_minor FROM invoice") == [(5,)]
-    assert hand.log() == [(None, "QUEUED", "sql", None)]
+    assert hand.log() == [(None, "QUEUED", "sql", None), ("QUEUED", "QUEUED", "sql", "changed amount_minor")]
 
 
 def test_an_upsert_may_make_a_legal_move(hand):

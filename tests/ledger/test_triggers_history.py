@@ -9,7 +9,7 @@ import pytest
 
 from penstock.clock import parse_instant
 from tests.support.hand import Hand, typed_insert, typed_move
-from tests.support.machines import FEED, INVOICE, PARTITION, feed, invoice, partition
+from tests.support.machines import BATCH_RUN, FEED, INVOICE, PARTITION, batch_run, feed, invoice, partition
 
 LOG = "SELECT from_status, to_status, actor, reason, version, at FROM transition_log ORDER BY seq"
 ROW = "SELECT status, version, changed_by, change_reason, changed_at, claimed_by FROM invoice"
@@ -81,7 +81,7 @@ def test_a_birth_logs_the_tracked_columns(hand):
 def test_a_generated_column_follows_the_claim(hand):
     hand.type(typed_insert(FEED, feed()))
     assert hand.type("SELECT refreshing FROM feeds") == [(False,)]
-    hand.type("UPDATE feeds SET claimed_by = 'w1'")
+    hand.type("UPDATE feeds SET claimed_by = 'w1', version = version + 1")
     assert hand.type("SELECT refreshing FROM feeds") == [(True,)]
     hand.type("UPDATE feeds SET status = 'fetching'")
     assert hand.type("SELECT refreshing FROM feeds") == [(False,)]
@@ -97,7 +97,7 @@ def test_a_generated_column_cannot_be_written(hand):
 
 def test_a_typed_move_is_logged_as_sql_and_takes_the_claim_away(hand):
     born(hand)
-    hand.type("UPDATE invoice SET claimed_by = 'w1'")
+    hand.type("UPDATE invoice SET claimed_by = 'w1', version = version + 1")
     (before,) = hand.type(ROW)
     hand.type(typed_move(INVOICE, "acme/1", "SENDING"))
     (row,) = hand.type(ROW)
@@ -123,7 +123,7 @@ def test_a_typed_move_does_not_repeat_the_reason_before_it(hand):
 def test_a_typed_move_cannot_pose_as_another_actor(hand):
     born(hand)
     hand.type("UPDATE invoice SET status = 'SENDING', changed_by = 'operator:alice'")
-    assert hand.log()[-1] == ("QUEUED", "SENDING", "sql", None)
+    assert hand.log()[-1] == ("QUEUED", "SENDING", "sql", "changed changed_by")
     assert hand.type("SELECT changed_by FROM invoice") == [("sql",)]
 
 
@@ -155,7 +155,7 @@ def test_a_tracked_column_that_changes_alone_is_logged_with_data(hand):
     hand.type(typed_insert(PARTITION, partition(status="success", current_run_id="r1")))
     ((version,),) = hand.type("SELECT version FROM partitions")
     hand.type("UPDATE partitions SET current_run_id = 'r2'")
-    assert hand.log()[-1] == ("success", "success", "sql", None)
+    assert hand.log()[-1] == ("success", "success", "sql", "changed current_run_id")
     ((found, logged),) = hand.type("SELECT data, version FROM transition_log ORDER BY seq DESC LIMIT 1")
     assert document(found) == {"current_run_id": "r2", "schema_version": None, "record_count": None}
     assert logged == version + 1
@@ -176,12 +176,70 @@ def test_a_tracked_column_written_again_is_not_logged(hand):
     assert hand.everything() == before
 
 
-def test_an_untracked_column_is_not_logged_and_leaves_the_version(hand):
+def test_an_untracked_column_is_logged_by_name_and_takes_the_claim_away(hand):
     born(hand)
+    hand.type("UPDATE invoice SET claimed_by = 'w1', version = version + 1")
     ((version,),) = hand.type("SELECT version FROM invoice")
-    hand.type("UPDATE invoice SET amount_minor = 7, claimed_by = 'w1'")
-    assert hand.type("SELECT amount_minor, version, claimed_by FROM invoice") == [(7, version, "w1")]
+    hand.type("UPDATE invoice SET amount_minor = 7, remote_id = 'r'")
+    found = hand.type("SELECT amount_minor, version, claimed_by, changed_by FROM invoice")
+    assert found == [(7, version + 1, None, "sql")]
+    assert hand.log()[1:] == [("QUEUED", "QUEUED", "sql", "changed amount_minor, remote_id")]
+
+
+def test_a_typed_reason_stands_before_the_columns(hand):
+    born(hand)
+    hand.type("UPDATE invoice SET amount_minor = 7, change_reason = 'a wrong amount'")
+    assert hand.log()[-1] == ("QUEUED", "QUEUED", "sql", "a wrong amount (changed amount_minor)")
+    hand.type("UPDATE invoice SET change_reason = 'none'")
+    assert hand.log()[-1] == ("QUEUED", "QUEUED", "sql", "none")
+
+
+def test_an_untracked_column_written_again_is_not_logged(hand):
+    born(hand)
+    before = hand.everything()
+    hand.type("UPDATE invoice SET amount_minor = amount_minor, remote_id = remote_id, due_at = due_at")
+    assert hand.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        (f"due_at = {THEN}", "due_at"),
+        ("attempts = 2, crashes = 1", "attempts, crashes"),
+        (f"parked_at = {THEN}, parked_reason = 'wait'", "parked_at, parked_reason"),
+        ("gate_id = 'api'", "gate_id"),
+        ("claimed_by = 'me'", "claimed_by"),
+        ("changed_by = 'operator:alice'", "changed_by"),
+        (f"changed_at = {THEN}", "changed_at"),
+        (f"amount_minor = 7, due_at = {THEN}, wakes = wakes + 1", "amount_minor, due_at"),
+    ],
+)
+def test_a_column_of_the_kernel_is_watched_too(hand, typed, names):
+    born(hand)
+    hand.type("INSERT INTO gate (gate_id) VALUES ('api')")
+    ((version,),) = hand.type("SELECT version FROM invoice")
+    hand.type(f"UPDATE invoice SET {typed}")
+    assert hand.log()[1:] == [("QUEUED", "QUEUED", "sql", f"changed {names}")]
+    assert hand.type("SELECT version, changed_by, claimed_by FROM invoice") == [(version + 1, "sql", None)]
+
+
+def test_a_guarded_unit_is_watched_too(hand):
+    hand.type(typed_insert(PARTITION, partition()))
+    ((version,),) = hand.type("SELECT version FROM partitions")
+    hand.type("UPDATE partitions SET note = 'look'")
+    assert hand.log()[-1] == ("pending", "pending", "sql", "changed note")
+    assert hand.type("SELECT version, changed_by FROM partitions") == [(version + 1, "sql")]
+
+
+def test_a_tally_is_not_logged_and_a_counter_typed_by_hand_is(hand):
+    hand.type(typed_insert(BATCH_RUN, batch_run()))
+    ((version,),) = hand.type("SELECT version FROM batch_run")
+    hand.type("UPDATE batch_run SET items_done = items_done + 1, tallies = tallies + 1")
+    assert hand.type("SELECT version FROM batch_run") == [(version,)]
     assert len(hand.log()) == 1
+    hand.type("UPDATE batch_run SET items_done = 7")
+    assert hand.log()[1:] == [("created", "created", "sql", "changed items_done")]
+    assert hand.type("SELECT version, items_done FROM batch_run") == [(version + 1, 7)]
 
 
 def test_a_wake_by_hand_is_not_logged_and_leaves_the_version(hand):

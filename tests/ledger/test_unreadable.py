@@ -41,6 +41,11 @@ def spoilt(world: Any, typed: str) -> None:
     world.sql(f"UPDATE parcel SET {typed} WHERE name = 'bad'")
 
 
+def unguarded(world: Any) -> None:
+    """Somebody took the trigger away that would take a spoilt unit from whoever holds it."""
+    world.sql("DROP TRIGGER penstock_parcel_history" + ("" if world.sqlite else " ON parcel"))
+
+
 def parked(world: Any) -> tuple[Any, ...]:
     (row,) = world.rows(
         "SELECT parked_at IS NOT NULL, parked_reason, claimed_by, crashes FROM parcel WHERE name = 'bad'"
@@ -82,6 +87,7 @@ def test_a_row_that_cannot_be_read_is_parked_when_it_is_recovered(world, typed):
     world.born(parcel("bad"), parcel("good"))
     worker = world.worker()
     worker.claim({"parcel": 5})  # nobody hears of it
+    unguarded(world)
     spoilt(world, typed)
     assert ids(worker.recover(set())) == ["good"]
     assert parked(world)[2:] == (None, 1)
@@ -92,6 +98,7 @@ def test_a_row_that_was_spoilt_under_its_claim_refuses_what_would_read_it(world,
     world.born(parcel("bad"), parcel("good"))
     worker = world.worker()
     bad, good = worker.claim({"parcel": 5})
+    unguarded(world)
     spoilt(world, typed)
     refused, won = world.commit(
         worker, *(Outcome(u, replace(u, note="begun"), "intent", keep_claim=True) for u in (bad, good))

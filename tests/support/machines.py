@@ -132,6 +132,7 @@ BATCH_RUN = Machine(
         Edge(RunState.FAILED, RunState.RUNNING, "retry", OPERATOR),
     ],
     terminal={RunState.COMPLETED},
+    counters=("items_done", "items_failed", "bytes_read"),
 )
 
 

@@ -36,6 +36,7 @@ def facts(machine: Machine) -> dict[str, Any]:
         **machine.definition(),
         "shape": machine.shape(),
         "tracked": list(machine.tracked),
+        "counters": list(machine.counters),
         "parent": machine.parent.facts() if machine.parent else None,
     }
     plain: dict[str, Any] = json.loads(json.dumps(made))
@@ -75,6 +76,8 @@ def unfit(there: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
         wrong.append("edges")
     if not set(ours["initial"]) <= set(there["initial"]):
         wrong.append("births")
+    if not set(ours["counters"]) <= set(there["counters"]):
+        wrong.append("counters")
     columns = there["shape"]["columns"]
     if any(columns.get(name) != kind for name, kind in ours["shape"]["columns"].items()):
         wrong.append("columns")

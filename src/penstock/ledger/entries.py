@@ -95,7 +95,6 @@ class Preparer:
         self._by_type = {m.unit: m for m in machines.values()}
         self._own = {m.name: _own_columns(m) for m in machines.values()}
         self._legal: dict[Any, tuple[Machine, str, str]] = {}
-        self._countable = {m.name: _countable_columns(m) for m in machines.values()}
         for machine in machines.values():
             self._check_parent(machine)
 
@@ -201,6 +200,7 @@ class Preparer:
             if "wakes" in old:
                 row += (old["wakes"], None if target in machine.terminal else plain(new["due_at"]))
             if changed:
+                row += [plain(old[n]) for n in machine.counters if n in changed]
                 row += [plain(new[n]) for n in changed]
         except (TypeError, ValueError, RecursionError):
             for name in (*changed, "due_at"):
@@ -251,7 +251,7 @@ class Preparer:
         if parent is None:
             msg = f"{change.machine.name} counts on {fan_in.machine!r}, which this program does not know"
             raise UnknownMachine(msg)
-        unknown = ", ".join(sorted(set(counters) - self._countable[parent.name]))
+        unknown = ", ".join(sorted(set(counters) - set(parent.counters)))
         if unknown:
             msg = f"{_ref(change)}: {parent.name} has no counter {unknown} to tally on"
             raise BrokenFlow(msg)
@@ -274,13 +274,9 @@ class Preparer:
         parent = self.machines.get(fan_in.machine) if fan_in is not None else None
         if fan_in is None or parent is None:
             return
-        wrong = [
-            f"{parent.name} has no counter {n!r}"
-            for n in (*fan_in.counts, fan_in.expected)
-            if n not in self._countable[parent.name]
-        ]
-        # A change of a tracked column that leaves the version alone is a stranger's: tallies would look like that.
-        wrong += [f"{parent.name} tracks the counter {n!r}" for n in fan_in.counts if n in parent.tracked]
+        numbers = _numbers(parent)
+        wrong = [f"{parent.name} has no counter {n!r}" for n in fan_in.counts if n not in parent.counters]
+        wrong += [f"{parent.name} cannot count in {n!r}" for n in (*parent.counters, fan_in.expected) if n not in numbers]
         if len(fan_in.by) != len(parent.unit.key):
             wrong.append(f"{parent.name} is found by {', '.join(parent.unit.key)}")
         if not parent.driven:
@@ -294,8 +290,8 @@ def _own_columns(machine: Machine) -> frozenset[str]:
     return frozenset(machine.columns) - _SEALED - frozenset(machine.unit.key) - machine.generated()
 
 
-def _countable_columns(machine: Machine) -> frozenset[str]:
-    """The columns that children may count in."""
+def _numbers(machine: Machine) -> frozenset[str]:
+    """The columns of its own that are whole numbers."""
     numbers = {n for n, kind in field_types(machine.unit).items() if python_type(kind)[0] is int}
     return frozenset(numbers & _own_columns(machine)) - frozenset(DRIVEN_COLUMNS)
 

@@ -124,14 +124,15 @@ def update_units(
     keep_claim: bool,
     alike: Collection[int] = (),
 ) -> str:
-    """Compare-and-set of units: id, version and status must match. Batch columns: see `entries.Change.row`.
+    """Compare-and-set of units: id, version and status must match, and counters that change. Batch columns: see
+    `entries.Change.row`.
 
     The caller appends what it wants to know of those that matched.
     """
     types: dict[str, SqlType] = {
         "unit_id": sa.Text(),
         "version": sa.BigInteger(),
-        "was": sa.Text(),
+        "_was": sa.Text(),  # no column of a unit begins like this
         "status": sa.Text(),
         "changed_by": sa.Text(),
         "change_reason": sa.Text(),
@@ -139,6 +140,8 @@ def update_units(
     driven = machine.driven
     if driven:
         types |= {"wakes": sa.BigInteger(), "due_at": table.c[machine.due].type}
+    counted = [name for name in machine.counters if name in changed]
+    types |= {f"_was_{name}": table.c[name].type for name in counted}
     types |= {name: table.c[name].type for name in changed}
     sets = [
         "status = n_status",
@@ -159,9 +162,11 @@ def update_units(
             sets.append("claimed_by = NULL")
         if "crashes" not in changed:
             sets.append("crashes = 0")
+    # A tally leaves the version alone: a counter that a step sets anew is compared by itself.
+    uncounted = "".join(f" AND t.{name} IS NOT DISTINCT FROM n__was_{name}" for name in counted)
     return (
         f"UPDATE {machine.table} AS t SET {', '.join(sets)} FROM {batch(database, types, alike=alike)}"
-        " WHERE t.unit_id = n_unit_id AND t.version = n_version AND t.status = n_was"
+        f" WHERE t.unit_id = n_unit_id AND t.version = n_version AND t.status = n__was{uncounted}"
     )
 
 
@@ -258,7 +263,7 @@ def tally(database: Database, table: str, counters: Sequence[str]) -> str:
     """Add to the counters of parents; their version stays, so that whoever holds them keeps them."""
     types: dict[str, SqlType] = {"unit_id": sa.Text()}
     types |= {c: sa.BigInteger() for c in counters}
-    sets = ", ".join(f"{c} = t.{c} + n_{c}" for c in counters)
+    sets = ", ".join([*(f"{c} = t.{c} + n_{c}" for c in counters), "tallies = t.tallies + 1"])
     return f"UPDATE {table} AS t SET {sets} FROM {batch(database, types)} WHERE t.unit_id = n_unit_id"
 
 

@@ -251,6 +251,9 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
     unit_types = field_types(machine.unit)
     specs = column_specs(machine.unit)
     columns = [_column(machine, name, unit_types[name], specs.get(name), dialect) for name in unit_types]
+    if machine.counters:
+        # No field of the unit: it only tells a tally from what a stranger does to the counters.
+        columns.append(sa.Column("tallies", sa.BigInteger, nullable=False, server_default="0"))
     keys: list[sa.Constraint] = [sa.PrimaryKeyConstraint("unit_id")]
     # No second unique key on SQLite: REPLACE would delete another unit through it without firing a trigger.
     if machine.key_is_primary and dialect == "postgresql":

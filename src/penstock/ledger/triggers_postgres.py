@@ -7,6 +7,9 @@ does not switch it off.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from penstock.ledger import foreign
 from penstock.machine import Machine
 
 CLOCK = "date_trunc('milliseconds', clock_timestamp())"
@@ -168,8 +171,10 @@ EXECUTE FUNCTION penstock_refuse('{machine.name}: the key of a unit ({", ".join(
 
 
 def _history(machine: Machine) -> str:
-    changed = " OR ".join(f"n.{c} IS DISTINCT FROM o.{c}" for c in ("status", *machine.tracked))
-    claim = ", claimed_by = NULL" if machine.driven else ""
+    changed = " OR ".join(f"NOT {_same(c)}" for c in ("status", *machine.tracked))
+    strange = f"n.version = o.version AND NOT ({foreign.as_it_was(machine, _same)})"
+    reason = foreign.reason(machine, _same, _named, "n.change_reason")
+    freed = foreign.freed(machine, "n", "o")
     return f"""
 DECLARE strangers bigint; penstock_now timestamptz := {CLOCK};
 BEGIN
@@ -177,21 +182,31 @@ BEGIN
     {_LOG}
     SELECT '{machine.name}', n.unit_id, o.status, n.status,
            CASE WHEN n.version = o.version THEN 'sql' ELSE n.changed_by END,
-           CASE WHEN n.version = o.version AND n.change_reason IS NOT DISTINCT FROM o.change_reason
-                THEN NULL ELSE n.change_reason END,
+           CASE WHEN n.version = o.version THEN {reason} ELSE n.change_reason END,
            CASE WHEN n.version = o.version THEN n.version + 1 ELSE n.version END,
            CASE WHEN n.version = o.version THEN penstock_now ELSE COALESCE(n.changed_at, penstock_now) END, {_data(machine, "n")}
       FROM now_ n JOIN was o ON o.unit_id = n.unit_id
-     WHERE {changed}
+     WHERE {changed} OR ({strange})
     RETURNING actor)
   SELECT count(*) INTO strangers FROM logged WHERE actor = 'sql';
   IF strangers > 0 THEN
-    UPDATE {machine.table} t SET version = n.version + 1, changed_by = 'sql', changed_at = penstock_now{claim}
+    UPDATE {machine.table} t SET version = n.version + 1, changed_by = 'sql', changed_at = penstock_now{freed}
       FROM now_ n JOIN was o ON o.unit_id = n.unit_id
-     WHERE t.unit_id = n.unit_id AND n.version = o.version AND ({changed});
+     WHERE t.unit_id = n.unit_id AND {strange};
   END IF;
   RETURN NULL;
 END """
+
+
+def _same(column: str) -> str:
+    same = f"n.{column} IS NOT DISTINCT FROM o.{column}"
+    # Filled in after a birth without it.
+    return f"({same} OR o.changed_at IS NULL)" if column == "changed_at" else f"({same})"
+
+
+def _named(unless: Mapping[str, str]) -> str:
+    parts = ", ".join(f"CASE WHEN {same} THEN NULL ELSE '{c}' END" for c, same in unless.items())
+    return f"NULLIF(concat_ws(', ', {parts}), '')"
 
 
 def _death(machine: Machine) -> str:

@@ -6,6 +6,9 @@ is coalesced, because an outer `INSERT OR IGNORE` would turn a failed NOT NULL i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from penstock.ledger import foreign
 from penstock.machine import Machine
 
 CLOCK = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
@@ -117,22 +120,33 @@ END"""
 
 
 def _history(machine: Machine) -> str:
-    watched = ("status", *machine.tracked)
-    changed = " OR ".join(f"NEW.{c} IS NOT OLD.{c}" for c in watched)
-    foreign = "NEW.version IS OLD.version"
-    claim = ", claimed_by = NULL" if machine.driven else ""
-    return f"""CREATE TRIGGER penstock_{machine.name}_history AFTER UPDATE OF {", ".join(watched)} ON {machine.table}
-WHEN {changed}
+    changed = " OR ".join(f"NOT {_same(c)}" for c in ("status", *machine.tracked))
+    strange = _same("version")
+    reason = foreign.reason(machine, _same, _named, "NEW.change_reason")
+    freed = foreign.freed(machine, "NEW", "OLD")
+    return f"""CREATE TRIGGER penstock_{machine.name}_history AFTER UPDATE ON {machine.table}
+WHEN {changed} OR ({strange} AND NOT ({foreign.as_it_was(machine, _same)}))
 BEGIN
   {_LOG}
   VALUES ('{machine.name}', NEW.unit_id, OLD.status, NEW.status,
-          CASE WHEN {foreign} THEN 'sql' ELSE COALESCE(NEW.changed_by, 'sql') END,
-          CASE WHEN {foreign} AND NEW.change_reason IS OLD.change_reason THEN NULL ELSE NEW.change_reason END,
-          COALESCE(NEW.version, 0) + ({foreign}),
-          CASE WHEN {foreign} THEN {CLOCK} ELSE COALESCE(NEW.changed_at, {CLOCK}) END, {_data(machine, "NEW")});
-  UPDATE {machine.table} SET version = NEW.version + 1, changed_by = 'sql', changed_at = {CLOCK}{claim}
-    WHERE unit_id = NEW.unit_id AND {foreign};
+          CASE WHEN {strange} THEN 'sql' ELSE COALESCE(NEW.changed_by, 'sql') END,
+          CASE WHEN {strange} THEN {reason} ELSE NEW.change_reason END,
+          COALESCE(NEW.version, 0) + ({strange}),
+          CASE WHEN {strange} THEN {CLOCK} ELSE COALESCE(NEW.changed_at, {CLOCK}) END, {_data(machine, "NEW")});
+  UPDATE {machine.table} SET version = NEW.version + 1, changed_by = 'sql', changed_at = {CLOCK}{freed}
+    WHERE unit_id = NEW.unit_id AND {strange};
 END"""
+
+
+def _same(column: str) -> str:
+    if column == "changed_at":  # filled in after a birth without it
+        return "(NEW.changed_at IS OLD.changed_at OR OLD.changed_at IS NULL)"
+    return f"(NEW.{column} IS OLD.{column})"
+
+
+def _named(unless: Mapping[str, str]) -> str:
+    parts = " || ".join(f"CASE WHEN {same} THEN '' ELSE '{c}, ' END" for c, same in unless.items())
+    return f"NULLIF(rtrim({parts}, ', '), '')"
 
 
 def _death(machine: Machine) -> str:

@@ -150,6 +150,10 @@ harvest_run = Machine(
         "window_of_type": "(run_type = 'full') = (window_from IS NULL)",
         "counts_from_zero": "completed_workers >= 0 AND failed_workers >= 0 AND expected_workers >= 0",
     },
+    counters=(
+        *("completed_workers", "failed_workers", "verified_workers", "completed_chunks", "failed_chunks"),
+        *("records_consolidated", "records_rejected"),
+    ),
     table="run_metadata",
     key_is_primary=True,
     indexes={"of_feed": ("feed", "started_at")},
