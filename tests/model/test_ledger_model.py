@@ -32,6 +32,7 @@ from penstock.ledger.session import CRASH_LIMIT, LEASE_MS, Session
 from penstock.machine import Actor
 from penstock.outcome import Outcome
 from penstock.unit import Ref
+from tests.support.hand import literal
 from tests.support.machines import INVOICE, InvoiceState, invoice
 from tests.support.world import World
 
@@ -57,12 +58,23 @@ class Copy:
     wakes: int = 0
     crashes: int = 0
     parked: bool = False
+    amount: int = 100
+    remote: str | None = None
     history: list[tuple[str | None, str, str]] = field(default_factory=list)
 
     def go(self, status: str, actor: str) -> None:
         if status != self.status:
             self.history.append((self.status, status, actor))
             self.status = status
+
+    def typed(self, status: str) -> None:
+        """A stranger changed something: whoever held the unit has lost it, and may have made a call."""
+        self.history.append((self.status, status, "sql"))
+        self.status = status
+        self.version += 1
+        if self.claimed_by is not None:
+            self.crashes = max(self.crashes, 1)
+        self.claimed_by = None
 
 
 @dataclass(eq=False)
@@ -265,7 +277,7 @@ class LedgerModel(RuleBasedStateMachine):
         elif not outcome.keep_claim:  # an intent is not yet a success
             copy.crashes = 0
         copy.parked = copy.parked or after.parked_at is not None
-        copy.gate = after.gate_id
+        copy.gate, copy.remote = after.gate_id, after.remote_id
         copy.go(str(after.status), f"worker:{hand.name}")
         if outcome.keep_claim:
             hand.held[name] = result.unit
@@ -392,10 +404,30 @@ class LedgerModel(RuleBasedStateMachine):
                 self.world.sql(statement, **given)
             return
         assert self.world.sql(statement, **given) == 1
-        if str(to) != copy.status:
-            copy.go(str(to), "sql")
-            copy.version += 1
-            copy.claimed_by = None
+        if str(to) != copy.status or copy.remote != "r":
+            copy.remote = "r"
+            copy.typed(str(to))
+
+    @precondition(has_held)
+    @rule(
+        number=pick, amount=st.integers(99, 101), remote=st.sampled_from([None, "r", "other"]), due=st.none() | seconds
+    )
+    def type_columns(self, number: int, amount: int, remote: str | None, due: int | None) -> None:
+        """Somebody changes columns by hand, most often of a unit that is held; its schedule where `due` says so."""
+        held = sorted({n for h in self.hands for n in h.held})
+        name = held[number % len(held)] if number % 3 else self.chosen(number)
+        copy = self.units[name]
+        at = copy.due if due is None else self.now + timedelta(seconds=due)
+        if copy.status == "SENT":
+            remote = remote or "r"
+        changed = (copy.amount, copy.remote, copy.due) != (amount, remote, at)
+        self.world.sql(
+            f"UPDATE invoice SET amount_minor = {amount}, remote_id = {literal(remote)}, due_at = {literal(at)}"
+            f" WHERE unit_id = {literal(self.id_of(name))}"
+        )
+        copy.amount, copy.remote, copy.due = amount, remote, at
+        if changed:
+            copy.typed(copy.status)
 
     @rule(worker=pick, gate=st.sampled_from(GATES), amount=seconds)
     def close_gate(self, worker: int, gate: str, amount: int) -> None:
@@ -418,10 +450,15 @@ class LedgerModel(RuleBasedStateMachine):
                 u.crashes,
                 u.parked_at is not None,
                 u.gate_id,
+                u.amount_minor,
+                u.remote_id,
             )
             for n, u in found.items()
         } == {
-            n: (c.status, c.due, c.claimed_by, c.version, c.wakes, c.crashes, c.parked, c.gate)
+            n: (
+                *(c.status, c.due, c.claimed_by, c.version, c.wakes, c.crashes, c.parked, c.gate),
+                *(c.amount, c.remote),
+            )
             for n, c in self.units.items()
         }
 

@@ -30,7 +30,7 @@ _UNCLAIMED = {"claimed_by": None, "wakes": 0, "crashes": 0, "parked_at": None, "
 
 @dataclass(slots=True)
 class Change:
-    """One compare-and-set of a unit: which columns change, and its row of the batch."""
+    """One compare-and-set of a unit: which columns change, and its row of the batch (see `Preparer._change`)."""
 
     machine: Machine
     changed: tuple[str, ...]
@@ -274,9 +274,9 @@ class Preparer:
         parent = self.machines.get(fan_in.machine) if fan_in is not None else None
         if fan_in is None or parent is None:
             return
-        numbers = _numbers(parent)
         wrong = [f"{parent.name} has no counter {n!r}" for n in fan_in.counts if n not in parent.counters]
-        wrong += [f"{parent.name} cannot count in {n!r}" for n in (*parent.counters, fan_in.expected) if n not in numbers]
+        odd = [n for n in (*parent.counters, fan_in.expected) if n not in _numbers(parent)]
+        wrong += [f"{parent.name} cannot count in {n!r}" for n in odd]
         if len(fan_in.by) != len(parent.unit.key):
             wrong.append(f"{parent.name} is found by {', '.join(parent.unit.key)}")
         if not parent.driven:

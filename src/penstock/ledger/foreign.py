@@ -16,13 +16,13 @@ _MARKS = frozenset({"version", "wakes"})
 
 
 def watched(machine: Machine) -> list[str]:
-    """The columns that a stranger can change. The key is refused, and what the database computes follows from others."""
+    """The columns that a stranger can change: not the key, which is refused, nor what the database computes."""
     left = {"unit_id", *machine.unit.key, *machine.generated(), *_MARKS}
     return [machine.column(name) for name in machine.columns if name not in left]
 
 
 def as_it_was(machine: Machine, same: Same) -> str:
-    """The condition under which an update that leaves `version` alone left everything else alone, or says whose it is."""
+    """The condition under which an update that leaves `version` alone is not foreign."""
     marks = dict.fromkeys(machine.counters, "tallies")
     if machine.driven:
         marks[machine.due] = "wakes"

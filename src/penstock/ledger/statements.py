@@ -124,10 +124,9 @@ def update_units(
     keep_claim: bool,
     alike: Collection[int] = (),
 ) -> str:
-    """Compare-and-set of units: id, version and status must match, and counters that change. Batch columns: see
-    `entries.Change.row`.
+    """Compare-and-set of units: id, version, status and the counters that it changes must match.
 
-    The caller appends what it wants to know of those that matched.
+    Batch columns: see `entries.Change.row`. The caller appends what it wants to know of those that matched.
     """
     types: dict[str, SqlType] = {
         "unit_id": sa.Text(),

@@ -10,6 +10,8 @@ from penstock.errors import Fatal, Rejected, Throttled, Transient
 from penstock.lifecycles.harvest.decide import Settings
 from penstock.lifecycles.harvest.feed import Span
 from penstock.lifecycles.harvest.machine import P, R, RunType
+from penstock.lifecycles.harvest.runs import Rules
+from penstock.lifecycles.harvest.scan import Limits
 from penstock.unit import Ref
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
 
@@ -473,3 +475,36 @@ def _refuse(error: Exception, when, times: int | None = None):
             raise error
 
     return trouble
+
+
+@pytest.mark.parametrize("metered", [False, True])
+@pytest.mark.parametrize("typed", [0, 30, 90])
+def test_an_offset_typed_while_a_page_is_under_way_stands_and_is_read_from(ledger_url, typed, metered):
+    """The page's own compare-and-set: it commits over the offset that it was asked at, and over no other."""
+    source = Catalogue(stones(120))
+    asked: list[int] = []
+
+    async def test(bench: Bench) -> None:
+        def type_offset(what: str, span: Span, offset: int) -> None:
+            if what != "page":
+                return
+            asked.append(offset)
+            if asked == [0, 30, 60]:
+                sql = f"UPDATE partition_progress SET next_offset = {typed}"
+                bench.ledger.database.write(lambda cursor: cursor.run(sql))
+
+        source.trouble = type_offset
+        run = await bench.harvest()
+        (done,) = bench.partitions()
+        assert asked[:4] == [0, 30, 60, typed]
+        assert (run.status, run.verified_workers, done.found_records) == (R.COMPLETED, 1, 120)
+        assert bench.raw() == everything(source)
+        # What is counted is what was committed: the page that was lost never is.
+        assert done.records == 30 * (len(asked) - 1)
+        assert (done.pages, done.crashes) == (len(asked) - 1, 0)
+        strange = bench.rows("SELECT machine, from_status, to_status, reason FROM transition_log WHERE actor = 'sql'")
+        assert strange == [("harvest_partition", "fetching_pages", "fetching_pages", "changed next_offset")]
+        assert bench.worker.counts.lost == 1
+
+    whole = Limits(target=1_000, least=20, most=6)
+    on_bench(ledger_url, source, test, metered=metered, rules=Rules(full=whole, incremental=whole))

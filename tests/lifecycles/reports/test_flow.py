@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from penstock.clock import instant_text
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, S
-from penstock.simulators.amazon_ads import Fate, Fault, throttle
+from penstock.simulators.amazon_ads import Fate, Fault, compressed, throttle
 from penstock.simulators.amazon_stream import StreamSimulator
 from tests.support.reports import ACME, GLOBEX, REF, START, dataset, days, on_bench, ref_of
 
@@ -325,3 +326,28 @@ def test_a_backfill_waits_for_the_daily_work_of_its_account(ledger_url, tmp_path
 def test_the_unit_is_named_as_the_documents_do():
     assert ref_of(dataset()) == REF
     assert str(REF) == "report:acme/2026-11-01/daily/target"
+
+
+def test_a_refresh_typed_while_a_report_is_loaded_stands(ledger_url, tmp_path):
+    later = START + timedelta(hours=5)
+
+    async def test(b):
+        def body():
+            sql = f"UPDATE report_dataset_metadata SET next_refresh_at = '{instant_text(later)}'"
+            b.ledger.database.write(lambda cursor: cursor.run(sql))
+            yield from compressed(b.simulator._rows(next(iter(b.simulator.reports.values()))))
+
+        b.simulator.bodies.append(body)
+        await b.until(START + timedelta(hours=4))
+        unit = b.unit()
+        assert (unit.status, unit.due_at, unit.refreshing) == (S.PARSING, later, False)
+        assert b.rows("SELECT count(*) FROM performance_daily") == [(0,)]
+        assert b.history()[-1] == ("parsing", "parsing", "changed next_refresh_at")
+        await b.until(later + timedelta(hours=1))
+        assert b.unit().status is S.COMPLETED
+        assert b.rows("SELECT count(*), count(DISTINCT report_id) FROM performance_daily") == [(20, 1)]
+        assert len(b.simulator.reports) == 1
+        assert b.worker.counts.lost == 1
+        assert not b.alerts()
+
+    on_bench(ledger_url, tmp_path, test)
