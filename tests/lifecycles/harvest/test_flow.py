@@ -477,8 +477,8 @@ def _refuse(error: Exception, when, times: int | None = None):
     return trouble
 
 
-@pytest.mark.parametrize("metered", [False, True])
-@pytest.mark.parametrize("typed", [0, 30, 90])
+@pytest.mark.by_day
+@pytest.mark.parametrize(("typed", "metered"), [(0, False), (30, True), (90, False)])
 def test_an_offset_typed_while_a_page_is_under_way_stands_and_is_read_from(ledger_url, typed, metered):
     """The page's own compare-and-set: it commits over the offset that it was asked at, and over no other."""
     source = Catalogue(stones(120))

@@ -328,6 +328,7 @@ def test_the_unit_is_named_as_the_documents_do():
     assert str(REF) == "report:acme/2026-11-01/daily/target"
 
 
+@pytest.mark.by_day
 def test_a_refresh_typed_while_a_report_is_loaded_stands(ledger_url, tmp_path):
     later = START + timedelta(hours=5)
 
