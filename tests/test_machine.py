@@ -256,6 +256,20 @@ def test_a_tracked_column_must_be_the_units_own(name):
     assert f"tracked column {name!r}" in complaint(tracked=[name])
 
 
+@pytest.mark.parametrize("name", ["nowhere", "status", "wakes", "version"])
+def test_a_counter_must_be_the_units_own(name):
+    assert f"counter {name!r} is not a column of its own" in complaint(counters=[name])
+
+
+def test_a_counter_cannot_be_tracked_nor_stand_in_a_guarded_machine():
+    assert "counter 'owner' cannot be tracked" in complaint(counters=["owner"], tracked=["owner"])
+    assert "counters are for driven machines" in complaint(unit=Still, counters=["owner"])
+
+
+def test_other_counters_are_another_definition():
+    assert declare(counters=["owner"]).digest() != declare().digest()
+
+
 def test_on_error_is_for_driven_machines():
     assert "on_error is for driven machines" in complaint(unit=Still, on_error=OnError())
 

@@ -126,6 +126,11 @@ def test_a_document_that_is_too_deep_is_as_unreadable_as_any(dialect):
         unit_decoder(Parcel, dialect)([*values.values()])
 
 
+def test_a_decoder_is_made_once_for_each_type_and_database():
+    assert unit_decoder(Job, "sqlite") is unit_decoder(Job, "sqlite")
+    assert unit_decoder(Job, "sqlite") is not unit_decoder(Job, "postgresql")
+
+
 def test_a_value_outside_its_enum_is_read_as_it_is():
     values = dict.fromkeys(field_types(Job)) | {"status": "asleep", "kind": "odd"}
     job = unit_decoder(Job, "sqlite")([*values.values()])
