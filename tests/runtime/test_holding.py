@@ -220,7 +220,7 @@ def test_an_intent_that_lands_after_its_group_was_broken_up_gives_its_claim_back
 
         flow = Meddling()
         work_on(reached(world, 100), world, [flow], 20, idle_seconds=0.1)
-    assert flow.acted == ["1:0", "2:0", "2:0", "1:1"], "the first is taken up again, and its crash asks for a look"
+    assert flow.acted == ["1:0", "2:0", "2:1", "1:1"], "both are taken up again, and look first"
     assert world.one("SELECT count(*) FROM batch_item WHERE status = 'done'") == 2
 
 

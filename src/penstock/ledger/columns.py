@@ -7,7 +7,6 @@ first made plain (`plain`); what comes back is made Python again by a decoder bu
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import types
@@ -268,12 +267,19 @@ def _reader(kind: type, dialect: str) -> Callable[[Any], Any] | None:
     return readers.get(kind)
 
 
-@functools.cache
-def unit_decoder(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], G]:
-    """A function from a row, in `field_types` order, to a unit; several times faster than calling the class.
+_DECODERS: dict[tuple[type[GuardedUnit], str], Any] = {}
 
-    Made once for each type: to compile it takes longer than most reads.
-    """
+
+def unit_decoder(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], G]:
+    """A function from a row, in `field_types` order, to a unit; several times faster than calling the class."""
+    # Kept for each type: to compile it takes longer than most reads.
+    made: Callable[[Sequence[Any]], G] | None = _DECODERS.get((unit_type, dialect))
+    if made is None:
+        made = _DECODERS[unit_type, dialect] = _compiled(unit_type, dialect)
+    return made
+
+
+def _compiled(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], G]:
     readers: dict[str, Any] = {"new": object.__new__, "unit_type": unit_type}
     values = []
     for index, (name, annotation) in enumerate(field_types(unit_type).items()):
