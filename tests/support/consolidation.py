@@ -128,6 +128,12 @@ class Site:
         found = self.rows("SELECT supplier_stone_id, price FROM diamonds WHERE deleted_at IS NULL")
         return {stone: Decimal(price) for stone, price in found}
 
+    def missed(self) -> dict[str, int]:
+        """Records that a full run was the first not to see, and the number of that run."""
+        found = self.rows("SELECT supplier_stone_id, missed_by_run_id FROM diamonds WHERE missed_by_run_id IS NOT NULL")
+        runs = {str(run_id(number)): number for number in range(10)}
+        return {stone: runs[str(missed)] for stone, missed in found}
+
     def rejected(self) -> dict[str, str]:
         return dict(self.rows("SELECT identity, reason FROM harvest_rejected WHERE resolved_at IS NULL"))
 

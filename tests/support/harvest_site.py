@@ -38,11 +38,13 @@ GONE = 12
 _RUN = (
     *("run_type", "status", "phase", "expected_workers", "completed_workers", "failed_workers", "verified_workers"),
     *("expected_records", "scan_calls", "expected_chunks", "completed_chunks", "failed_chunks"),
-    *("records_consolidated", "records_rejected", "records_deleted", "forced_by", "error", "attempts", "claimed_by"),
+    *("records_consolidated", "records_rejected", "records_deleted", "unseen"),
+    *("forced_by", "error", "attempts", "claimed_by"),
 )
 _PARTITION = (
     *("partition_id", "ordinal", "low", "high", "status", "next_offset", "completed", "expected_records"),
-    *("found_records", "records", "pages", "duplicate_pages", "rescans", "error", "claimed_by", "parked_at"),
+    *("found_records", "records", "pages", "duplicate_pages", "rescans", "ended", "coming", "steps_back", "doubt"),
+    *("error", "claimed_by", "parked_at"),
 )
 _STONE = (
     *("supplier_stone_id", "offer_id", "shape", "carat", "color", "clarity", "cut", "lab", "certificate_number"),
@@ -84,7 +86,7 @@ class Site:
         self.ledger.close()
 
     def prepare(self) -> None:
-        """Stones that are gone by now, a rule for prices, and a watermark that is published."""
+        """Stones that are gone and were missed once already, a rule for prices, and a watermark that is published."""
         first = Watermark(EARLIER, str(NOBODY), EARLIER)
         mark = {
             "feed": FEED,
@@ -241,6 +243,7 @@ def _gone(number: int) -> dict[str, Any]:
         "source_updated_at": moment,
         "first_seen_run_id": NOBODY,
         "last_seen_run_id": NOBODY,
+        "missed_by_run_id": NOBODY,
         "updated_at": moment,
     }
 

@@ -58,8 +58,9 @@ STEPS = {
     "fetching_raw_batch": _phase("fetching_raw_batch"),
     "chunk": Step("harvest_chunk", "consolidate", nth=3),
     "processing_batch": _phase("processing_batch"),
-    "soft_delete": _phase("updating_run_metadata"),
-    "after_soft_delete": _phase("updating_run_metadata", 2),
+    "unseen": _phase("updating_run_metadata"),
+    "soft_delete": _phase("updating_run_metadata", 2),
+    "after_soft_delete": _phase("updating_run_metadata", 3),
     "advancing_watermark": _phase("advancing_watermark"),
     "publication": Step("delivery", "deliver"),
 }

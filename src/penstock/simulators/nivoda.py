@@ -20,7 +20,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from penstock.clock import Clock, instant_text, parse_instant
-from penstock.simulators.nivoda_data import ITEM, Catalogue, Wanted, template
+from penstock.simulators.nivoda_data import ITEM, MOST_STONES, Catalogue, Wanted, template
 from penstock.simulators.nivoda_graphql import BadDocument, Field, parse
 
 PATH = "/api/diamonds"
@@ -94,11 +94,12 @@ class NivodaSimulator:
     """An ASGI application with a memory. `catalogue` may be any number of stones; a thousand by default.
 
     `unit` is how many cents a price of 1 is: 1 or 100. `total_count_factor` is how far `total_count` is off. With
-    `rows_past_count` so many rows (None: no end of them) follow after the last that was counted. `over_limit` says what
-    a limit above 50 leads to: `clamp` or `error`. `tells_updated` gives items a field `updated_at`, and `tells_expiry`
-    gives tokens a field `expires`; without them to ask for it is an error. `refuses` says how a bad token is refused:
-    under HTTP 200 (`graphql`) or with a 401 (`http`). With `per_second` further calls in a second of the clock are
-    throttled. With `whole_dollars` the filter takes whole numbers alone, and looks at the whole dollars of a price.
+    `rows_past_count` so many rows (None: no end of them) follow after the last that was counted. `over_limit` says
+    what a limit above 50 leads to: `clamp` or `error`. `tells_updated` gives items a field `updated_at`, and
+    `tells_expiry` gives tokens a field `expires`; without them to ask for it is an error. `refuses` says how a bad
+    token is refused: under HTTP 200 (`graphql`) or with a 401 (`http`). With `per_second` further calls in a second
+    of the clock are throttled. `hidden` are stones that are counted and on no page. With `whole_dollars` the filter
+    takes whole numbers alone, and looks at the whole dollars of a price.
     """
 
     clock: Clock
@@ -119,6 +120,7 @@ class NivodaSimulator:
     per_second: int | None = None
     retry_after: str | None = "1"
     churn: Churn | None = None
+    hidden: set[int] = field(default_factory=set)
     faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
     every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     requests: deque[Request] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -278,7 +280,7 @@ class NivodaSimulator:
         if kind not in ORDERS or direction not in ("ASC", "DESC"):
             raise _Refused(errors(f'Value "{kind}" does not exist in "DiamondOrderType" enum.', "BAD_USER_INPUT"))
         way = {"by_price": kind == "price", "descending": direction == "DESC"}
-        numbers = list(self.stones.page(wanted, offset, limit, **way))
+        numbers = self._listed(wanted, offset, limit, way)
         more = math.inf if self.rows_past_count is None else self.rows_past_count
         if len(numbers) < limit and more and count:
             # Somebody else's rows, or the same ones again: what follows after the end is nobody's promise.
@@ -287,6 +289,12 @@ class NivodaSimulator:
             numbers += [number for place in past for number in self.stones.page(wanted, place % count, 1, **way)]
         selected, form = self._template(one)
         return ",".join(self.stones.items(numbers, form, selected, self.unit))
+
+    def _listed(self, wanted: Wanted, offset: int, limit: int, way: Mapping[str, bool]) -> list[int]:
+        if not self.hidden:
+            return list(self.stones.page(wanted, offset, limit, **way))
+        listed = self.stones.page(wanted, 0, MOST_STONES, **way)
+        return [number for number in listed if number not in self.hidden][offset : offset + limit]
 
     def _template(self, items: Field) -> tuple[Mapping[str, Field], str]:
         """What is selected of an item and how it is written; worked out once for each document."""

@@ -167,11 +167,18 @@ class Catalogue:
 
     def change(self, count: int, now: datetime) -> list[int]:
         """Other prices for some stones."""
-        return [self._move(number, now, factor=80 + self._draw() % 41) for number in self._some(count)]
+        return [
+            self._move(number, now, self._prices[number] * (80 + self._draw() % 41) // 100)
+            for number in self._some(count)
+        ]
+
+    def reprice(self, number: int, price: int, now: datetime) -> None:
+        """Another price for one stone, in cents."""
+        self._move(number, now, price)
 
     def touch(self, count: int, now: datetime) -> list[int]:
         """Some stones are updated at the same price: their availability or their discount."""
-        return [self._move(number, now, factor=100) for number in self._some(count)]
+        return [self._move(number, now, self._prices[number]) for number in self._some(count)]
 
     def insert(self, count: int, now: datetime) -> list[int]:
         """New stones."""
@@ -264,9 +271,9 @@ class Catalogue:
             chosen[keys[self._draw() % len(keys)] & _NUMBERS] = None
         return list(chosen)
 
-    def _move(self, number: int, now: datetime, factor: int) -> int:
+    def _move(self, number: int, now: datetime, wanted: int) -> int:
         price, updated = self._prices[number], self._updated[number]
-        other = price if factor == 100 else min(max(price * factor // 100, _CHEAPEST), _DEAREST)  # noqa: PLR2004
+        other = price if wanted == price else min(max(wanted, _CHEAPEST), _DEAREST)
         moment = _milliseconds(now)
         self._prices[number], self._updated[number] = other, moment
         self._revisions[number] = (self._revisions[number] + 1) % 65_536

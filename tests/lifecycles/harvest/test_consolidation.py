@@ -208,19 +208,93 @@ def test_a_forced_run_keeps_the_watermark_it_started_from_and_deletes_nothing(si
     assert len(site.prices()) == 20
 
 
-def test_a_full_run_soft_deletes_what_it_did_not_see_and_what_comes_back_lives_again(site):
+def without(*names: str) -> dict[str, int]:
+    return {stone: price for stone, price in stones(25).items() if stone not in names}
+
+
+def test_the_second_full_run_that_does_not_see_a_record_soft_deletes_it(site):
     site.raw(stones(25))
     site.birth(a_run(1))
     site.consolidate()
-    site.raw({s: p for s, p in stones(25).items() if s not in ("s0003", "s0024")} | {"s0005": BAD}, 2)
+    few = Limits(rows=10, deletions=1, rejected=0.1)
+    site.raw(without("s0003", "s0024") | {"s0005": BAD}, 2)
     site.birth(a_run(2))
-    run = site.consolidate(2, limits=Limits(rows=10, deletions=1, rejected=0.1))
-    assert (run.status, run.records_deleted) == (R.COMPLETED, 2)
-    assert set(site.prices()) == set(stones(25)) - {"s0003", "s0024"}
-    site.raw({"s0003": 7}, 3)
+    run = site.consolidate(2, limits=few)
+    assert (run.status, run.records_deleted, run.unseen) == (R.COMPLETED, 0, 2)
+    assert len(site.prices()) == 25
+    site.raw(without("s0003", "s0009"), 3)
+    site.birth(a_run(3))
+    run = site.consolidate(3, limits=few)
+    assert (run.status, run.records_deleted, run.unseen) == (R.COMPLETED, 1, 1)
+    assert set(site.prices()) == set(without("s0003"))
+    assert site.missed() == {"s0003": 2, "s0009": 3}
+
+
+@pytest.mark.by_day
+@pytest.mark.parametrize("kind", ["newer", "older", "unmappable"])
+@pytest.mark.parametrize("run_type", [RunType.FULL, RunType.INCREMENTAL])
+def test_a_record_that_any_run_sees_again_lives_again(site, kind, run_type):
+    """Also where the row is newer than what was seen, and stays, or where that cannot be mapped."""
+    site.raw(stones(25))
+    site.birth(a_run(1))
+    site.consolidate()
+    for number in (2, 3):
+        site.raw(without("s0003"), number)
+        site.birth(a_run(number))
+        assert site.consolidate(number).records_deleted == number - 2
+    assert set(site.prices()) == set(without("s0003"))
+    if run_type is RunType.FULL:
+        site.raw(without("s0003"), 4)
+    seen = {"s0003": BAD if kind == "unmappable" else 7}
+    site.raw(seen, 4, updated=START - HOUR if kind == "older" else START)
+    site.birth(a_run(4, run_type=run_type))
+    run = site.consolidate(4, limits=Limits(rejected=1))
+    assert (run.status, run.records_deleted) == (R.COMPLETED, 0)
+    assert site.prices() == {**stones(25), "s0003": 7 if kind == "newer" else 103}
+    assert site.missed() == {}
+
+
+@pytest.mark.by_day
+def test_a_record_that_is_seen_between_two_full_runs_is_not_gone(site):
+    site.raw(stones(25))
+    site.birth(a_run(1))
+    site.consolidate()
+    site.raw(without("s0003", "s0004"), 2)
+    site.birth(a_run(2))
+    site.consolidate(2)
+    site.raw({"s0003": 7}, 3, updated=START - HOUR)
     site.birth(a_run(3, run_type=RunType.INCREMENTAL))
-    assert site.consolidate(3).records_deleted == 0
-    assert set(site.prices()) == set(stones(25)) - {"s0024"}
+    site.consolidate(3)
+    assert site.missed() == {"s0004": 2}
+    site.raw(without("s0003", "s0004"), 4)
+    site.birth(a_run(4))
+    assert site.consolidate(4).records_deleted == 1
+    assert set(site.prices()) == set(without("s0004"))
+    assert site.missed() == {"s0003": 4, "s0004": 2}
+
+
+def test_a_forced_run_neither_deletes_nor_counts_as_one_of_the_two(site):
+    site.raw(stones(25))
+    site.birth(a_run(1))
+    site.consolidate()
+    for number in (2, 3):
+        site.raw(without("s0003"), number)
+        site.birth(a_run(number, watermark_before=START, forced_by="operator:ann", forced_reason="why not"))
+        run = site.consolidate(number)
+        assert (run.records_deleted, run.unseen) == (0, 1)
+    assert site.missed() == {}
+    assert len(site.prices()) == 25
+
+
+def test_a_run_that_sees_nothing_proves_nothing(site):
+    site.raw(stones(25))
+    site.birth(a_run(1))
+    site.consolidate()
+    for number in (2, 3):
+        site.birth(a_run(number))
+        run = site.consolidate(number)
+        assert (run.status, run.records_deleted, run.unseen) == (R.COMPLETED, 0, 25)
+    assert len(site.prices()) == 25
 
 
 def test_an_incremental_run_deletes_nothing(site):

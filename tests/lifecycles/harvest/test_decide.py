@@ -7,7 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from penstock.lifecycles.harvest.decide import Known, Settings, decide_partition, decide_run, is_short, page_limit, plan
+from penstock.lifecycles.harvest.decide import (
+    Known,
+    Settings,
+    decide_partition,
+    decide_run,
+    doubt_of,
+    is_short,
+    plan,
+    turn_page,
+)
 from penstock.lifecycles.harvest.feed import Window
 from penstock.lifecycles.harvest.machine import P, Partition, R, Run, RunType
 from penstock.outcome import Act, Wait
@@ -105,8 +114,11 @@ def test_what_a_run_does_next(changes, what):
         ({"begun_at": None}, "begin"),
         ({}, "fetch"),
         ({"status": P.FETCHING_PAGES, "next_offset": 60}, "fetch"),
-        ({"status": P.FETCHING_PAGES, "next_offset": 70}, "complete"),
-        ({"expected_records": 0}, "complete"),
+        ({"status": P.FETCHING_PAGES, "next_offset": 70}, "fetch"),
+        ({"status": P.FETCHING_PAGES, "next_offset": 70, "ended": True}, "complete"),
+        ({"status": P.FETCHING_PAGES, "next_offset": 669}, "fetch"),
+        ({"status": P.FETCHING_PAGES, "next_offset": 670}, "complete"),
+        ({"expected_records": 0}, "fetch"),
         ({"error": "it is hopeless"}, "give_up"),
         ({"status": P.FETCHING_PAGES, "error": "it is hopeless"}, "give_up"),
         ({"status": P.COMPLETED, "completed": True}, "recount"),
@@ -127,9 +139,59 @@ def test_a_feed_that_is_gone_says_what_to_do():
     assert "configure it again or cancel" in decide_partition(replace(PART, feed="gone"), NOW, SETTINGS, None).reason
 
 
-@pytest.mark.parametrize(("offset", "limit"), [(0, 30), (30, 30), (60, 10), (69, 1)])
-def test_a_page_never_reaches_beyond_the_count(offset, limit):
-    assert page_limit(replace(PART, next_offset=offset), SETTINGS) == limit
+def page(first: int, last: int) -> list[str]:
+    return [f"s{n}" for n in range(first, last)]
+
+
+@pytest.mark.parametrize(
+    ("before", "found", "after"),
+    [
+        ({}, page(0, 31), {"next_offset": 30, "coming": "s30"}),
+        ({"next_offset": 30, "coming": "s30"}, page(30, 61), {"next_offset": 60, "coming": "s60"}),
+        # The last page, with what was counted, more and less than that.
+        ({"next_offset": 60, "coming": "s60"}, page(60, 70), {"next_offset": 70, "ended": True}),
+        ({"next_offset": 60, "coming": "s60"}, page(60, 91), {"next_offset": 90, "coming": "s90"}),
+        ({"next_offset": 60, "coming": "s60"}, page(60, 90), {"next_offset": 90, "ended": True}),
+        ({"next_offset": 60, "coming": "s60"}, page(60, 65), {"next_offset": 65}),
+        ({"next_offset": 65}, [], {"next_offset": 65, "ended": True}),
+        ({"next_offset": 65}, page(65, 67), {"next_offset": 67, "doubt": "a page was short before the end"}),
+        ({}, [], {"next_offset": 0, "ended": True}),
+        # Two came in front of it; two went; all behind it went.
+        ({"next_offset": 30, "coming": "s30"}, page(28, 59), {"next_offset": 60, "coming": "s58"}),
+        ({"next_offset": 30, "coming": "s30"}, page(32, 63), {"next_offset": 0, "coming": "s30", "steps_back": 1}),
+        ({"next_offset": 60, "coming": "s60"}, [], {"next_offset": 30, "coming": "s60", "steps_back": 1}),
+        # At the very beginning nothing can have been passed over.
+        ({"coming": "s60", "steps_back": 2}, page(0, 31), {"next_offset": 30, "coming": "s30"}),
+    ],
+)
+def test_where_a_partition_stands_after_a_page(before, found, after):
+    given = replace(PART, **before)
+    turned = turn_page(given, found, SETTINGS)
+    assert turned == replace(given, **{"coming": None, **after})
+
+
+def test_records_that_move_too_often_are_followed_no_further():
+    given = replace(PART, next_offset=30, coming="gone", steps_back=SETTINGS.extra_pages)
+    turned = turn_page(given, page(32, 63), SETTINGS)
+    assert (turned.next_offset, turned.coming, turned.ended) == (60, "s62", False)
+    assert "more often than they could be followed" in turned.doubt
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "there", "doubt"),
+    [
+        ({}, 70, 70, None),
+        ({}, 70, 69, None),
+        ({}, 69, 70, "69 of 70 records were found"),
+        # What went after it was read makes up for nothing.
+        ({"next_offset": 69}, 75, 70, "69 of 70 records were found"),
+        ({}, 70, None, "it could not be counted again"),
+        ({"ended": False}, 70, 70, "it goes on past its count of 70 without an end"),
+        ({"doubt": "they moved"}, 70, 70, "they moved"),
+    ],
+)
+def test_when_all_was_found(changes, found, there, doubt):
+    assert doubt_of(replace(PART, **{"next_offset": 70, "ended": True, **changes}), found, there) == doubt
 
 
 @pytest.mark.parametrize(

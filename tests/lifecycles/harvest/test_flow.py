@@ -212,24 +212,27 @@ def test_of_two_workers_with_the_same_page_one_commits(ledger_url):
     on_bench(ledger_url, source, test)
 
 
-def test_no_offset_reaches_beyond_the_count(ledger_url):
+def test_a_source_without_an_end_is_read_within_a_bound(ledger_url):
     """A source that has rows without end, as one that forgets its filter past the count."""
     source = Catalogue(stones(95))
 
     async def page(window, span, offset, limit):
         source.calls.append(("page", span, offset))
         found = source._within(window, span)[offset : offset + limit]
-        return [*found, *(Stone(1, f"beyond-{offset}-{n}") for n in range(limit - len(found)))]
+        return [*found, *(Stone(1, f"beyond-{n}") for n in range(offset + len(found), offset + limit))]
 
     source.page = page  # type: ignore[method-assign]
 
     async def test(bench: Bench) -> None:
         run = await bench.harvest()
         assert run.status is R.COMPLETED
-        assert bench.raw() == everything(source)
-        assert max(offset for what, _, offset in source.calls if what == "page") == 90
+        assert everything(source).items() < bench.raw().items()
+        assert [offset for what, _, offset in source.calls if what == "page"] == list(range(0, 210, 30))
+        (partition,) = bench.partitions()
+        assert partition.doubt == "it goes on past its count of 95 without an end"
+        assert (partition.ended, partition.rescans) == (False, 0)
 
-    on_bench(ledger_url, source, test)
+    on_bench(ledger_url, source, test, settings=Settings(feeds={FEED: False}, extra_pages=3))
 
 
 def test_a_throttle_charges_nobody(ledger_url):
@@ -321,18 +324,45 @@ def test_credentials_that_are_refused_stop_the_account_and_charge_no_partition(l
     on_bench(ledger_url, source, test)
 
 
-def test_a_partition_that_lost_too_much_is_fetched_again(ledger_url):
-    """Records in front vanish between pages, so that others move across the border of a page and are missed."""
+def test_records_that_moved_across_the_border_of_a_page_are_read(ledger_url):
+    """Records in front vanish between pages, so that others move forward; the page before is read again."""
     source = Catalogue(stones(300))
 
     async def test(bench: Bench) -> None:
         shifted: list[Span] = []
 
         def shift(what: str, span: Span, offset: int) -> None:
-            if what == "page" and offset == 30 and not shifted:
+            if what == "page" and offset == 60 and not shifted:
                 shifted.append(span)
-                first = [s.stone for s in source.stones if s.price >= span.low][:10]
-                source.drop(first)
+                source.drop([s.stone for s in source.stones if s.price >= span.low][:10])
+
+        source.trouble = shift
+        run = await bench.harvest()
+        assert (run.status, run.verified_workers) == (R.COMPLETED, 3)
+        (back,) = [p for p in bench.partitions() if p.steps_back]
+        assert Span(back.low, back.high) == shifted[0]
+        assert (back.steps_back, back.rescans, back.doubt) == (1, 0, None)
+        assert [offset for what, span, offset in source.calls if (what, span) == ("page", shifted[0])] == [
+            *(0, 30, 60, 30, 60),
+            *range(90, back.next_offset, 30),
+            back.next_offset,
+        ]
+        assert set(bench.raw()) >= set(everything(source))
+
+    on_bench(ledger_url, source, test)
+
+
+def test_a_partition_that_lost_too_much_is_fetched_again(ledger_url):
+    """The record that the page before saw coming is gone itself: where the next one lies, nobody can tell."""
+    source = Catalogue(stones(300))
+
+    async def test(bench: Bench) -> None:
+        shifted: list[Span] = []
+
+        def shift(what: str, span: Span, offset: int) -> None:
+            if what == "page" and offset == 60 and not shifted:
+                shifted.append(span)
+                source.drop([s.stone for s in source.stones if s.price >= span.low][50:61])
 
         source.trouble = shift
         run = await bench.harvest()
@@ -346,8 +376,9 @@ def test_a_partition_that_lost_too_much_is_fetched_again(ledger_url):
         ]
         assert set(bench.raw()) >= set(everything(source))
         assert (run.completed_workers, run.verified_workers) == (3, 3)
+        assert {p.doubt for p in bench.partitions()} == {None}
 
-    on_bench(ledger_url, source, test)
+    on_bench(ledger_url, source, test, settings=Settings(feeds={FEED: False}, extra_pages=1))
 
 
 def test_a_partition_that_is_never_whole_fails_with_its_reason(ledger_url):
@@ -355,7 +386,7 @@ def test_a_partition_that_is_never_whole_fails_with_its_reason(ledger_url):
 
     async def page(window, span, offset, limit):
         source.calls.append(("page", span, offset))
-        return source._within(window, span)[offset : offset + limit][::2]
+        return source._within(window, span)[::2][offset : offset + limit]
 
     source.page = page  # type: ignore[method-assign]
 
@@ -380,7 +411,8 @@ def test_what_is_missing_within_the_tolerance_is_borne(ledger_url):
     async def test(bench: Bench) -> None:
         run = await bench.harvest()
         assert run.status is R.COMPLETED
-        assert [p.found_records for p in bench.partitions()] == [99]
+        assert [(p.found_records, p.rescans) for p in bench.partitions()] == [(99, 2)]
+        assert bench.partitions()[0].doubt == "a page was short before the end"
 
     on_bench(ledger_url, source, test, settings=Settings(feeds={FEED: False}, tolerance=0.01))
 
@@ -392,7 +424,7 @@ def test_a_count_that_cannot_be_had_again_is_done_without(ledger_url):
         source.trouble = _refuse(Transient("away"), lambda what, span, offset: what == "count" and bool(bench.runs()))
         run = await bench.harvest()
         assert run.status is R.COMPLETED
-        assert [p.found_records for p in bench.partitions()] == [100]
+        assert [(p.found_records, p.doubt) for p in bench.partitions()] == [(100, "it could not be counted again")]
 
     on_bench(ledger_url, source, test)
 

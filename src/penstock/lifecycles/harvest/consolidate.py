@@ -1,7 +1,7 @@
 """A run's consolidation, phase by phase, each a commit that others see before its work begins.
 
 The run validates itself, takes the pricing rules as they stand, and cuts its raw rows into chunks that any worker
-consolidates (`chunks`). When all have ended it judges what was set aside, soft-deletes what a full run did not see, and
+consolidates (`chunks`). When all have ended it judges what was set aside, settles what it did not see (`absence`), and
 completes: in one transaction that locks the run, finds no row unconsolidated (H5), and moves the watermark.
 """
 
@@ -14,8 +14,9 @@ from typing import Any
 
 from penstock.clock import instant, instant_text
 from penstock.errors import Rejected
-from penstock.ledger.database import Cursor, identifier_sql
+from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest import absence
 from penstock.lifecycles.harvest.chunks import ROWS, of_run
 from penstock.lifecycles.harvest.feed import Feed
 from penstock.lifecycles.harvest.machine import Chunk, Phase, R, Run, RunType
@@ -28,8 +29,6 @@ from penstock.unit import replace
 
 MOST_CHUNKS = 4_000
 _UNCONFIGURED = timedelta(minutes=5)
-_TURNS = 50
-"""Steps that are taken over one claim before others may have the run; the kernel allows a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +39,10 @@ class Limits:
     rows: int = ROWS
     #: The share of a run's rows that may be set aside (H12).
     rejected: float = 0.01
-    #: The share of a feed's live records that a full run may soft-delete, where there are at least so many.
+    #: The share of a feed's live records that a full run may not see, where there are at least so many.
     deleted: float = 0.5
     deleted_from: int = 1_000
-    #: Records soft-deleted by one transaction.
+    #: Records soft-deleted, missed or revived by one transaction.
     deletions: int = MAX_ROWS
 
 
@@ -70,7 +69,7 @@ class Consolidator:
             case Phase.PROCESSING_BATCH:
                 return await self._judge(run, feed, io)
             case Phase.UPDATING_RUN_METADATA:
-                return await self._delete_unseen(run, feed, io)
+                return await absence.settle(run, feed, self._limits, io)
             case Phase.ADVANCING_WATERMARK:
                 return await self._complete(run, feed, io)
             case _:
@@ -136,35 +135,6 @@ class Consolidator:
         )
         return outcome
 
-    async def _delete_unseen(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
-        """Only a full, unforced run knows what is gone (H2)."""
-        if run.run_type is not RunType.FULL or run.forced_by is not None:
-            return _next(run, Phase.ADVANCING_WATERMARK, "nothing is soft-deleted by such a run")
-        limits = self._limits
-        gone = await io.read(lambda ledger: _unseen(ledger, run, feed, limits.deletions))
-        if not gone:
-            return _next(run, Phase.ADVANCING_WATERMARK, f"{run.records_deleted:,} records are soft-deleted")
-        if run.records_deleted == 0:
-            await self._refuse_emptying(run, feed, io)
-        now = io.now()
-        rows = Rows(feed.canonical, {"feed": run.feed, "deleted_at": None}, among=(feed.identity, gone))
-        after = replace(run, records_deleted=run.records_deleted + len(gone), due_at=now)
-        return Outcome(
-            run,
-            after,
-            f"{len(gone):,} records that it did not see are soft-deleted",
-            amends=[Amend(rows, {"deleted_at": now, "updated_at": now})],
-            keep_claim=after.records_deleted // limits.deletions % _TURNS != 0,
-        )
-
-    async def _refuse_emptying(self, run: Run, feed: Feed, io: Io) -> None:
-        live, unseen = await io.read(lambda ledger: _live_and_unseen(ledger, run, feed))
-        if live >= self._limits.deleted_from and unseen > live * self._limits.deleted:
-            raise Rejected(
-                f"it would soft-delete {unseen:,} of {live:,} records, more than {self._limits.deleted:.3g} of them;"
-                " if they are gone indeed, allow it with harvest.most_deleted and retry"
-            )
-
     async def _complete(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         # Asked again under the lock. Here it is asked so that a row that has come since leads back and not in circles.
         if await io.read(lambda ledger: _unconsolidated(ledger, run, feed)):
@@ -214,6 +184,7 @@ def _begun(run: Run, io: Io) -> Outcome[Run]:
         records_consolidated=0,
         records_rejected=0,
         records_deleted=0,
+        unseen=None,
         error=None,
         attempts=0,
         due_at=io.now(),
@@ -303,33 +274,6 @@ def _set_aside(ledger: Ledger, run: Run) -> list[str]:
     mine = of_run(ledger.database)
     sql = f"SELECT identity FROM harvest_rejected WHERE {mine} AND resolved_at IS NULL LIMIT {MAX_ROWS}"
     return [str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, run_id=str(run.run_id)))]
-
-
-def _not_seen(feed: Feed, ledger: Ledger) -> str:
-    """Live records of the feed that the run has no raw row of; one that was set aside was seen."""
-    run_id = identifier_sql(ledger.database, "run_id")
-    return (
-        f"FROM {feed.canonical.name} AS c WHERE c.feed = :feed AND c.deleted_at IS NULL AND NOT EXISTS"
-        f" (SELECT 1 FROM {feed.raw.name} AS r WHERE r.run_id = {run_id} AND r.{feed.identity} = c.{feed.identity})"
-    )
-
-
-def _unseen(ledger: Ledger, run: Run, feed: Feed, limit: int) -> list[str]:
-    sql = f"SELECT c.{feed.identity} {_not_seen(feed, ledger)} LIMIT {limit}"
-    given = {"run_id": str(run.run_id), "feed": run.feed}
-    return [str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, **given))]
-
-
-def _live_and_unseen(ledger: Ledger, run: Run, feed: Feed) -> tuple[int, int]:
-    given = {"run_id": str(run.run_id), "feed": run.feed}
-    live = f"SELECT count(*) FROM {feed.canonical.name} WHERE feed = :feed AND deleted_at IS NULL"
-
-    def work(cursor: Cursor) -> tuple[int, int]:
-        ((there,),) = cursor.rows(live, feed=run.feed)
-        ((gone,),) = cursor.rows(f"SELECT count(*) {_not_seen(feed, ledger)}", **given)
-        return int(there), int(gone)
-
-    return ledger.read(work)
 
 
 def _behind(ledger: Ledger, run: Run) -> bool:

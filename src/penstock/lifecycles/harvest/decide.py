@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from penstock.lifecycles.harvest.feed import Window
 from penstock.lifecycles.harvest.machine import CALLS, P, Partition, R, Run, RunType
 from penstock.outcome import Act, Decision, Wait
-
-LARGEST_PAGE = 50
-"""The most records that a page may have."""
+from penstock.unit import replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +19,8 @@ class Settings:
     #: The configured feeds, and whether each is paused.
     feeds: Mapping[str, bool] = field(default_factory=dict)
     page_size: int = 30
+    #: How many pages past its count a partition may have, and how often it may step back because records moved.
+    extra_pages: int = 20
     #: How much of a partition may be missing (H12), and how often it is fetched again for that.
     tolerance: float = 0.005
     rescans: int = 2
@@ -114,7 +114,7 @@ def decide_partition(partition: Partition, now: datetime, settings: Settings, se
             return Act("give_up", partition.error, spends=False)
         case P.IN_PROGRESS if partition.begun_at is None:
             return Act("begin", "its worker's record comes first", spends=False)
-        case P.IN_PROGRESS | P.FETCHING_PAGES if partition.next_offset < partition.expected_records:
+        case P.IN_PROGRESS | P.FETCHING_PAGES if wants_page(partition, settings):
             return Act("fetch", "the next page")
         case P.IN_PROGRESS | P.FETCHING_PAGES:
             return Act("complete", "there is no further page", spends=False)
@@ -128,9 +128,52 @@ def decide_partition(partition: Partition, now: datetime, settings: Settings, se
             return Wait(None, f"the partition is {partition.status}")
 
 
-def page_limit(partition: Partition, settings: Settings) -> int:
-    """How many records to ask for: never beyond the count."""
-    return min(settings.page_size, partition.expected_records - partition.next_offset)
+def wants_page(partition: Partition, settings: Settings) -> bool:
+    """Whether there is a next page: the count does not end a partition, its end does, within a bound."""
+    bound = partition.expected_records + settings.extra_pages * settings.page_size
+    return not partition.ended and partition.next_offset < bound
+
+
+def turn_page(partition: Partition, found: Sequence[str], settings: Settings) -> Partition:
+    """Where the partition stands after a page. `found` are its records: one more was asked for than the page keeps.
+
+    That one must be on the next page: then every record that stayed where it was has been read, however many came or
+    went before it. If it is not there the page before is read again, until it is found or the bound is reached.
+    """
+    offset, size = partition.next_offset, settings.page_size
+    moved = partition.coming is not None and partition.coming not in found and offset > 0
+    if moved and partition.steps_back < settings.extra_pages:
+        return replace(partition, next_offset=max(0, offset - size), steps_back=partition.steps_back + 1)
+    doubt = partition.doubt
+    if moved:
+        doubt = "its records moved while it was read, more often than they could be followed"
+    elif found and partition.coming is None and offset > 0:
+        doubt = "a page was short before the end"
+    reached, more = offset + min(len(found), size), len(found) > size
+    return replace(
+        partition,
+        next_offset=reached,
+        ended=not found or (not more and reached >= partition.expected_records),
+        coming=found[size] if more else None,
+        doubt=doubt,
+    )
+
+
+def doubt_of(partition: Partition, found: int, there: int | None) -> str | None:
+    """Why records that the partition did not find may be there all the same; None: it found all that there are.
+
+    `found` are its distinct records and `there` is a count taken after the last page; None: there is none. Both the
+    records and the length of what was read are compared with it: records that went after they were read would make up
+    for others that no page has.
+    """
+    if not partition.ended:
+        return f"it goes on past its count of {partition.expected_records:,} without an end"
+    if partition.doubt is not None:
+        return partition.doubt
+    if there is None:
+        return "it could not be counted again"
+    reached = min(found, partition.next_offset)
+    return None if reached >= there else f"{reached:,} of {there:,} records were found"
 
 
 def is_short(found: int, counted: int, tolerance: float) -> bool:

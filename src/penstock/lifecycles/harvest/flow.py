@@ -18,7 +18,7 @@ from penstock.errors import Rejected, StepError
 from penstock.ledger.columns import readable
 from penstock.ledger.database import identifier_sql
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.decide import Settings, decide_partition, is_short, page_limit
+from penstock.lifecycles.harvest.decide import Settings, decide_partition, doubt_of, is_short, turn_page
 from penstock.lifecycles.harvest.feed import Feed, Source, Span, Window
 from penstock.lifecycles.harvest.machine import CALLS, P, Partition, W, WorkerRun, harvest_partition, harvest_worker
 from penstock.lifecycles.harvest.tables import POSITIONS
@@ -104,27 +104,25 @@ class Partitions(Flow[Partition, Settings, None]):
 
     async def _fetch(self, unit: Partition, io: Io) -> Outcome[Partition]:
         configured = self._feeds[unit.feed]
-        offset, limit = unit.next_offset, page_limit(unit, self.settings)
+        offset, size = unit.next_offset, self.settings.page_size
         asked = io.now()
-        items = await configured.source.page(window_of(unit), Span(unit.low, unit.high), offset, limit)
+        items = await configured.source.page(window_of(unit), Span(unit.low, unit.high), offset, size + 1)
         now = io.now()
+        rows = _raw_rows(configured.feed, unit, items, offset, asked)
         after = replace(
-            unit,
+            turn_page(unit, [row[configured.feed.identity] for row in rows], self.settings),
             status=P.FETCHING_PAGES,
-            # An empty page ends it, whatever was counted; the recount tells whether that is enough.
-            next_offset=offset + limit if items else unit.expected_records,
-            records=unit.records + len(items),
+            records=unit.records + len(rows[:size]),
             pages=unit.pages + 1,
             attempts=0,
             updated_at=now,
             due_at=now,
         )
-        rows = _raw_rows(configured.feed, unit, items, offset, asked)
         return Outcome(
             unit,
             after,
             f"page {after.pages}",
-            writes=[Write(configured.feed.raw, rows)] if rows else (),
+            writes=_writes(configured.feed, rows[:size], unit.expected_records - offset),
             keep_claim=not configured.metered and after.pages % PAGES_PER_CLAIM != 0,
         )
 
@@ -138,28 +136,38 @@ class Partitions(Flow[Partition, Settings, None]):
         return Outcome(unit, after, reason, also=[Move(worker, ended, reason)], keep_claim=not metered)
 
     async def _verify(self, unit: Partition, io: Io, *, recount: bool) -> Outcome[Partition]:
-        """Compare what was found with what was counted before and with what there is now, whichever is more (H12).
+        """Compare what was found with what there is now (H12); a full run reads again what may not be whole.
 
-        What has vanished meanwhile counts too: while it did, other records moved across the border of a page.
+        Where that is in doubt, what was counted before matters too, whichever is more: while records vanished, others
+        moved across the border of a page.
         """
         configured = self._feeds[unit.feed]
-        there = unit.expected_records
-        if recount:
-            there = await configured.source.count(window_of(unit), Span(unit.low, unit.high))
-        counted = max(there, unit.expected_records)
+        there = await configured.source.count(window_of(unit), Span(unit.low, unit.high)) if recount else None
         found = await io.read(lambda ledger: found_records(ledger, configured.feed, unit))
         now = io.now()
-        if not is_short(found, counted, self.settings.tolerance):
-            after = replace(unit, found_records=found, verified_at=now, attempts=0, updated_at=now, due_at=None)
-            return Outcome(unit, after, f"{found:,} records of {counted:,}", tally={"verified_workers": 1})
-        why = f"{found:,} of {counted:,} records were found"
+        doubt = doubt_of(unit, found, there)
+        counted = max(there or 0, unit.expected_records)
+        short = doubt is not None and is_short(found, counted, self.settings.tolerance)
         hopeless = unit.rescans >= self.settings.rescans
+        # Only a full run has a use for the proof, and what has no end would have none the next time either.
+        unproved = doubt is not None and unit.window_to is None and unit.ended and recount
+        if not short and (hopeless or not unproved):
+            after = replace(
+                unit, found_records=found, doubt=doubt, verified_at=now, attempts=0, updated_at=now, due_at=None
+            )
+            reason = f"{found:,} records of {counted:,}{f'; {doubt}' if doubt else ''}"
+            return Outcome(unit, after, reason, tally={"verified_workers": 1})
+        why = f"{found:,} of {counted:,} records were found" if short else str(doubt)
         after = replace(
             unit,
             status=P.PENDING,
             completed=False,
             next_offset=0,
-            expected_records=there,
+            ended=False,
+            coming=None,
+            steps_back=0,
+            doubt=None,
+            expected_records=unit.expected_records if there is None else there,
             found_records=found,
             rescans=unit.rescans + 1,
             error=f"{why}, after it was fetched {unit.rescans + 1} times" if hopeless else None,
@@ -217,6 +225,13 @@ def work_item(partition: Partition, feed: Feed, settings: Settings) -> dict[str,
         "page_size": settings.page_size,
         "order": dict(feed.order),
     }
+
+
+def _writes(feed: Feed, rows: Sequence[dict[str, Any]], counted: int) -> list[Write]:
+    """A page's rows, of which so many lie within the count. One past it does not take a row that another range has."""
+    within, past = rows[: max(0, counted)], rows[max(0, counted) :]
+    found = [Write(feed.raw, within)] if within else []
+    return [*found, Write(feed.raw, past, on_conflict="ignore")] if past else found
 
 
 def _raw_rows(

@@ -95,6 +95,8 @@ class Run(Unit):
     records_consolidated: int = 0
     records_rejected: int = 0
     records_deleted: int = 0
+    #: Live records that a full run did not see and kept, because nothing proves that they are gone.
+    unseen: int | None = None
     consolidation_started_at: datetime | None = None
     #: Who had it consolidated although partitions had failed, and why.
     forced_by: str | None = None
@@ -192,7 +194,7 @@ class Partition(Unit):
     #: The run's window, as it is asked for; both None when it is asked for without one.
     window_from: datetime | None = None
     window_to: datetime | None = None
-    #: What was counted for the range: no offset reaches beyond it.
+    #: What was counted for the range.
     expected_records: int
     #: Distinct records found, once the last page is there.
     found_records: int | None = None
@@ -201,6 +203,14 @@ class Partition(Unit):
     #: How often it was delivered although it was completed.
     duplicate_pages: int = 0
     rescans: int = 0
+    #: Whether a page at or past the count showed that nothing follows.
+    ended: bool = column(False, server_default="false")
+    #: The record that the page before saw coming: the next page has it, or records have moved.
+    coming: str | None = None
+    #: How often it stepped back because they had.
+    steps_back: int = column(0, **_ZERO)
+    #: Why what it did not find may be there all the same; None, once it is verified: everything was found.
+    doubt: str | None = None
     #: When its records were compared with a fresh count, and enough of them were there.
     verified_at: datetime | None = None
     #: When its worker's record was made, before the first call.

@@ -34,7 +34,7 @@ def _below(address: str | None, folder: Path) -> str | None:
 
 
 SETTINGS = (
-    Setting("harvest.page_size", kind.whole(1, LIMIT), 30, "Records per page."),
+    Setting("harvest.page_size", kind.whole(1, LIMIT - 1), 30, "Records per page; one more is asked for."),
     Setting("harvest.target_records", kind.whole(1, _MANY), 5_000, "Records per partition, where workers allow it."),
     Setting("harvest.least_records", kind.whole(1, _MANY), 1_000, "No partition is made for fewer."),
     Setting("harvest.full_workers", kind.whole(1, 1_000), 30, "Partitions of a full run, at most."),
@@ -45,14 +45,18 @@ SETTINGS = (
     Setting(
         "harvest.rescans", kind.whole(0, 100), 2, "How often a partition is fetched again because too much is missing."
     ),
+    Setting(
+        "harvest.extra_pages",
+        kind.whole(1, 10_000),
+        20,
+        "How many pages past its count a partition is read, and how often it steps back because records moved.",
+    ),
     Setting("harvest.overlap", kind.span, "10m", "How long before the watermark a window begins."),
     Setting("harvest.full_every", kind.span, "7d", "How often a run is full."),
     Setting("harvest.chunk_rows", kind.whole(1, 5_000), ROWS, "Raw rows that are consolidated by one commit."),
     Setting("harvest.chunks_at_once", kind.whole(1, 64), AT_ONCE, "Chunks that one worker holds at once."),
     Setting("harvest.most_rejected", kind.number(0, 1), 0.01, "The share of records that may be unmappable."),
-    Setting(
-        "harvest.most_deleted", kind.number(0, 1), 0.5, "The share of all records that a full run may soft-delete."
-    ),
+    Setting("harvest.most_deleted", kind.number(0, 1), 0.5, "The share of all records that a full run may not see."),
     Setting("harvest.keep_raw", kind.span, "30d", "How long raw records stay after their run is over."),
     Setting("feeds.*.url", kind.text, PRODUCTION, "Where the API is served.", examples={_EXAMPLE: PRODUCTION}),
     Setting("feeds.*.username", kind.text, REQUIRED, "The login.", examples={_EXAMPLE: "buyer@example.com"}),
@@ -134,6 +138,7 @@ def read_settings(config: Config) -> Settings:
     return Settings(
         feeds={name: own["paused"] for name, own in config.section("feeds").items()},
         page_size=config["harvest.page_size"],
+        extra_pages=config["harvest.extra_pages"],
         tolerance=config["harvest.tolerance"],
         rescans=config["harvest.rescans"],
     )

@@ -71,6 +71,8 @@ diamonds = sa.Table(
     sa.Column("first_seen_run_id", Identifier, nullable=False),
     sa.Column("last_seen_run_id", Identifier, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
+    #: The full run that was the first not to see it since it was last seen.
+    sa.Column("missed_by_run_id", Identifier),
     sa.Column("deleted_at", Instant),
     # With a rowid on SQLite: keys come in no order, and each dirties a page of a small index instead of a page of rows.
 )
