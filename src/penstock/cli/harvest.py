@@ -95,7 +95,7 @@ def runs(
         echo("no runs yet; a feed's schedule starts them, or 'penstock harvest start FEED'")
         return
     show.table(
-        ["run", "feed", "type", "status", ">parts", ">records", "started", "ends"],
+        ["run", "feed", "type", "status", ">parts", ">records", ">unseen", "started", "ends"],
         [
             (
                 str(one.run.run_id)[:8],
@@ -104,6 +104,7 @@ def runs(
                 _status(one),
                 _partitions(one),
                 f"{one.progress.fetched:,}",
+                "-" if one.run.unseen is None else f"{one.run.unseen:,}",
                 show.when(one.run.started_at, now),
                 _end(one, now),
             )
@@ -164,7 +165,7 @@ def partitions(
         echo("no partition has failed" if failed else "the run has no partitions: there was nothing to fetch")
         return
     show.table(
-        ["partition", "from", "to", "status", ">records", ">of", ">pages", ">rescans", "error"],
+        ["partition", "from", "to", "status", ">records", ">of", ">pages", ">rescans", "error or doubt"],
         [
             (
                 p.partition_id,
@@ -175,7 +176,7 @@ def partitions(
                 f"{p.expected_records:,}",
                 f"{p.pages:,}",
                 f"{p.rescans:,}",
-                p.error or p.parked_reason or "",
+                p.error or p.parked_reason or p.doubt or "",
             )
             for p in found
         ],

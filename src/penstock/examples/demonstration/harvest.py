@@ -1,7 +1,7 @@
 """The part of the harvest: a catalogue of stones, read whole, changed, and read again from the watermark.
 
-Nivoda's simulator throttles once. On day 10 stones change, come and go; the run of day 20 reads what is new, and the
-full one of day 40 finds what is gone.
+Nivoda's simulator throttles once. On day 10 stones change, come and go; the run of day 15 reads what is new, the full
+one of day 30 does not see what is gone, and that of day 60 is the second and soft-deletes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RULES: tuple[dict[str, Any], ...] = (
 
 
 class HarvestPart:
-    """One feed, harvested every twenty days."""
+    """One feed, harvested every fifteen days."""
 
     def __init__(self, clock: Clock) -> None:
         self._nivoda = NivodaSimulator(clock, Catalogue(STONES, clock.now()))
@@ -54,11 +54,11 @@ class HarvestPart:
             yield "\n".join(self._settings(address))
 
     def _settings(self, address: str) -> Iterator[str]:
-        yield '[harvest]\ntarget_records = 1_000\nfull_every = "39d"\n'
+        yield '[harvest]\ntarget_records = 1_000\nfull_every = "29d"\n'
         yield f"[feeds.{FEED}]"
         yield f'url = "{address}{PATH}"\nusername = "{self._nivoda.username}"'
         yield 'password = { file = "secrets/nivoda-password" }'
-        yield f'requests_per_second = 0\nwatermark = "{_BLOB}"\nevery = "20d"\n'
+        yield f'requests_per_second = 0\nwatermark = "{_BLOB}"\nevery = "15d"\n'
 
     def now_by(self, clock: Clock) -> None:
         self._nivoda.clock = clock

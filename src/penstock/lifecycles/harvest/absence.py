@@ -117,9 +117,10 @@ def _doubt(ledger: Ledger, run: Run) -> str | None:
 def _seen_again(ledger: Ledger, run: Run, feed: Feed, limit: int) -> tuple[list[str], list[str]]:
     """Some of the records that the run saw: those that are soft-deleted, and those that an earlier run missed."""
     run_id, name = identifier_sql(ledger.database, "run_id"), feed.identity
+    # SQLite goes through a cross join from left to right: the run's rows are few where it is incremental.
     sql = (
-        f"SELECT c.{name}, CASE WHEN c.deleted_at IS NULL THEN 0 ELSE 1 END FROM {feed.canonical.name} AS c"
-        f" JOIN {feed.raw.name} AS r ON r.{name} = c.{name} WHERE r.run_id = {run_id} AND c.feed = :feed"
+        f"SELECT c.{name}, CASE WHEN c.deleted_at IS NULL THEN 0 ELSE 1 END FROM {feed.raw.name} AS r"
+        f" CROSS JOIN {feed.canonical.name} AS c WHERE r.run_id = {run_id} AND c.feed = :feed AND c.{name} = r.{name}"
         f" AND (c.deleted_at IS NOT NULL OR c.missed_by_run_id IS NOT NULL) LIMIT {limit}"
     )
     return _sorted_out(ledger, run, sql)

@@ -43,7 +43,10 @@ SETTINGS = (
         "harvest.tolerance", kind.number(0, 1), 0.005, "The share of a partition that may be missing when it is done."
     ),
     Setting(
-        "harvest.rescans", kind.whole(0, 100), 2, "How often a partition is fetched again because too much is missing."
+        "harvest.rescans",
+        kind.whole(0, 100),
+        2,
+        "How often a partition is fetched again because it is not known to be whole.",
     ),
     Setting(
         "harvest.extra_pages",
@@ -56,7 +59,12 @@ SETTINGS = (
     Setting("harvest.chunk_rows", kind.whole(1, 5_000), ROWS, "Raw rows that are consolidated by one commit."),
     Setting("harvest.chunks_at_once", kind.whole(1, 64), AT_ONCE, "Chunks that one worker holds at once."),
     Setting("harvest.most_rejected", kind.number(0, 1), 0.01, "The share of records that may be unmappable."),
-    Setting("harvest.most_deleted", kind.number(0, 1), 0.5, "The share of all records that a full run may not see."),
+    Setting(
+        "harvest.most_deleted",
+        kind.number(0, 1),
+        0.5,
+        "A full run that does not see more than this share of all records fails.",
+    ),
     Setting("harvest.keep_raw", kind.span, "30d", "How long raw records stay after their run is over."),
     Setting("feeds.*.url", kind.text, PRODUCTION, "Where the API is served.", examples={_EXAMPLE: PRODUCTION}),
     Setting("feeds.*.username", kind.text, REQUIRED, "The login.", examples={_EXAMPLE: "buyer@example.com"}),
