@@ -1,7 +1,7 @@
 """The part of the harvest: a catalogue of stones, read whole, changed, and read again from the watermark.
 
-Nivoda's simulator throttles once. On day 10 stones change, come and go; the run of day 15 reads what is new, the full
-one of day 30 does not see what is gone, and that of day 60 is the second and soft-deletes it.
+Nivoda's simulator throttles once. On day 10 stones change, come and go. The next run reads what is new; the full one
+after it does not see what is gone, and the full one a month later, the second, soft-deletes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RULES: tuple[dict[str, Any], ...] = (
 
 
 class HarvestPart:
-    """One feed, harvested every fifteen days."""
+    """One feed, harvested every ten days; ticks lie where the calendar has them, so that the first may come soon."""
 
     def __init__(self, clock: Clock) -> None:
         self._nivoda = NivodaSimulator(clock, Catalogue(STONES, clock.now()))
@@ -54,11 +54,11 @@ class HarvestPart:
             yield "\n".join(self._settings(address))
 
     def _settings(self, address: str) -> Iterator[str]:
-        yield '[harvest]\ntarget_records = 1_000\nfull_every = "29d"\n'
+        yield '[harvest]\ntarget_records = 1_000\nfull_every = "21d"\n'
         yield f"[feeds.{FEED}]"
         yield f'url = "{address}{PATH}"\nusername = "{self._nivoda.username}"'
         yield 'password = { file = "secrets/nivoda-password" }'
-        yield f'requests_per_second = 0\nwatermark = "{_BLOB}"\nevery = "15d"\n'
+        yield f'requests_per_second = 0\nwatermark = "{_BLOB}"\nevery = "10d"\n'
 
     def now_by(self, clock: Clock) -> None:
         self._nivoda.clock = clock
