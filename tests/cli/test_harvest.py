@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -148,6 +149,7 @@ def test_runs_are_listed_and_shown_to_people_and_to_programs(place):
         *(None, instant_text(START)),
         *(None, None),
     )
+    assert [r["unseen"] for r in listed] == [None, None, 0]
     going = place.asked("show", f"harvest_run:{place.running}")
     assert (going["fetched"], going["expected"], going["share"]) == (120, 150, 0.8)
     assert going["rate"] > 0
@@ -156,6 +158,8 @@ def test_runs_are_listed_and_shown_to_people_and_to_programs(place):
     assert plain.code == 0
     for run in (place.running, place.failed, place.completed):
         assert run[:8] in plain.out
+    assert "unseen" in plain.out
+    assert re.search(r"^unseen +0$", place("show", place.completed).out, re.MULTILINE)
     shown = place("show", place.failed[:8].upper())
     assert shown.code == 0, shown.err
     assert "77 of 150 records (51%)" in shown.out

@@ -26,12 +26,12 @@ UNPROVED = "harvest.absence_unproved"
 
 async def settle(run: Run, feed: Feed, limits: Limits, io: Io) -> Outcome[Run]:
     """One step of `updating_run_metadata`. Raises Rejected where too much is missing to be believed."""
-    gone, missed = await io.read(lambda ledger: _seen_again(ledger, run, feed, limits.deletions))
-    if gone or missed:
-        return _revived(run, feed, gone, missed, io)
-    if run.run_type is not RunType.FULL:
-        return _over(run, "nothing is soft-deleted by such a run")
     if run.unseen is None:
+        gone, missed = await io.read(lambda ledger: _seen_again(ledger, run, feed, limits.deletions))
+        if gone or missed:
+            return _revived(run, feed, gone, missed, io)
+        if run.run_type is not RunType.FULL:
+            return _over(run, "nothing is soft-deleted by such a run")
         return await _look(run, feed, limits, io)
     doubt = "it was forced" if run.forced_by else await io.read(lambda ledger: _doubt(ledger, run))
     if doubt is not None:
@@ -75,7 +75,7 @@ def _revived(run: Run, feed: Feed, gone: Sequence[str], missed: Sequence[str], i
         *_amend(feed, own, missed, {"missed_by_run_id": None}),
     ]
     reason = f"{len(gone):,} records live again, {len(missed):,} that were missed are seen again"
-    return Outcome(run, replace(run, unseen=None, due_at=now), reason, amends=amends)
+    return Outcome(run, replace(run, due_at=now), reason, amends=amends)
 
 
 def _absent(run: Run, feed: Feed, gone: Sequence[str], missed: Sequence[str], io: Io) -> Outcome[Run]:

@@ -131,7 +131,10 @@ class Consolidator:
             )
         outcome = _next(run, Phase.UPDATING_RUN_METADATA, f"{found.rejected:,} of {found.rows:,} rows are set aside")
         outcome.after = replace(
-            outcome.after, records_consolidated=found.rows - found.rejected, records_rejected=found.rejected
+            outcome.after,
+            records_consolidated=found.rows - found.rejected,
+            records_rejected=found.rejected,
+            unseen=None,
         )
         return outcome
 
