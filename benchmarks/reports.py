@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from benchmarks import noop
 from penstock.clock import Rng, VirtualClock
+from penstock.connectors.amazon_stream import AmazonStream
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.job import update_report_datasets
@@ -25,10 +28,16 @@ def run(url: str, count: int) -> dict[str, Any]:
     accounts = {f"account{n:04}": Account(f"account{n:04}", str(n), "US", ZONES[n % len(ZONES)]) for n in range(count)}
     settings = Settings(accounts=dict.fromkeys(accounts, False))
     line: dict[str, Any] = {"database": noop.database_of(url), "items": count}
-    with Ledger.open(url, [machine], clock=clock, rng=Rng(1), create=True, data_tables=DATA_TABLES) as ledger:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger.open(url, [machine], clock=clock, rng=Rng(1), create=True, data_tables=DATA_TABLES) as ledger,
+    ):
+        streams = {name: AmazonStream(Path(folder), own.profile_id, clock) for name, own in accounts.items()}
+        for stream in streams.values():
+            (stream.folder / "sp-traffic" / "2026-01-01T00").mkdir(parents=True)
         for name in ("first", "second", "later"):
             started = time.perf_counter()
-            done = update_report_datasets(ledger, accounts, settings, clock.now(), who="benchmark")
+            done = update_report_datasets(ledger, accounts, settings, clock.now(), who="benchmark", streams=streams)
             line[name] = {"rows": done.born, "seconds": round(time.perf_counter() - started, 3)}
             if name == "second":
                 clock.advance(3_600)

@@ -208,7 +208,7 @@ class _Reader:
                 self._say(f"{_shown_key(key)} is not a setting; [prune] takes {', '.join(sorted(prunable))}")
 
     def _anchored(self, setting: Setting, value: Any) -> Any:
-        if self.path is None:
+        if self.path is None or value is None:
             return value
         folder = self.path.absolute().parent
         if isinstance(value, Secret):

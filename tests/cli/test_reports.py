@@ -90,6 +90,14 @@ WRONG = [
     (["refresh", "--account", "nobody"], "no account is called 'nobody'"),
     (["refresh", "--account", "acme", "--reason", " "], "--reason is empty"),
     (["refresh", "--from", "2026-11-05", "--to", "2026-11-01"], "ends before it starts"),
+    (["reset"], "name datasets, or narrow them down"),
+    (["reset", "acme/never/daily/target"], "no dataset 'acme/never/daily/target'"),
+    (["reset", "--account", "nobody"], "no account is called 'nobody'"),
+    (["reset", "--account", "acme", "--reason", ""], "--reason is empty"),
+    (
+        ["backfill", "--from", str(YESTERDAY), "--to", str(YESTERDAY), "--aggregation", "hourly"],
+        "hourly is off for acme, globex: reports.stream is not set",
+    ),
     (["backfill", "--from", "0001-01-01", "--to", "9999-12-31"], "is not over yet"),
     (["backfill", "--from", "", "--to", ""], "--from '' is not a date"),
     (["backfill", "--from", str(YESTERDAY), "--to", str(YESTERDAY), "--reason", ""], "--reason is empty"),
@@ -144,6 +152,43 @@ def test_refresh_asks_for_a_report_now_and_says_what_it_leaves(console, place, l
     assert after.due_at is not None
     assert after.serving_offset is not None
     assert after.changed_by.startswith("operator:")
+
+
+FAILED = {"error": "no", "create_failures": 3, "serving_offset": 86_400, "due_at": None}
+LOADED = {"loaded_stage": "s1", "loaded_report_id": "r1", "last_processed_report_id": "r1", "loaded_rows": 7}
+
+
+def test_reset_puts_what_is_in_error_back_to_the_day_it_was_made(console, place, ledger_url):
+    one, other, healthy = (dataset(day=YESTERDAY - timedelta(days=n)) for n in range(3))
+    born(ledger_url, one, other, healthy)
+    with Ledger.open(ledger_url, app.machines) as ledger:
+        for failing, more in ((one, {}), (other, LOADED)):
+            ledger.move(ref_of(failing), S.ERROR, actor=Actor.WORKER, who="test", reason="no", **FAILED, **more)
+    would = asked(console, "reset", "--account", "acme", "--dry-run")
+    assert would == {
+        "meant": 2,
+        "reset": sorted(ref_of(u).unit_id for u in (one, other)),
+        "loaded": 1,
+        "skipped": {},
+        "dry_run": True,
+    }
+    assert unit(ledger_url, ref_of(one)).status is S.ERROR
+    unasked = console("reports", "reset", "--account", "acme")
+    assert unasked.code == 2
+    assert "this would reset 2 of 2 datasets, 1 of them with rows that are then shown no more; say" in unasked.err
+    done = asked(console, "reset", ref_of(one), ref_of(healthy), "--reason", "a new beginning")
+    assert done["reset"] == [ref_of(one).unit_id]
+    assert done["skipped"] == {ref_of(healthy).unit_id: "it is missing; only datasets in error are reset"}
+    named = console("reports", "reset", ref_of(other))
+    assert (named.code, "say --yes" in named.err) == (2, True)  # its rows would go
+    assert asked(console, "reset", ref_of(other), "--yes")["reset"] == [ref_of(other).unit_id]
+    for after in (unit(ledger_url, ref_of(u)) for u in (one, other)):
+        assert (after.status, after.error, after.create_failures, after.serving_offset) == (S.MISSING, None, 0, None)
+        assert (after.loaded_stage, after.loaded_rows, after.last_processed_report_id) == (None, None, None)
+        assert after.due_at is not None
+        assert after.changed_by.startswith("operator:")
+    assert unit(ledger_url, ref_of(one)).change_reason == "a new beginning"
+    assert console("doctor").code == 0
 
 
 def test_a_backfill_is_spread_and_marked(console, place, ledger_url):
@@ -225,3 +270,18 @@ def test_why_speaks_the_decisions_own_words(console, place, ledger_url):
     answer = console("why", ref_of(dataset(day=YESTERDAY - timedelta(days=1))))
     assert answer.code == 0, answer.err
     assert "T+1d is due and unserved" in answer.out
+    assert "update-report-status" in answer.out
+
+
+def test_the_doctor_and_the_accounts_say_that_hourly_has_no_source(console, place):
+    answer = console("doctor", "--json")
+    assert answer.code == 0, answer.err
+    (finding,) = json.loads(answer.out)["findings"]
+    assert (finding["check"], finding["severity"]) == ("configuration", "warning")
+    assert finding["message"].startswith("hourly is off for acme, globex: reports.stream is not set")
+    assert "all is well" not in console("doctor").out
+    for standing in asked(console, "accounts"):
+        assert "hourly is off: reports.stream is not set" in standing["says"]
+    config = place / "penstock.toml"
+    config.write_text(config.read_text().replace("[reports]", "[reports]\nhourly_offsets = []"))
+    assert "all is well" in console("doctor").out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,7 +15,7 @@ import pytest
 
 from penstock.clock import VirtualClock
 from penstock.connectors.amazon_ads import ReportState
-from penstock.connectors.amazon_stream import AmazonStream
+from penstock.connectors.amazon_stream import AmazonStream, StreamGone
 from penstock.connectors.records import BadReport, Record
 from penstock.errors import UsageError
 from penstock.simulators.amazon_data import Performance
@@ -43,6 +45,12 @@ def write(root: Path, *deltas: dict[str, Any], name: str = "a.jsonl", dataset: s
     (folder / name).write_text("".join(json.dumps(delta) + "\n" for delta in deltas))
 
 
+def read_traffic(root: Path) -> list[Record]:
+    """The hour, of which it is known that it has no conversions."""
+    write(root, dataset="sp-conversion", name="none.jsonl")
+    return read(root)
+
+
 DELTA = {
     "idempotency_id": "one",
     "time_window_start": "2026-11-14T11:00:00+01:00",
@@ -58,8 +66,13 @@ DELTA = {
 }
 
 
-def test_a_snapshot_is_a_report_that_is_ready(tmp_path):
+def test_a_snapshot_is_a_report_that_is_ready_once_the_hour_has_come(tmp_path):
     made = stream(tmp_path)
+    write(tmp_path, name="a.jsonl")
+    pending = made.status(made.snapshot(HOUR, "target").report_id)
+    assert pending.state is ReportState.PENDING
+    assert pending.said == "the stream has brought no file of 2026-11-14T10 for sp-conversion"
+    write(tmp_path, dataset="sp-conversion")
     created = made.snapshot(HOUR, "target")
     assert created.report_id == "stream/target/2026-11-14T10/2026-11-15T12:00:00.000Z"
     status = made.status(created.report_id)
@@ -67,8 +80,67 @@ def test_a_snapshot_is_a_report_that_is_ready(tmp_path):
     assert made.snapshot(HOUR.astimezone(), "target").report_id == created.report_id
 
 
-def test_an_hour_without_deltas_is_empty(tmp_path):
+def test_an_hour_whose_files_are_empty_has_nothing(tmp_path):
+    StreamSimulator(tmp_path).quiet("1001", HOUR)
     assert read(tmp_path) == []
+
+
+def test_an_hour_without_a_file_is_not_an_hour_with_nothing(tmp_path):
+    made = stream(tmp_path)
+    for folder in (tmp_path / "1001" / name / "2026-11-14T10" for name in ("sp-traffic", "sp-conversion")):
+        folder.mkdir(parents=True)
+    created = made.snapshot(HOUR, "target")
+    assert made.status(created.report_id).state is ReportState.PENDING
+    with pytest.raises(StreamGone, match="no file of 2026-11-14T10 for sp-traffic and sp-conversion"):
+        list(made.records(created.report_id))
+
+
+def test_without_its_folder_a_stream_is_gone(tmp_path):
+    made = stream(tmp_path / "stream")
+    report_id = f"stream/target/2026-11-14T10/{NOW:%Y-%m-%dT%H:%M:%S.000Z}"
+    asked: list[Callable[[], object]] = [
+        made.require,
+        made.first_hour,
+        lambda: made.snapshot(HOUR, "target"),
+        lambda: made.status(report_id),
+        lambda: list(made.records(report_id)),
+    ]
+    for ask in asked:
+        with pytest.raises(StreamGone, match=r"1001 cannot be read: No such file or directory"):
+            ask()
+    (tmp_path / "stream").mkdir()
+    (tmp_path / "stream" / "1001").write_text("")
+    with pytest.raises(StreamGone, match="is not a folder"):
+        made.require()
+
+
+def test_the_first_hour_is_the_earliest_folder_that_is_one(tmp_path):
+    made = stream(tmp_path)
+    made.folder.mkdir()
+    assert made.first_hour() is None
+    for name in ("2026-11-14T11", "2026-11-14T10", "2026-1-1T0", "tmp", "2026-13-01T00"):
+        (tmp_path / "1001" / "sp-traffic" / name).mkdir(parents=True)
+    (tmp_path / "1001" / "sp-conversion" / "2026-10-01T00").mkdir(parents=True)  # late conversions of an earlier click
+    assert made.first_hour() == HOUR
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    StreamSimulator(tmp_path).quiet("1001", HOUR)
+    hour = tmp_path / "1001" / "sp-traffic" / "2026-11-14T10"
+    hour.rename(hour.with_name("away"))
+    hour.symlink_to(hour)
+    with pytest.raises(StreamGone, match=r"2026-11-14T10 cannot be read: Too many levels of symbolic links"):
+        read(tmp_path)
+
+
+def test_what_is_no_file_says_nothing_of_an_hour(tmp_path):
+    write(tmp_path, dataset="sp-conversion")
+    write(tmp_path, name="a.part")
+    hour = tmp_path / "1001" / "sp-traffic" / "2026-11-14T10"
+    (hour / "folder.jsonl").mkdir()
+    os.mkfifo(hour / "pipe.jsonl")
+    with pytest.raises(StreamGone, match="no file of 2026-11-14T10 for sp-traffic"):
+        read(tmp_path)
 
 
 def test_deltas_are_counted_once_and_summed_exactly(tmp_path):
@@ -100,7 +172,7 @@ def test_deltas_are_counted_once_and_summed_exactly(tmp_path):
 def test_the_id_alone_says_that_a_delta_came_before_and_the_first_one_counts(tmp_path):
     write(tmp_path, DELTA, DELTA | {"received_at": "later"})
     write(tmp_path, DELTA | {"clicks": 99}, name="b.jsonl")
-    assert [(row["clicks"], row["impressions"]) for row in read(tmp_path)] == [(3, 100)]
+    assert [(row["clicks"], row["impressions"]) for row in read_traffic(tmp_path)] == [(3, 100)]
 
 
 def test_late_deltas_are_in_the_next_snapshot_and_complete_the_sum(tmp_path):
@@ -124,6 +196,7 @@ def test_late_deltas_are_in_the_next_snapshot_and_complete_the_sum(tmp_path):
 def test_many_deltas_come_in_batches(tmp_path):
     rows = (DELTA | {"idempotency_id": str(n), "keyword_id": str(n % 2_500)} for n in range(10_000))
     write(tmp_path, *rows)
+    write(tmp_path, dataset="sp-conversion")
     made = stream(tmp_path)
     batches = list(made.records(made.snapshot(HOUR, "target").report_id))
     assert [len(batch) for batch in batches] == [1_000, 1_000, 500]
@@ -132,7 +205,8 @@ def test_many_deltas_come_in_batches(tmp_path):
 
 def test_files_that_are_still_being_written_are_left_alone(tmp_path):
     write(tmp_path, DELTA, name="a.part")
-    assert read(tmp_path) == []
+    write(tmp_path, name="b.jsonl")
+    assert read_traffic(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +226,7 @@ def test_files_that_are_still_being_written_are_left_alone(tmp_path):
 def test_a_delta_that_cannot_be_counted_is_named(tmp_path, change, reason):
     write(tmp_path, DELTA, DELTA | change)
     with pytest.raises(BadReport, match=r"a\.jsonl, line 2: ") as caught:
-        read(tmp_path)
+        read_traffic(tmp_path)
     assert reason in caught.value.reason
 
 
@@ -163,7 +237,7 @@ def test_a_line_that_is_not_a_delta_is_named(tmp_path, line):
     write(tmp_path)
     (tmp_path / "1001" / "sp-traffic" / "2026-11-14T10" / "a.jsonl").write_text(f"\n{line}\n")
     with pytest.raises(BadReport, match=r"a\.jsonl, line 2: "):
-        read(tmp_path)
+        read_traffic(tmp_path)
 
 
 def test_what_is_no_hour_no_entity_no_profile_and_no_snapshot_is_refused(tmp_path):

@@ -151,9 +151,14 @@ def dataset(
 
 @contextlib.asynccontextmanager
 async def bench(
-    url: str, folder: Path, *units: Report, settings: Settings | None = None, **simulated: Any
+    url: str,
+    folder: Path,
+    *units: Report,
+    settings: Settings | None = None,
+    stream: str | None = "stream",
+    **simulated: Any,
 ) -> AsyncIterator[Bench]:
-    """A worker on the ledger with those datasets, and the simulator behind it."""
+    """A worker on the ledger with those datasets, and the simulator behind it; `stream` is where hours come from."""
     clock = VirtualClock(START)
     simulator = AmazonAdsSimulator(clock, **simulated)
     accounts = {a.name: a for a in (ACME, GLOBEX)}
@@ -167,7 +172,7 @@ async def bench(
         sources = {
             name: Source(
                 amazon.profile(account.profile_id, credentials),
-                AmazonStream(folder / "stream", account.profile_id, clock),
+                None if stream is None else AmazonStream(folder / stream, account.profile_id, clock),
             )
             for name, account in accounts.items()
         }

@@ -192,15 +192,19 @@ def doctor(
     """Check the ledger for what must never be, and for what soon will be. Exit code 1 when something is wrong."""
     from penstock.cli import show
     from penstock.ledger.doctor import NAMES, examine
+    from penstock.ledger.finding import Finding
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     known = {m.name: m for m in setup.app.machines}
     with show.reading(setup.url) as database, show.progress(len(NAMES), quiet=json) as step:
         findings = examine(database, known, step, setup.app.views)
+    where = str(setup.config.path or "no file")
+    findings += [Finding("configuration", where, line, "warning") for line in setup.app.warn(setup.config)]
+    checks = [*NAMES, "configuration"]
     if json:
-        show.print_json({"checks": list(NAMES), "findings": findings})
+        show.print_json({"checks": checks, "findings": findings})
     else:
-        show.findings(findings, list(NAMES))
+        show.findings(findings, checks)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 

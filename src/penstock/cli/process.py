@@ -59,6 +59,7 @@ class Plan:
     schedules: list[Schedule] | None = None
     log: tuple[str, str] | None = None
     providers: tuple[Provider, ...] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Process:
@@ -103,6 +104,8 @@ class Process:
         plan = self._plan
         if plan.version is not None:
             log.info("config.loaded", version=plan.version, path=plan.path)
+        for line in plan.warnings:
+            log.warning("config.warning", says=line)
         if plan.schedules is not None:
             keep = functools.partial(keep_schedules, ledger, plan.schedules, f"config-{plan.version}")
             kept = await self._patiently(keep)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.cli.options import Setup
     from penstock.ledger.ledger import Ledger
     from penstock.lifecycles.reports.decide import Settings
-    from penstock.lifecycles.reports.operate import Filter
+    from penstock.lifecycles.reports.operate import Changed, Filter
 
 reports = typer.Typer(help="Report datasets, refreshed at their offsets.", no_args_is_help=True)
 
@@ -184,7 +184,6 @@ def refresh(
     json: JsonOption = False,
 ) -> None:
     """Fetch datasets anew, now, whatever their offsets say; also those that rest in error."""
-    from penstock.cli import show
     from penstock.errors import UsageError
     from penstock.lifecycles.reports import operate
 
@@ -195,19 +194,74 @@ def refresh(
     with _open(setup) as opened:
         refresh_ = partial(operate.refresh, opened, settings, wanted, who=user(), reason=reason)
         done = refresh_(dry_run=True)
-        if not done.meant and wanted.unit_ids:
-            raise UsageError(operate.no_dataset(wanted.unit_ids[0]))
-        if not done.meant and account is not None and account not in settings.accounts:
-            operate.require_account(opened.database, account)
-        if not dry_run and done.refreshed:
-            agree(f"refresh {len(done.refreshed):,} of {done.meant:,} datasets", yes=yes or bool(wanted.unit_ids))
+        _refuse_nothing(opened, settings, wanted, done)
+        if not dry_run and done.changed:
+            agree(f"refresh {len(done.changed):,} of {done.meant:,} datasets", yes=yes or bool(wanted.unit_ids))
             done = refresh_(dry_run=False)
-    missing = sorted(set(wanted.unit_ids) - set(done.refreshed) - set(done.skipped))
+    _print_changed("refreshed", wanted, done, dry_run=dry_run, json=json)
+
+
+@reports.command("reset")
+def reset(
+    dataset: Annotated[
+        list[str] | None, typer.Argument(metavar="[DATASET]...", help="These datasets; else those of the options.")
+    ] = None,
+    *,
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    app: AppOption = None,
+    account: AccountOption = None,
+    aggregation: AggregationOption = None,
+    entity: EntityOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    reason: ReasonOption = "reset by hand",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Put datasets in error back to missing, as on the day they were made; what they show is no longer shown."""
+    from penstock.errors import UsageError
+    from penstock.lifecycles.reports import operate
+
+    ids = [operate.dataset_id(d) for d in dataset or ()]
+    wanted = _filter(account, None if ids else "error", aggregation, entity, start, end, ids)
+    if wanted == operate.Filter(status="error"):
+        raise UsageError("name datasets, or narrow them down with --account, --aggregation, --from or --to")
+    setup, settings = _program(config, ledger, app)
+    with _open(setup) as opened:
+        reset_ = partial(operate.reset, opened, settings, wanted, who=user(), reason=reason)
+        done = reset_(dry_run=True)
+        _refuse_nothing(opened, settings, wanted, done)
+        if not dry_run and done.changed:
+            loaded = f", {done.loaded:,} of them with rows that are then shown no more" if done.loaded else ""
+            what = f"reset {len(done.changed):,} of {done.meant:,} datasets{loaded}"
+            agree(what, yes=yes or (bool(wanted.unit_ids) and not done.loaded))
+            done = reset_(dry_run=False)
+    _print_changed("reset", wanted, done, dry_run=dry_run, json=json)
+
+
+def _refuse_nothing(opened: Ledger, settings: Settings, wanted: Filter, done: Changed) -> None:
+    """Refuse an operation on nothing where what was named is not there. Raises UsageError."""
+    from penstock.errors import UsageError
+    from penstock.lifecycles.reports import operate
+
+    if not done.meant and wanted.unit_ids:
+        raise UsageError(operate.no_dataset(wanted.unit_ids[0]))
+    if not done.meant and wanted.account is not None and wanted.account not in settings.accounts:
+        operate.require_account(opened.database, wanted.account)
+
+
+def _print_changed(what: str, wanted: Filter, done: Changed, *, dry_run: bool, json: bool) -> None:
+    from penstock.cli import show
+
+    missing = sorted(set(wanted.unit_ids) - set(done.changed) - set(done.skipped))
     skipped = {**done.skipped, **dict.fromkeys(missing, "no such dataset")}
     if json:
-        show.print_json({"meant": done.meant, "refreshed": done.refreshed, "skipped": skipped, "dry_run": dry_run})
+        loaded = {"loaded": done.loaded} if what == "reset" else {}
+        show.print_json({"meant": done.meant, what: done.changed, **loaded, "skipped": skipped, "dry_run": dry_run})
         return
-    echo(f"{len(done.refreshed):,} of {done.meant:,} datasets {'would be ' if dry_run else ''}refreshed")
+    echo(f"{len(done.changed):,} of {done.meant:,} datasets {'would be ' if dry_run else ''}{what}")
     for name, why in list(skipped.items())[:_MOST_SHOWN]:
         echo(f"{name}: {why}", err=True)
 
@@ -234,6 +288,7 @@ def backfill(
     """Make datasets of older dates, for some accounts or all; they are fetched behind the daily work."""
     from penstock.cli import show
     from penstock.errors import UsageError
+    from penstock.lifecycles.reports.hours import sourceless, told
     from penstock.lifecycles.reports.machine import Aggregation, EntityType
     from penstock.lifecycles.reports.operate import Backfill
     from penstock.lifecycles.reports.operate import backfill as make
@@ -244,7 +299,11 @@ def backfill(
     known = read_accounts(setup.config)
     if strangers := [name for name in account or () if name not in known]:
         raise UsageError(f"no account is called {strangers[0]!r}; configured are {', '.join(known) or 'none'}")
-    chosen = [known[name] for name in account or known if not known[name].paused]
+    off = sourceless(setup.config) if aggregation == Aggregation.HOURLY else {}
+    asked_for = [name for name in account or known if not known[name].paused]
+    chosen = [known[name] for name in asked_for if name not in off]
+    if off and (account or not chosen) and len(chosen) < len(asked_for):
+        raise UsageError(told({name: off[name] for name in asked_for if name in off}))
     entities = [EntityType(entity)] if entity else list(EntityType)
     assert checked.first is not None and checked.last is not None  # noqa: S101, PT018 - both options are required
     wanted = Backfill(checked.first, checked.last, chosen, Aggregation(aggregation), entities, per_hour)
@@ -274,12 +333,13 @@ def accounts(
     With --config of a file that is not in force yet, this says it before it happens.
     """
     from penstock.cli import show
+    from penstock.lifecycles.reports.hours import sourceless
     from penstock.lifecycles.reports.operate import standings
     from penstock.lifecycles.reports.settings import read_accounts
 
     setup, settings = _program(config, ledger, app)
     with show.reading(setup.url) as database:
-        found = standings(database, read_accounts(setup.config), settings)
+        found = standings(database, read_accounts(setup.config), settings, sourceless(setup.config))
     if json:
         show.print_json(found)
         return

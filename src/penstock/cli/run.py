@@ -54,6 +54,7 @@ def plan(setup: Setup, *, scheduler: bool) -> Plan:
         wanted_by(config, setup.app.usual_schedules(config)) if scheduler else None,
         (config["log.level"], config["log.format"]),
         setup.app.providers(config),
+        tuple(setup.app.warn(config)),
     )
 
 

@@ -8,8 +8,12 @@ one delta on a line, unchanged, in files that appear whole (written under anothe
 to the hour of its `time_window_start`, however late it arrives. Deltas are counted once by their `idempotency_id` and
 then summed.
 
-Reports of hours look like other reports: `snapshot` opens one and gives it an id, `status` says that it is ready, and
-`records` reads what has arrived by then.
+The stream is silent where nothing happened, so silence has to be written down: once the consumer knows that nothing
+came for an hour, it lays an empty file into the hour's folder. An hour is known when each dataset has a file for it,
+empty or not. One without a file has not come yet: it is never taken for zero.
+
+Reports of hours look like other reports: `snapshot` opens one and gives it an id, `status` says whether the hour has
+come, and `records` reads what has arrived by then. All of them touch the disk: run them where blocking work runs.
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import stat
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -31,7 +36,7 @@ import pysqlite3
 from penstock.clock import Clock, instant_text, parse_instant
 from penstock.connectors.amazon_ads import Created, ReportState, ReportStatus
 from penstock.connectors.records import BadReport, Record, Value, exact
-from penstock.errors import UsageError
+from penstock.errors import Rejected, UsageError
 
 ORIGIN = "Amazon Marketing Stream, deltas from a folder"
 DATASETS = ("sp-traffic", "sp-conversion")
@@ -40,6 +45,7 @@ _LONGEST_LINE = 1 << 20
 _AT_ONCE = 1_000
 _LARGEST = 1 << 62
 _HOUR = "%Y-%m-%dT%H"
+_ENDING = ".jsonl"
 _ENTITIES = {
     "target": {
         "campaign_id": "campaignId",
@@ -65,9 +71,13 @@ _SAFE = re.compile(r"[\w.-]*\w[\w.-]*")
 _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=exact)
 
 
+class StreamGone(Rejected):
+    """The folder of the stream is not there, or cannot be read; the message says which and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class AmazonStream:
-    """The hours of one profile."""
+    """The hours of one profile. Every method raises StreamGone while the profile's folder is not there."""
 
     root: Path
     profile_id: str
@@ -77,6 +87,23 @@ class AmazonStream:
         if not _SAFE.fullmatch(self.profile_id):
             raise UsageError(f"{self.profile_id!r} is not a profile id; it has letters, digits, '.', '-' and '_'")
 
+    @property
+    def folder(self) -> Path:
+        """Where the consumer lays what the stream brings for this profile."""
+        return self.root / self.profile_id
+
+    def require(self) -> None:
+        """Raise StreamGone unless the profile's folder is there."""
+        with _readable(self.folder):
+            if not stat.S_ISDIR(self.folder.stat().st_mode):
+                raise StreamGone(f"{self.folder} is not a folder")
+
+    def first_hour(self) -> datetime | None:
+        """The earliest hour that the stream has brought traffic of; None before the first one."""
+        self.require()
+        hours = (_hour_of(name) for name in _names(self.folder / DATASETS[0]))
+        return min((hour for hour in hours if hour is not None), default=None)
+
     def snapshot(self, hour: datetime, entity_type: str) -> Created:
         """Open the report of an hour. Its id says all that `records` needs."""
         if entity_type not in _ENTITIES:
@@ -84,28 +111,49 @@ class AmazonStream:
         start = hour.astimezone(UTC)
         if start != start.replace(minute=0, second=0, microsecond=0):
             raise UsageError(f"{hour.isoformat()} is not the start of an hour")
+        self.require()
         now = self.clock.now()
         return Created(f"stream/{entity_type}/{start.strftime(_HOUR)}/{instant_text(now)}", now)
 
     def status(self, report_id: str) -> ReportStatus:
-        """Always completed: a snapshot is of what is there."""
-        _, _, opened = _parts(report_id)
+        """Completed once each dataset has a file for the hour; pending, with what is missing, until then."""
+        _, hour, opened = _parts(report_id)
+        _, missing = self._files(hour)
+        if missing:
+            return ReportStatus(report_id, ReportState.PENDING, missing, created_at=opened)
         return ReportStatus(report_id, ReportState.COMPLETED, "COMPLETED", created_at=opened, generated_at=opened)
 
     def records(self, report_id: str) -> Iterator[list[Record]]:
-        """The sums of an hour, some hundreds at a time; nothing where nothing arrived. Raises BadReport.
+        """The sums of an hour, some hundreds at a time; nothing where its files are empty. Raises BadReport.
 
-        It reads files: run it where blocking work runs. Its memory does not grow with the number of deltas.
+        Raises StreamGone where a dataset has no file for the hour. Its memory does not grow with the number of deltas.
         """
         entity_type, hour, _ = _parts(report_id)
+        files, missing = self._files(hour)
+        if missing:
+            raise StreamGone(missing)
         with closing(_Deltas(_ENTITIES[entity_type])) as deltas:
-            for dataset in DATASETS:
-                folder = self.root / self.profile_id / dataset / hour.strftime(_HOUR)
-                for path in sorted(folder.glob("*.jsonl")):
+            for path in files:
+                with _readable(path):
                     deltas.add(path, hour)
             rows = deltas.sums(instant_text(hour))
             while batch := list(itertools.islice(rows, _AT_ONCE)):
                 yield batch
+
+    def _files(self, hour: datetime) -> tuple[list[Path], str]:
+        """The files of an hour, and what is missing of it: a dataset without a file."""
+        self.require()
+        files: list[Path] = []
+        lacking = []
+        for dataset in DATASETS:
+            folder = self.folder / dataset / hour.strftime(_HOUR)
+            paths = (folder / name for name in sorted(_names(folder)) if name.endswith(_ENDING))
+            found = [path for path in paths if path.is_file()]  # a pipe would be read for ever
+            files += found
+            if not found:
+                lacking.append(dataset)
+        missing = f"the stream has brought no file of {hour.strftime(_HOUR)} for {' and '.join(lacking)}"
+        return files, missing if lacking else ""
 
 
 class _Deltas:
@@ -168,6 +216,30 @@ class _Deltas:
         wanted = {name: _text(delta, name) for name in self._entity} | {name: _metric(delta, name) for name in _METRICS}
         digest = hashlib.blake2b(identity.encode(), digest_size=16).digest()
         return digest, msgspec.json.encode(key).decode(), _ENCODER.encode(wanted).decode()
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Say of a path that it cannot be read, and why, in place of the system's error."""
+    try:
+        yield
+    except OSError as error:
+        raise StreamGone(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _names(folder: Path) -> list[str]:
+    """What a folder holds; nothing where it is not there."""
+    with _readable(folder), suppress(FileNotFoundError):
+        return [path.name for path in folder.iterdir()]
+    return []
+
+
+def _hour_of(name: str) -> datetime | None:
+    try:
+        hour = datetime.strptime(name, _HOUR).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return hour if hour.strftime(_HOUR) == name else None
 
 
 def _text(delta: dict[str, Any], name: str) -> Value:

@@ -55,6 +55,8 @@ class App:
     #: Further ones that follow from the settings in force, and limits of providers where the configuration gives none.
     configured_schedules: Callable[[Config], Sequence[Schedule]] | None = None
     configured_providers: Callable[[Config], Sequence[Provider]] | None = None
+    #: What a person should know of these settings, one line each: said when a process starts, and by the doctor.
+    warnings: Callable[[Config], Sequence[str]] | None = None
 
     def usual_schedules(self, config: Config) -> list[Schedule]:
         """The schedules that the program needs under these settings. Raises UsageError for what cannot be one."""
@@ -63,6 +65,10 @@ class App:
     def providers(self, config: Config) -> tuple[Provider, ...]:
         """The limits of all providers."""
         return (*config.providers(), *(self.configured_providers(config) if self.configured_providers else ()))
+
+    def warn(self, config: Config) -> list[str]:
+        """What a person should know of these settings."""
+        return list(self.warnings(config)) if self.warnings else []
 
     def all_jobs(self, config: Config | None = None) -> dict[str, Job]:
         """What a schedule may name: the kernel's jobs and the program's."""

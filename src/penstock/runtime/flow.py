@@ -92,6 +92,7 @@ class Flow(ABC, Generic[U, S, Seen]):
     at_once: int | None = None
 
     def __init__(self, settings: S, name: str | None = None) -> None:
+        """`name` is what the log and `why` call the flow's steps, where that is not the machine's name."""
         self.settings = settings
         self.name = name or self.machine.name
 

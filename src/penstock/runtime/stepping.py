@@ -320,8 +320,15 @@ class Stepping(ABC):
         self.counts.failed += 1
         outcome = self._outcome_of(held, error)
         if isinstance(error, StepError):
-            unit, following, step = _named(held), following_of(outcome), _correlation(held)
-            log.info("step.failed", unit=unit, error=repr(error), at=where(error), next=following, correlation=step)
+            log.info(
+                "step.failed",
+                unit=_named(held),
+                job=held.flow.name,
+                error=repr(error),
+                at=where(error),
+                next=following_of(outcome),
+                correlation=_correlation(held),
+            )
         else:
             _tell_bug(held, error, outcome)
         self._submit(held, outcome)
@@ -411,6 +418,7 @@ def _tell_bug(held: Held, error: Exception, outcome: Outcome[Any]) -> None:
     log.error(
         "step.broken",
         unit=_named(held),
+        job=held.flow.name,
         error=repr(error),
         next=following_of(outcome),
         exception=traceback_of(error),

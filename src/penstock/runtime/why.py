@@ -54,6 +54,7 @@ def explain(ledger: Ledger, flows: Mapping[str, AnyFlow], ref: Ref) -> Why:
     links = [_state(machine, unit)]
     ended = str(unit.status) in machine.terminal
     if isinstance(unit, Unit) and not ended:
+        links += _job(machine, flows.get(machine.name))
         links += _driven(ledger, machine, unit, seen.now, seen.workers)
         gates = ledger.read(lambda cursor: gate_statuses(ledger.database, cursor))
         links += _door(unit, {g.gate_id: g for g in gates})
@@ -73,6 +74,12 @@ def _state(machine: Machine, unit: GuardedUnit) -> Link:
     if not machine.driven:
         return Link("state", f"{says}; workers do not move it", holds=True)
     return Link("state", says)
+
+
+def _job(machine: Machine, flow: AnyFlow | None) -> Iterator[Link]:
+    """What its steps are called, where that is not the machine's own name."""
+    if flow is not None and flow.name != machine.name:
+        yield Link("job", flow.name)
 
 
 def _driven(ledger: Ledger, machine: Machine, unit: Unit, now: datetime, workers: list[WorkerStatus]) -> Iterator[Link]:

@@ -129,6 +129,8 @@ class AmazonAdsSimulator:
     link_life: timedelta = timedelta(hours=1)
     fate: Fate = Fate()
     collide_time_units: bool = False
+    #: How long after its end a report that is done is still called the original of a duplicate.
+    remembers: timedelta = timedelta()
     storage_url: str | None = None
     requests: list[Request] = field(default_factory=list)
     reports: dict[str, Report] = field(default_factory=dict)
@@ -232,13 +234,16 @@ class AmazonAdsSimulator:
         wanted = self._identity(asked)
         for report in self.reports.values():
             alike = report.profile == profile and self._identity(report.request) == wanted
-            if alike and report.status(now) in _LIVE:
+            if alike and (report.status(now) in _LIVE or self._remembered(report, now)):
                 return _error(425, f"The Request is a duplicate of : {report.report_id}")
         digest = hashlib.blake2b(f"{self.performance.seed}/{len(self.reports)}".encode(), digest_size=16).digest()
         fate = self.fates.popleft() if self.fates else self.fate
         report = Report(str(UUID(bytes=digest, version=4)), profile, asked, now, fate, linkless=fate.linkless)
         self.reports[report.report_id] = report
         return Answer(200, self._shown(report, request))
+
+    def _remembered(self, report: Report, now: datetime) -> bool:
+        return report.status(now) == "COMPLETED" and now < report.ends + self.remembers
 
     def _identity(self, asked: dict[str, Any]) -> str:
         """What makes two requests the same to Amazon, who has been seen to overlook the time unit."""

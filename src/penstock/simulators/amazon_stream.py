@@ -1,7 +1,8 @@
 """Amazon Marketing Stream as its consumer leaves it: files of deltas in the folder that the connector reads.
 
 Each row of an hour arrives as three deltas of each dataset. The first files hold about two thirds of them, some twice;
-`late` writes the rest, with a few of the first ones again.
+`late` writes the rest, with a few of the first ones again. An hour in which nothing happened is written too, as empty
+files: `quiet`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.clock import instant_text
+from penstock.connectors.amazon_stream import DATASETS
 from penstock.simulators.amazon_data import Performance
 
 _PARTS = 3
@@ -35,14 +37,22 @@ class StreamSimulator:
     def write(self, profile: str, hour: datetime, *, late: bool = False) -> list[Path]:
         """Write the files of an hour, or those that come late; some deltas come twice in them."""
         written = []
-        for dataset in ("sp-traffic", "sp-conversion"):
+        for dataset in DATASETS:
             found = self.deltas(profile, hour, dataset)
             early = [delta for number, delta in enumerate(found) if number % _PARTS < _PARTS - 1]
             rest = [delta for number, delta in enumerate(found) if number % _PARTS == _PARTS - 1]
             lines = rest + early[::5] if late else early + early[::4]
-            folder = self.root / profile / dataset / hour.astimezone(UTC).strftime("%Y-%m-%dT%H")
-            written.append(_appear(folder / f"{'late' if late else 'first'}.jsonl", lines))
+            written.append(
+                _appear(self._folder(profile, dataset, hour) / f"{'late' if late else 'first'}.jsonl", lines)
+            )
         return written
+
+    def quiet(self, profile: str, hour: datetime) -> list[Path]:
+        """Say of an hour that nothing happened in it: one empty file for each dataset."""
+        return [_appear(self._folder(profile, dataset, hour) / "none.jsonl", []) for dataset in DATASETS]
+
+    def _folder(self, profile: str, dataset: str, hour: datetime) -> Path:
+        return self.root / profile / dataset / hour.astimezone(UTC).strftime("%Y-%m-%dT%H")
 
     def _delta(self, profile: str, hour: datetime, dataset: str, number: int, part: int) -> dict[str, Any]:
         when = instant_text(hour)

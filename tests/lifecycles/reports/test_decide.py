@@ -106,7 +106,7 @@ def test_a_pending_report_is_looked_at_again_in_five_minutes():
     [
         (Seen("ready", url="https://x"), 0, False, "process"),
         (Seen("failed", "FAILED: too large"), 0, False, "fail"),
-        (Seen("pending", "PENDING"), 3, False, "cancel"),
+        (Seen("pending", "PENDING"), 6, False, "cancel"),
         (Seen("pending", "PENDING"), 24, True, "give_up"),
         (Seen("ready", url="https://x"), 30, True, "process"),
     ],
@@ -118,8 +118,22 @@ def test_what_a_look_leads_to(seen, hours, refused, wanted):
 
 
 def test_a_cancel_that_was_refused_is_not_asked_for_again():
-    now = T + DAY + 5 * HOUR
+    now = T + DAY + 7 * HOUR
     assert isinstance(decide(fetching(cancel_refused_at=now), now, SETTINGS, Seen("pending", "PENDING")), Wait)
+
+
+def test_no_report_is_cancelled_before_six_hours_are_over():
+    now = T + DAY + 6 * HOUR - timedelta(seconds=1)
+    assert isinstance(decide(fetching(), now, SETTINGS, Seen("pending", "PENDING")), Wait)
+
+
+def test_without_offsets_a_dataset_rests_and_is_asked_after_a_day_later():
+    off = Settings(accounts={"acme": False}, hourly=())
+    hourly = dataset(aggregation=Aggregation.HOURLY, period="2026-11-01T08Z", serving_offset=86_400)
+    assert decide(hourly, T + DAY, off, None) == Wait(
+        T + 2 * DAY, "hourly is switched off: reports.hourly_offsets is empty"
+    )
+    assert next_attention(hourly, T + DAY, off) == T + 2 * DAY
 
 
 def test_an_account_that_is_not_configured_is_disowned_and_a_paused_one_waits():

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import structlog
 
 from penstock.clock import instant_text
 from penstock.lifecycles.reports.decide import Settings
@@ -194,16 +195,18 @@ def test_an_adopted_report_from_before_the_offset_is_followed_by_another(ledger_
     on_bench(ledger_url, tmp_path, test)
 
 
-def test_a_report_pending_for_three_hours_is_cancelled_and_created_anew(ledger_url, tmp_path):
+def test_a_report_pending_for_six_hours_is_cancelled_and_created_anew(ledger_url, tmp_path):
     async def test(b):
         b.simulator.fates.append(Fate(pending=days(9)))
-        await b.until(START + timedelta(hours=4))
+        await b.until(START + timedelta(hours=5, minutes=59))
+        assert b.simulator.calls("cancel") == []
+        await b.until(START + timedelta(hours=7))
         first, second = b.simulator.reports.values()
-        assert first.cancelled == START + timedelta(hours=3)
-        assert second.created == START + timedelta(hours=3)
+        assert first.cancelled == START + timedelta(hours=6)
+        assert second.created == START + timedelta(hours=6)
         assert b.unit().status is S.COMPLETED
         assert ("fetching", "error") in b.edges()
-        assert any("pending for 3 h and was cancelled" in reason for *_, reason in b.history())
+        assert any("pending for 6 h and was cancelled: PENDING" in reason for *_, reason in b.history())
 
     on_bench(ledger_url, tmp_path, test)
 
@@ -211,9 +214,9 @@ def test_a_report_pending_for_three_hours_is_cancelled_and_created_anew(ledger_u
 def test_a_report_that_cannot_be_cancelled_is_polled_on_and_then_given_up(ledger_url, tmp_path):
     async def test(b):
         b.simulator.fates.append(Fate(pending=timedelta(minutes=1), processing=days(9)))
-        await b.until(START + timedelta(hours=5))
+        await b.until(START + timedelta(hours=8))
         assert b.unit().status is S.FETCHING
-        assert b.unit().cancel_refused_at == START + timedelta(hours=3)
+        assert b.unit().cancel_refused_at == START + timedelta(hours=6)
         assert len(b.simulator.calls("cancel")) == 1
         b.simulator.reports.clear()  # else the next create would be called its duplicate
         b.simulator.faults["status"].extend([Fault(503)] * 20)
@@ -223,7 +226,7 @@ def test_a_report_that_cannot_be_cancelled_is_polled_on_and_then_given_up(ledger
         )
         assert b.unit().status is S.COMPLETED
 
-    known = Settings(accounts={"acme": False}, give_up_after=timedelta(hours=6))
+    known = Settings(accounts={"acme": False}, give_up_after=timedelta(hours=9))
     on_bench(ledger_url, tmp_path, test, settings=known)
 
 
@@ -287,9 +290,226 @@ def test_a_dataset_of_an_unknown_account_rests_in_error_with_one_alert(ledger_ur
     on_bench(ledger_url, tmp_path, test, *strangers)
 
 
+def test_a_report_that_is_created_is_looked_at_five_minutes_later_and_not_before(ledger_url, tmp_path):
+    async def test(b):
+        await b.quiet()
+        unit = b.unit()
+        assert (unit.status, unit.due_at) == (S.FETCHING, START + timedelta(minutes=5))
+        assert (b.worker.counts.claimed, b.simulator.calls("status")) == (1, [])
+
+    on_bench(ledger_url, tmp_path, test)
+
+
+def test_a_report_that_is_loaded_is_left_alone_until_the_next_offset(ledger_url, tmp_path):
+    async def test(b):
+        b.simulator.fate = Fate(pending=timedelta(minutes=1), processing=timedelta(minutes=1))
+        await b.until(START + timedelta(hours=1))
+        unit = b.unit()
+        assert (unit.status, unit.due_at) == (S.COMPLETED, T + days(3))
+        assert b.worker.counts.claimed == 2  # one to create, one to load
+
+    on_bench(ledger_url, tmp_path, test)
+
+
+def test_the_log_calls_a_step_by_the_name_of_its_job(ledger_url, tmp_path):
+    async def test(b):
+        b.simulator.faults["create"].append(Fault(400, {"code": "400", "detail": "no"}))
+        with structlog.testing.capture_logs() as lines:
+            await b.until(START + timedelta(hours=1))
+        found = {line["event"] for line in lines if line.get("job") == "update-report-status"}
+        assert found == {"report.step", "step.failed"}
+        actions = [line["action"] for line in lines if line["event"] == "report.step"]
+        assert actions == ["create", "create", "create", "create", "process", "process"]
+
+    on_bench(ledger_url, tmp_path, test)
+
+
+def adoptions(b):
+    return [reason for _, _, reason in b.history() if "adopted" in reason]
+
+
+def foreign(b, number, *, created):
+    """Somebody else's report of the same dataset, done long ago."""
+    like = next(iter(b.simulator.reports.values()))
+    report_id = f"00000000-0000-4000-8000-{number:012}"
+    b.simulator.reports[report_id] = type(like)(report_id, "1001", like.request, created, like.fate)
+    return report_id
+
+
+def test_a_finished_report_that_is_older_than_the_offset_serves_once_and_then_the_wait_grows(ledger_url, tmp_path):
+    async def test(b):
+        await b.until(T + days(3) - timedelta(hours=2))
+        b.simulator.remembers = days(60)
+        old = foreign(b, 1, created=T + days(3) - timedelta(hours=1))
+        del b.simulator.reports[b.unit().last_processed_report_id]
+        before = len(b.simulator.calls("create"))
+        await b.until(T + days(4))
+        unit = b.unit()
+        assert (unit.status, unit.loaded_report_id, unit.serving_offset) == (S.COMPLETED, old, 3 * 86_400)
+        assert len(adoptions(b)) == 1
+        assert len(b.simulator.calls("download")) == 2  # the first offset's, and this one
+        # Asked again after 10, 20, 40, … minutes, give or take a fifth.
+        assert 6 <= len(b.simulator.calls("create")) - before <= 10
+        assert (unit.create_failures, b.alerts()) == (0, [])
+        before = len(b.simulator.calls("create"))
+        await b.until(T + days(5) - timedelta(hours=1))
+        assert 3 <= len(b.simulator.calls("create")) - before <= 5  # every six hours
+        # Nor does it serve the next offset.
+        await b.until(T + days(6))
+        assert (b.unit().serving_offset, len(adoptions(b)), len(b.simulator.calls("download"))) == (5 * 86_400, 1, 2)
+        # The provider forgets it: the offset is served.
+        b.simulator.remembers = timedelta()
+        await b.until(T + days(6) + timedelta(hours=8))
+        unit = b.unit()
+        assert unit.last_report_created_at >= T + days(6)
+        assert (unit.serving_offset, unit.duplicates, unit.due_at) == (None, 0, T + days(7))
+
+    on_bench(ledger_url, tmp_path, test)
+
+
+def test_a_provider_that_names_old_reports_in_turn_has_one_of_them_loaded_for_an_offset(ledger_url, tmp_path):
+    async def test(b):
+        await b.until(T + days(3) - timedelta(hours=2))
+        b.simulator.remembers = days(60)
+        olds = [foreign(b, n, created=T + days(3) - timedelta(hours=1, minutes=n)) for n in range(5)]
+        del b.simulator.reports[b.unit().last_processed_report_id]
+
+        def turn():
+            """Another of them is found first, each time."""
+            first = next(iter(b.simulator.reports))
+            b.simulator.reports[first] = b.simulator.reports.pop(first)
+
+        for hours in range(40):
+            await b.until(T + days(3) + timedelta(hours=hours))
+            turn()
+        assert len(adoptions(b)) == 1
+        assert b.unit().loaded_report_id in olds
+
+    on_bench(ledger_url, tmp_path, test)
+
+
+HOUR = datetime(2026, 11, 1, 5, tzinfo=UTC)
+
+
+def hourly():
+    return dataset(aggregation=Aggregation.HOURLY, hour=HOUR)
+
+
+def test_an_hour_without_a_file_is_waited_for_and_never_taken_for_zero(ledger_url, tmp_path):
+    stream, unit = StreamSimulator(tmp_path / "stream"), hourly()
+    stream.quiet("1001", HOUR - timedelta(hours=1))
+
+    async def test(b):
+        ref = ref_of(unit)
+        await b.until(START + timedelta(hours=2))
+        assert b.unit(ref).status is S.FETCHING
+        await b.until(START + timedelta(hours=19))
+        resting = b.unit(ref)
+        assert (resting.status, resting.due_at, resting.pending_failures) == (S.ERROR, HOUR + timedelta(hours=72), 3)
+        assert "no file of 2026-11-01T05 for sp-traffic and sp-conversion" in resting.error
+        assert [kind for kind, _ in b.alerts()] == ["report.given_up"]
+        # Only its traffic has come by the next offset: still not known.
+        traffic, conversion = stream.write("1001", HOUR)
+        conversion.unlink()
+        await b.until(HOUR + timedelta(hours=73))
+        assert b.unit(ref).status is S.FETCHING
+        stream.write("1001", HOUR)
+        await b.until(HOUR + timedelta(hours=74))
+        assert (b.unit(ref).status, b.unit(ref).loaded_rows) == (S.COMPLETED, 20)
+        assert traffic.exists()
+        assert b.rows("SELECT count(*) FROM report_load") == [(1,)]
+
+    on_bench(ledger_url, tmp_path, test, unit)
+
+
+def test_an_hour_whose_files_say_zero_is_completed_with_no_rows(ledger_url, tmp_path):
+    unit = hourly()
+    StreamSimulator(tmp_path / "stream").quiet("1001", HOUR)
+
+    async def test(b):
+        await b.until(START + timedelta(hours=1))
+        done = b.unit(ref_of(unit))
+        assert (done.status, done.loaded_rows, done.due_at) == (S.COMPLETED, 0, HOUR + timedelta(hours=72))
+        assert not b.alerts()
+
+    on_bench(ledger_url, tmp_path, test, unit)
+
+
+def test_a_stream_that_vanishes_makes_its_datasets_fail_and_is_taken_up_when_it_is_back(ledger_url, tmp_path):
+    unit, ref = hourly(), ref_of(hourly())
+    StreamSimulator(tmp_path / "stream").write("1001", HOUR)
+    folder, away = tmp_path / "stream" / "1001", tmp_path / "away"
+
+    async def test(b):
+        await b.until(START + timedelta(hours=1))
+        assert b.unit(ref).status is S.COMPLETED
+        folder.rename(away)
+        await b.until(HOUR + timedelta(hours=72))
+        gone = b.unit(ref)
+        assert gone.status is S.ERROR
+        assert gone.error.startswith(f"hourly data has no source: {folder} cannot be read")
+        assert b.rows("SELECT count(*) FROM performance_hourly") == [(20,)]  # what was loaded stays
+        await b.until(HOUR + days(6))
+        still = b.unit(ref)
+        assert (still.status, still.create_failures, still.serving_offset) == (S.ERROR, 0, 72 * 3_600)
+        # After a quarter of an hour, an hour, four hours, and then every six, with an alert a day.
+        assert 10 <= still.attempts <= 20
+        assert {kind for kind, _ in b.alerts()} == {"report.stream_gone"}
+        assert len(b.alerts()) <= 5
+        away.rename(folder)
+        await b.until(HOUR + days(6) + timedelta(hours=8))
+        assert (b.unit(ref).status, b.unit(ref).due_at) == (S.COMPLETED, HOUR + timedelta(hours=312))
+
+    on_bench(ledger_url, tmp_path, test, unit)
+
+
+def test_a_stream_that_vanishes_under_a_report_fails_it(ledger_url, tmp_path):
+    unit, ref = hourly(), ref_of(hourly())
+    stream = StreamSimulator(tmp_path / "stream")
+    stream.quiet("1001", HOUR - timedelta(hours=1))
+
+    async def test(b):
+        await b.until(START + timedelta(minutes=10))
+        assert b.unit(ref).status is S.FETCHING
+        (tmp_path / "stream").rename(tmp_path / "away")
+        await b.until(START + timedelta(minutes=16))
+        assert b.unit(ref).status is S.ERROR
+        assert "has no source" in b.unit(ref).error
+
+    on_bench(ledger_url, tmp_path, test, unit)
+
+
+def test_hours_without_a_configured_stream_fail_with_a_reason(ledger_url, tmp_path):
+    unit = hourly()
+
+    async def test(b):
+        await b.until(START + timedelta(hours=1))
+        gone = b.unit(ref_of(unit))
+        assert gone.status is S.ERROR
+        assert "reports.stream is not set" in gone.error
+        assert gone.loaded_report_id is None
+
+    on_bench(ledger_url, tmp_path, test, unit, stream=None)
+
+
+def test_hours_that_are_switched_off_rest_and_are_taken_up_when_they_are_back(ledger_url, tmp_path):
+    unit, ref = hourly(), ref_of(hourly())
+    StreamSimulator(tmp_path / "stream").write("1001", HOUR)
+
+    async def test(b):
+        await b.until(START + timedelta(hours=1))
+        resting = b.unit(ref)
+        assert (resting.status, resting.due_at) == (S.MISSING, START + days(1))
+        b.flow.settings = Settings(accounts={"acme": False})
+        await b.until(START + days(2))
+        assert b.unit(ref).status is S.COMPLETED
+
+    known = Settings(accounts={"acme": False}, hourly=())
+    on_bench(ledger_url, tmp_path, test, unit, settings=known)
+
+
 def test_hours_come_from_the_stream(ledger_url, tmp_path):
-    hour = datetime(2026, 11, 1, 5, tzinfo=UTC)
-    unit = dataset(aggregation=Aggregation.HOURLY, hour=hour)
+    hour, unit = HOUR, hourly()
     stream = StreamSimulator(tmp_path / "stream")
 
     async def test(b):

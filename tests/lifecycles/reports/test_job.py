@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+import structlog
 
 from penstock.clock import Rng, VirtualClock
+from penstock.connectors.amazon_stream import AmazonStream
+from penstock.errors import LedgerRefused
 from penstock.ledger.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.decide import Settings
-from penstock.lifecycles.reports.job import periods, update_report_datasets, window
+from penstock.lifecycles.reports.job import LIKE, periods, update_report_datasets, window
 from penstock.lifecycles.reports.machine import Aggregation, S, machine
 from penstock.lifecycles.reports.prune import prune_report_datasets
 from penstock.lifecycles.reports.settings import Account
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
 from penstock.machine import Actor
+from penstock.simulators.amazon_stream import StreamSimulator
 from penstock.unit import Ref
 
 NOW = datetime(2026, 11, 15, 12, 34, 56, tzinfo=UTC)
@@ -28,21 +33,31 @@ ACCOUNTS = {
 DAILY, HOURLY = 2 * 62, 2 * 360
 
 
-class Town:
-    """A ledger of its own, on a clock that the test moves."""
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
-    def __init__(self, url):
+
+class Town:
+    """A ledger of its own, on a clock that the test moves, and a stream that has long been there for every account."""
+
+    def __init__(self, url, folder):
         self.clock = VirtualClock(NOW)
+        self.stream = StreamSimulator(folder)
+        self.streams = {name: AmazonStream(folder, a.profile_id, self.clock) for name, a in ACCOUNTS.items()}
+        for account in ACCOUNTS.values():
+            self.stream.quiet(account.profile_id, LONG_AGO)
         self.ledger = Ledger.open(
             url, [machine], clock=self.clock, rng=Rng(5), create=True, data_tables=DATA_TABLES, views=VIEWS
         )
 
     def update(self, accounts=ACCOUNTS, **settings):
         known = Settings(accounts={name: a.paused for name, a in accounts.items()}, **settings)
-        return update_report_datasets(self.ledger, accounts, known, self.clock.now(), who="test")
+        return self.update_at(self.clock.now(), accounts, known)
 
-    def prune(self):
-        known = Settings(accounts={})
+    def update_at(self, now, accounts, known):
+        return update_report_datasets(self.ledger, accounts, known, now, who="test", streams=self.streams)
+
+    def prune(self, **settings):
+        known = Settings(accounts={}, **settings)
         return prune_report_datasets(self.ledger, known, self.clock.now(), who="test", rng=self.ledger.rng)
 
     def rows(self, sql, **parameters):
@@ -56,8 +71,8 @@ class Town:
 
 
 @pytest.fixture
-def town(ledger_url):
-    made = Town(ledger_url)
+def town(ledger_url, tmp_path):
+    made = Town(ledger_url, tmp_path / "stream")
     with made.ledger:
         yield made
 
@@ -75,7 +90,7 @@ def test_a_clock_that_was_ahead_for_a_while_hides_no_day(town):
     """One tick in the year after next, and back: what lies between was never made, and is."""
     town.update()
     known = Settings(accounts=dict.fromkeys(ACCOUNTS, False))
-    ahead = update_report_datasets(town.ledger, ACCOUNTS, known, NOW + timedelta(days=500), who="test")
+    ahead = town.update_at(NOW + timedelta(days=500), ACCOUNTS, known)
     assert ahead.born == 3 * (DAILY + HOURLY)
     town.clock.advance(86_400)
     assert town.update().born == 3 * (2 + 2 * 24)
@@ -143,7 +158,8 @@ def test_two_at_once_make_each_dataset_once(town, ledger_url):
         known = Settings(accounts=dict.fromkeys(ACCOUNTS, False))
         town.update({"acme": ACCOUNTS["acme"]})
         town.ledger.database.write(lambda cursor: cursor.run("DELETE FROM report_account"))  # as if both began at once
-        assert update_report_datasets(other, ACCOUNTS, known, NOW, who="other").born == 2 * (DAILY + HOURLY)
+        born = update_report_datasets(other, ACCOUNTS, known, NOW, who="other", streams=town.streams).born
+        assert born == 2 * (DAILY + HOURLY)
         assert town.count() == 3 * (DAILY + HOURLY)
 
 
@@ -159,6 +175,7 @@ def test_two_at_once_make_each_dataset_once(town, ledger_url):
 )
 def test_days_begin_at_local_midnight_also_when_clocks_change(zone, day, begins):
     within = window(Settings(accounts={}), Aggregation.DAILY, zone, begins + timedelta(hours=1))
+    assert within is not None
     assert within.last == day
     (found,) = periods(replace(within, first=day), zone, Aggregation.DAILY)
     assert found == {"period": day.isoformat(), "timestamp": begins, "report_date": day}
@@ -184,3 +201,78 @@ def test_datasets_beyond_their_retention_go_with_their_history(town):
     town.clock.advance(60 * 86_400)
     town.prune()
     assert town.count() == 0
+
+
+HOURS = "aggregation = 'hourly' AND account = :a"
+
+
+def test_an_account_without_a_stream_has_days_and_no_hours(town):
+    shutil.rmtree(town.streams["acme"].folder)
+    del town.streams["globex"]  # as where reports.stream is not set
+    town.update()
+    assert town.count("aggregation = 'daily'") == 3 * DAILY
+    assert [town.count(HOURS, a=name) for name in ACCOUNTS] == [0, 0, HOURLY]
+    assert town.rows("SELECT hourly_from FROM report_account WHERE account = 'acme'") == [(None,)]
+
+
+def test_hours_are_made_from_the_first_that_the_stream_brought(town):
+    shutil.rmtree(town.streams["acme"].folder)
+    town.stream.quiet("1", NOW - timedelta(hours=30))
+    only = {"acme": ACCOUNTS["acme"]}
+    town.update(only)
+    assert town.count(HOURS, a="acme") == 2 * 31
+    assert town.count("period < '2026-11-14T06Z' AND aggregation = 'hourly'") == 0
+    assert town.update(only).born == 0
+    town.stream.quiet("1", NOW - timedelta(hours=32))  # it came late
+    assert town.update(only).born == 2 * 2
+    town.clock.advance(20 * 86_400)
+    assert town.update(only).born == 2 * (20 + 360)
+
+
+def test_a_stream_without_an_hour_yet_begins_now(town):
+    shutil.rmtree(town.streams["acme"].folder)
+    town.streams["acme"].folder.mkdir()
+    town.update({"acme": ACCOUNTS["acme"]})
+    assert town.count(HOURS, a="acme") == 2
+
+
+def test_hours_of_a_stream_that_was_away_are_made_when_it_is_back(town):
+    only = {"acme": ACCOUNTS["acme"]}
+    town.update(only)
+    folder = town.streams["acme"].folder
+    folder.rename(folder.with_name("away"))
+    town.clock.advance(5 * 3_600)
+    assert town.update(only).born == 0
+    folder.with_name("away").rename(folder)
+    assert town.update(only).born == 2 * 5
+
+
+def test_an_aggregation_without_offsets_is_off_and_what_it_has_is_kept(town):
+    assert town.update(hourly=()).born == 3 * DAILY
+    assert town.update().born == 3 * HOURLY
+    town.clock.advance(40 * 86_400)
+    assert town.update(hourly=()).born == 3 * 2 * 40
+    assert town.prune(hourly=()) == 3 * 2 * 40
+    assert town.count("aggregation = 'hourly'") == 3 * HOURLY
+    assert town.update(daily=()).born == 3 * HOURLY
+
+
+@pytest.mark.parametrize(("column", "value"), [("aggregation", "weekly"), ("entity_type", "campaign")])
+def test_an_unknown_aggregation_or_entity_type_is_refused_by_the_database(town, column, value):
+    town.update({"acme": ACCOUNTS["acme"]})
+    known = vars(town.unit("acme/2026-11-01/daily/target"))
+    row = {"account": "acme", "period": "2026-11-01", "aggregation": "daily", "entity_type": "target"} | {column: value}
+    changed = {**{name: known[name] for name in ("timestamp", "report_date", "time_zone", "country")}, **row}
+    with pytest.raises(LedgerRefused, match=f"{column}_is_known"):
+        town.ledger.birth([replace(LIKE, **changed)], actor=Actor.SCHEDULER, who="test")
+
+
+def test_the_log_and_the_history_name_the_job_of_an_account(town):
+    with structlog.testing.capture_logs() as lines:
+        town.update()
+    found = [line for line in lines if line.get("job") == "update-report-dataset-for-account"]
+    assert [(line["account"], line["datasets"]) for line in found] == [
+        (name, DAILY + HOURLY) for name in sorted(ACCOUNTS)
+    ]
+    ((reason,),) = town.rows("SELECT DISTINCT change_reason FROM report_dataset_metadata")
+    assert reason == "update-report-dataset-for-account: within its retention window"

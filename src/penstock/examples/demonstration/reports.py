@@ -64,6 +64,7 @@ class ReportsPart:
         yield f'client_id = "{self._amazon.client_id}"'
         yield 'client_secret = { file = "secrets/amazon-client" }'
         yield 'refresh_token = { file = "secrets/amazon-token" }'
+        yield 'stream = "stream"'
         yield f'private_downloads = ["{urlsplit(address).netloc}"]\n'
         for name, (profile, country, time_zone) in ACCOUNTS.items():
             yield f"[accounts.{name}]"

@@ -41,18 +41,19 @@ class Settings:
     daily: Sequence[timedelta] = DAILY_OFFSETS
     hourly: Sequence[timedelta] = HOURLY_OFFSETS
     poll: timedelta = timedelta(minutes=5)
-    cancel_after: timedelta = 3 * HOUR
+    cancel_after: timedelta = 6 * HOUR
     give_up_after: timedelta = 24 * HOUR
     pause: timedelta = HOUR
     limits: Limits = field(default_factory=Limits)
 
     def offsets(self, aggregation: Aggregation) -> Sequence[timedelta]:
-        """The offsets of one kind of dataset, in order."""
+        """The offsets of one kind of dataset, in order; none where it is switched off."""
         return self.daily if aggregation is Aggregation.DAILY else self.hourly
 
-    def retention(self, aggregation: Aggregation) -> timedelta:
-        """How long a dataset is wanted after its beginning."""
-        return self.offsets(aggregation)[-1] + BEYOND
+    def retention(self, aggregation: Aggregation) -> timedelta | None:
+        """How long a dataset is kept after its beginning; None, for ever, while its aggregation is switched off."""
+        offsets = self.offsets(aggregation)
+        return offsets[-1] + BEYOND if offsets else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,9 @@ def decide(report: Report, now: datetime, settings: Settings, seen: Seen | None)
 
 
 def _create_or_wait(report: Report, now: datetime, settings: Settings, seen: Seen | None) -> Decision:
+    if not settings.offsets(report.aggregation):
+        why = f"{report.aggregation} is switched off: reports.{report.aggregation}_offsets is empty"
+        return Wait(next_attention(report, now, settings), why)
     offset = wanted_offset(report, now, settings)
     if offset is None:
         return Wait(next_offset_at(report, now, settings), _resting(report, now, settings))
@@ -130,8 +134,28 @@ def next_offset_at(report: Report, now: datetime, settings: Settings) -> datetim
 
 
 def next_attention(report: Report, now: datetime, settings: Settings) -> datetime | None:
-    """When a dataset without a report wants attention: now where an offset is wanted, else at the next one."""
+    """When a dataset without a report wants attention: now where an offset is wanted, else at the next one.
+
+    Where its aggregation is switched off, that is asked again a day later.
+    """
+    if not settings.offsets(report.aggregation):
+        return now + DAY
     return now if wanted_offset(report, now, settings) is not None else next_offset_at(report, now, settings)
+
+
+def is_served(report: Report) -> bool:
+    """Whether the report of a dataset was created late enough for the offset that it is for (P3)."""
+    if report.serving_offset is None or report.last_report_created_at is None:
+        return True
+    return report.last_report_created_at >= report.timestamp + timedelta(seconds=report.serving_offset)
+
+
+def may_adopt(report: Report, report_id: str, *, older: bool) -> bool:
+    """Whether a report that the provider has already may stand for the one that is wanted.
+
+    None is loaded twice, and one that is older than the offset is taken once for that offset.
+    """
+    return report_id != report.last_processed_report_id and not (older and report.duplicates > 0)
 
 
 def failures(report: Report) -> int:

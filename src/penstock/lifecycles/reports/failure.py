@@ -22,10 +22,12 @@ from penstock.unit import replace
 CALLS = RetryPolicy(max_retries=5, base=timedelta(seconds=2), cap=timedelta(minutes=10), multiplier=4)
 """Within one try: after 2, 8, 32, 128 and 512 seconds."""
 CHARGED = RetryPolicy(base=timedelta(minutes=15), cap=timedelta(hours=6), multiplier=4)
+DUPLICATES = RetryPolicy(base=timedelta(minutes=5), cap=timedelta(hours=6))
+"""While the provider names old reports instead of making one."""
 NONE: dict[str, Any] = dict.fromkeys(
-    ("create_failures", "provider_failures", "pending_failures", "parse_failures", "link_expiries"), 0
+    ("duplicates", "create_failures", "provider_failures", "pending_failures", "parse_failures", "link_expiries"), 0
 )
-"""The counters of an offset that has not failed."""
+"""The counters of an offset that has just begun."""
 _UNDER_WAY = (S.FETCHING, S.PARSING)
 
 
@@ -61,12 +63,37 @@ def of(report: Report, counter: str, why: str, moment: Moment, *, at_once: bool 
     return Outcome(report, after, readable(why), events=[_given_up(report, why)] if given_up else ())
 
 
-def pending(report: Report, moment: Moment, *, cancelled: bool = False) -> Outcome[Report]:
+def pending(report: Report, moment: Moment, said: str, *, cancelled: bool = False) -> Outcome[Report]:
     """The provider took too long; it has been waited for long enough, so another report is created at once."""
     age = told(moment.now - (report.last_report_created_at or moment.now))
     how = "and was cancelled" if cancelled else "and could not be cancelled"
-    why = f"report {report.report_id} was pending for {age} {how}"
+    why = f"report {report.report_id} was pending for {age} {how}: {said}"
     return of(report, "pending_failures", why, moment, at_once=True)
+
+
+def duplicate(report: Report, named: str, moment: Moment) -> Outcome[Report]:
+    """The provider names a report that may not be adopted (again): ask again, each time later."""
+    due = moment.now + DUPLICATES.delay(report.duplicates, moment.rng)
+    after = replace(report, create_requested_at=None, attempts=0, duplicates=report.duplicates + 1, due_at=due)
+    return Outcome(report, after, f"the provider names report {named} once more and makes none")
+
+
+def stream_gone(report: Report, error: Exception, moment: Moment) -> Outcome[Report]:
+    """Its hours have no source: it fails, nothing is charged, and it is tried again, each time later."""
+    why = readable(f"hourly data has no source: {error}")
+    after = replace(
+        report,
+        status=S.ERROR,
+        report_id=None,
+        create_requested_at=None,
+        cancel_refused_at=None,
+        error=why,
+        attempts=report.attempts + 1,
+        due_at=moment.now + CHARGED.delay(report.attempts, moment.rng),
+    )
+    key = f"report.stream_gone:{report.account}:{moment.now:%Y-%m-%d}"  # one a day
+    alert = Event(key, "report.stream_gone", {"account": report.account, "reason": why}, "warning")
+    return Outcome(report, after, why, events=[alert])
 
 
 def disowned(report: Report) -> Outcome[Report]:

@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import structlog
+
 from penstock.clock import Rng, instant_text
 from penstock.connectors.amazon_ads import Amazon, DuplicateReport, ReportState
+from penstock.connectors.amazon_stream import StreamGone
 from penstock.connectors.download import LinkExpired
 from penstock.connectors.records import BadReport, Record
 from penstock.errors import InDoubt, LedgerRefused, Rejected, StepError, Transient
@@ -22,6 +25,8 @@ from penstock.lifecycles.reports.decide import (
     Seen,
     Settings,
     decide,
+    is_served,
+    may_adopt,
     named,
     next_attention,
     wanted_offset,
@@ -38,7 +43,9 @@ from penstock.raw.store import AlreadyFinalised, RawCorrupt, RawUnavailable
 from penstock.runtime.flow import Door, Flow, Io
 from penstock.unit import replace
 
+JOB = "update-report-status"
 SCHEMA_VERSION = "1"
+log = structlog.get_logger()
 _SEEN = {ReportState.PENDING: "pending", ReportState.COMPLETED: "ready", ReportState.FAILED: "failed"}
 
 
@@ -52,7 +59,7 @@ class Reports(Flow[Report, Settings, Seen]):
     def __init__(
         self, settings: Settings, sources: Mapping[str, Source], sink: RawSink, close: Sequence[Amazon] = ()
     ) -> None:
-        super().__init__(settings)
+        super().__init__(settings, JOB)
         self._sources = sources
         self._sink = sink
         self._close = close
@@ -67,30 +74,33 @@ class Reports(Flow[Report, Settings, Seen]):
     async def look(self, unit: Report, io: Io) -> Seen:
         if unit.report_id is None:
             return Seen("busy" if await io.read(lambda ledger: daily_work_waits(ledger, unit)) else "free")
-        status = await self._sources[unit.account].status(unit)
+        status = await self._sources[unit.account].status(unit, io)
         says = status.said if status.failure_reason is None else f"{status.said}: {status.failure_reason}"
         return Seen(_SEEN[status.state], says, status.url)  # type: ignore[arg-type]
 
     async def act(self, what: str, unit: Report, seen: Seen | None, io: Io) -> Outcome[Report]:
+        says = seen.says if seen is not None else ""
+        log.debug("report.step", job=JOB, unit=f"report:{unit.unit_id}", action=what)
         match what:
             case "create":
                 return await self._create(unit, io)
             case "process":
                 return await self._process(unit, seen, io)
             case "cancel":
-                return await self._cancel(unit, io)
+                return await self._cancel(unit, says, io)
             case "fail":
-                says = seen.says if seen is not None else ""
                 counter = "provider_failures" if unit.status is S.FETCHING else "parse_failures"
                 why = f"the provider says that report {unit.report_id} failed: {says}"
                 return failure.of(unit, counter, why, self._moment(io))
             case "give_up":
-                return failure.pending(unit, self._moment(io))
+                return failure.pending(unit, self._moment(io), says)
             case _:
                 return failure.disowned(unit)
 
     def failed(self, unit: Report, error: StepError, now: datetime, rng: Rng) -> Outcome[Report]:
         moment = failure.Moment(now, rng, self.settings)
+        if isinstance(error, StreamGone):
+            return failure.stream_gone(unit, error, moment)
         if unit.report_id is None:
             return _create_failed(unit, error, moment)
         if unit.status is S.FETCHING:
@@ -106,12 +116,15 @@ class Reports(Flow[Report, Settings, Seen]):
         assert offset is not None  # noqa: S101 - decide has just said so
         seconds = int(offset.total_seconds())
         if report.create_requested_at is None or report.serving_offset != seconds:
-            fresh = {} if report.serving_offset == seconds else failure.NONE
-            after = replace(report, serving_offset=seconds, create_requested_at=now, attempts=0, **fresh)
+            fresh = {} if report.serving_offset == seconds else {**failure.NONE, "attempts": 0}
+            after = replace(report, serving_offset=seconds, create_requested_at=now, **fresh)
             return Outcome(
                 report, after, f"a report is about to be created for {named(report, offset)}", keep_claim=True
             )
-        created = await self._sources[report.account].create(report)
+        created = await self._sources[report.account].create(report, io)
+        older = created.adopted and created.created_at < report.timestamp + offset
+        if created.adopted and not may_adopt(report, created.report_id, older=older):
+            return failure.duplicate(report, created.report_id, self._moment(io))
         # An adopted report was made when the provider says it was, be that before the offset. Of our own the moment
         # before the call counts: the provider's clock may be behind ours, and the offset would seem unserved.
         at = min(created.created_at, now) if created.adopted else now
@@ -122,15 +135,16 @@ class Reports(Flow[Report, Settings, Seen]):
             last_report_created_at=at,
             create_requested_at=None,
             cancel_refused_at=None,
+            duplicates=report.duplicates + older,
             attempts=0,
             due_at=now + self.settings.poll,
         )
         how = "adopted" if created.adopted else "created"
         return Outcome(report, after, f"report {created.report_id} {how} for {named(report, offset)}")
 
-    async def _cancel(self, report: Report, io: Io) -> Outcome[Report]:
+    async def _cancel(self, report: Report, says: str, io: Io) -> Outcome[Report]:
         if await self._sources[report.account].cancel(report):
-            return failure.pending(report, self._moment(io), cancelled=True)
+            return failure.pending(report, self._moment(io), says, cancelled=True)
         now = io.now()
         after = replace(report, cancel_refused_at=now, due_at=now + self.settings.poll)
         return Outcome(report, after, f"report {report.report_id} is pending too long and could not be cancelled")
@@ -176,12 +190,13 @@ class Reports(Flow[Report, Settings, Seen]):
     def _loaded(
         self, report: Report, totals: Totals, stage_id: str, before: Mapping[str, Any] | None, now: datetime
     ) -> Outcome[Report]:
+        # One that was adopted and is older than the offset is loaded, and another is asked for.
+        still = {} if is_served(report) else {"serving_offset": report.serving_offset, "duplicates": report.duplicates}
         after = replace(
             report,
             status=S.COMPLETED,
             report_id=None,
             last_processed_report_id=report.report_id,
-            serving_offset=None,
             cancel_refused_at=None,
             error=None,
             attempts=0,
@@ -191,7 +206,7 @@ class Reports(Flow[Report, Settings, Seen]):
             loaded_rows=totals.rows,
             loaded_digest=totals.digest,
             raw_run_id=raw_run_id(report),
-            **failure.NONE,
+            **{"serving_offset": None, **failure.NONE, **still},
         )
         after = replace(after, due_at=next_attention(after, now, self.settings))
         load = _load_row(report, totals, before, now)
@@ -237,7 +252,7 @@ def _look_failed(report: Report, error: StepError, moment: failure.Moment) -> Ou
         why = f"report {report.report_id} cannot be asked after: {error}"
         return failure.of(report, "provider_failures", why, moment)
     if now - (report.last_report_created_at or now) >= settings.give_up_after:
-        return failure.pending(report, moment)
+        return failure.pending(report, moment, str(error))
     after = replace(report, attempts=report.attempts + 1, due_at=now + settings.poll)
     return Outcome(report, after, f"{type(error).__name__}: {error}")
 

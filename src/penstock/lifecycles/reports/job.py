@@ -1,5 +1,7 @@
 """The job `update-report-datasets`: the rows of every account's retention window, made by the set.
 
+What it makes for one account is `update-report-dataset-for-account`, in the log and in the history.
+
 Accounts of one time zone have the same periods, so a window is a product: these accounts, those periods. How far an
 account's window has been made is kept in `report_account`, in the transaction that made it; a pass with nothing to
 make reads that table and no other.
@@ -12,12 +14,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+import structlog
+
 from penstock.cadence import local_instant, parse_zone
 from penstock.clock import instant, instant_text
+from penstock.connectors.amazon_stream import AmazonStream, StreamGone
 from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
 from penstock.ledger.database import Cursor, instant_sql
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.decide import HOUR, Settings
+from penstock.lifecycles.reports.hours import Streams
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
 from penstock.lifecycles.reports.settings import Account, gate_of
 from penstock.lifecycles.reports.tables import report_account
@@ -25,8 +31,10 @@ from penstock.machine import Actor
 from penstock.outcome import Write
 
 JOB = "update-report-datasets"
+FOR_ACCOUNT = "update-report-dataset-for-account"
 ACTIVE, PAUSED, GONE = "active", "paused", "gone"
-_REASON = "within its retention window"
+_REASON = f"{FOR_ACCOUNT}: within its retention window"
+log = structlog.get_logger()
 LIKE = Report(
     account="",
     period="",
@@ -69,6 +77,9 @@ class Window:
         return Window(min(self.first, there.first), max(self.last, there.last))
 
 
+NO_WINDOW = Window(None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """How far the datasets of an account have been made."""
@@ -90,9 +101,12 @@ class Updated:
     woken: int = 0
 
 
-def window(settings: Settings, aggregation: Aggregation, time_zone: str, now: datetime) -> Window:
-    """The periods that are wanted now: those that have begun and are not beyond their retention."""
-    oldest = now - settings.retention(aggregation)
+def window(settings: Settings, aggregation: Aggregation, time_zone: str, now: datetime) -> Window | None:
+    """The periods that are wanted now: those that have begun and are not beyond their retention; None when off."""
+    retention = settings.retention(aggregation)
+    if retention is None:
+        return None
+    oldest = now - retention
     if aggregation is Aggregation.HOURLY:
         return Window(_hour(oldest) + HOUR, _hour(now))
     zone = parse_zone(time_zone)
@@ -137,16 +151,19 @@ def datasets(
 
 
 def update_report_datasets(
-    ledger: Ledger, accounts: Mapping[str, Account], settings: Settings, now: datetime, *, who: str
+    ledger: Ledger, accounts: Mapping[str, Account], settings: Settings, now: datetime, *, who: str, streams: Streams
 ) -> Updated:
-    """Make the datasets that are missing. It can be interrupted at any point, and may run beside itself."""
+    """Make the datasets that are missing. It can be interrupted at any point, and may run beside itself.
+
+    Hours are made for accounts whose stream is there. It looks at folders: run it where blocking work runs.
+    """
     there = ledger.read(_made)
     done = Updated(accounts=len(accounts), woken=_note_states(ledger, accounts, there, now))
     plans = Plans(settings, now)
     lacking = [
         (account, plan)
-        for _, account in sorted(accounts.items())  # in order of the table, so that its pages are written once
-        if not account.paused and (plan := plans.of(account, there.get(account.name))).those
+        for name, account in sorted(accounts.items())  # in order of the table, so that its pages are written once
+        if not account.paused and (plan := plans.of(account, there.get(name), streams.get(name))).those
     ]
     while lacking:
         some, lacking = _some(lacking)
@@ -157,6 +174,8 @@ def update_report_datasets(
             marks += [_mark(account, plan, now) for account in group]
         writes = [Write(report_account, marks)]
         done.born += birth_products(ledger, born, actor=Actor.SCHEDULER, who=who, reason=_REASON, writes=writes)
+        for account, plan in some:
+            log.info("report.datasets", job=FOR_ACCOUNT, account=account.name, datasets=plan.size)
     return done
 
 
@@ -165,8 +184,8 @@ class Plan:
     """What accounts lack that have the same time zone and the same windows."""
 
     like: Report
-    daily: Window
-    hourly: Window
+    daily: Window | None
+    hourly: Window | None
     those: tuple[tuple[Aggregation, Side], ...]
     size: int
 
@@ -177,30 +196,49 @@ class Plans:
     def __init__(self, settings: Settings, now: datetime) -> None:
         self._settings = settings
         self._now = now
-        self._made: dict[tuple[str, Window | None, Window | None], Plan] = {}
+        self._hours = window(settings, Aggregation.HOURLY, "UTC", now)
+        self._made: dict[tuple[str, Window | None, Window | None, Window | None], Plan] = {}
 
-    def of(self, account: Account, made: Made | None) -> Plan:
+    def of(self, account: Account, made: Made | None, stream: AmazonStream | None) -> Plan:
         """What the account lacks; after a change of its time zone, everything again."""
-        known = made is not None and made.time_zone == account.time_zone
-        key = (account.time_zone, made.daily, made.hourly) if made and known else (account.time_zone, None, None)
+        if made is not None and made.time_zone != account.time_zone:
+            made = None
+        daily, hourly = (made.daily, made.hourly) if made is not None else (None, None)
+        key = (account.time_zone, daily, hourly, self._hours_of(stream, hourly))
         if key not in self._made:
             self._made[key] = self._make(*key)
         return self._made[key]
 
-    def _make(self, time_zone: str, daily: Window | None, hourly: Window | None) -> Plan:
-        wanted = {a: window(self._settings, a, time_zone, self._now) for a in Aggregation}
-        made = {Aggregation.DAILY: daily, Aggregation.HOURLY: hourly}
-        known = {a: wanted[a].trusted(made[a]) for a in Aggregation}
-        those = tuple(
-            (a, Side(datasets(part, a, time_zone, self._settings)))
-            for a in Aggregation
-            for part in wanted[a].lacks(known[a])
-        )
+    def _hours_of(self, stream: AmazonStream | None, made: Window | None) -> Window | None:
+        """The hours that are wanted of an account, from the first that its stream has on; None while it has none."""
+        wanted = self._hours
+        if wanted is None or stream is None:
+            return None
+        try:
+            if made is not None and wanted.trusted(made) is not None and made.first <= wanted.first:
+                stream.require()  # which hour was the first no longer matters, and need not be looked for
+                return wanted
+            first = stream.first_hour() or wanted.last
+        except StreamGone:
+            return None
+        return Window(min(max(first, wanted.first), wanted.last), wanted.last)
+
+    def _make(self, time_zone: str, daily: Window | None, hourly: Window | None, hours: Window | None) -> Plan:
+        days = window(self._settings, Aggregation.DAILY, time_zone, self._now)
+        those: list[tuple[Aggregation, Side]] = []
+        joined: dict[Aggregation, Window | None] = {}
+        for a, wanted, made in ((Aggregation.DAILY, days, daily), (Aggregation.HOURLY, hours, hourly)):
+            if wanted is None:
+                joined[a] = made
+                continue
+            known = wanted.trusted(made)
+            those += [(a, Side(datasets(part, a, time_zone, self._settings))) for part in wanted.lacks(known)]
+            joined[a] = wanted.joined(known)
         return Plan(
             replace(LIKE, time_zone=time_zone),
-            wanted[Aggregation.DAILY].joined(known[Aggregation.DAILY]),
-            wanted[Aggregation.HOURLY].joined(known[Aggregation.HOURLY]),
-            those,
+            joined[Aggregation.DAILY],
+            joined[Aggregation.HOURLY],
+            tuple(those),
             sum(len(part) for _, part in those),
         )
 
@@ -215,7 +253,7 @@ def _some(lacking: Sequence[tuple[Account, Plan]]) -> tuple[list[tuple[Account, 
 
 
 def _mark(account: Account, plan: Plan, now: datetime) -> dict[str, Any]:
-    daily, hourly = plan.daily, plan.hourly
+    daily, hourly = plan.daily or NO_WINDOW, plan.hourly or NO_WINDOW
     return {
         "account": account.name,
         "state": ACTIVE,

@@ -37,6 +37,10 @@ class EntityType(StrEnum):
     PRODUCT = "product"
 
 
+def _listed(words: type[StrEnum]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report(Unit):
     """A dataset: whose, of when, of what kind; the report under way, the one that is loaded, and what went wrong.
@@ -69,6 +73,8 @@ class Report(Unit):
     #: The provider was asked to cancel the report and would not.
     cancel_refused_at: datetime | None = None
 
+    #: How often, for the offset that is being served, the provider has named an older report instead of making one.
+    duplicates: int = 0
     create_failures: int = 0
     provider_failures: int = 0
     pending_failures: int = 0
@@ -105,6 +111,8 @@ machine = Machine(
         Edge(S.ERROR, S.MISSING, "reset", {Actor.OPERATOR}),
     ],
     checks={
+        "aggregation_is_known": f"aggregation IN ({_listed(Aggregation)})",
+        "entity_type_is_known": f"entity_type IN ({_listed(EntityType)})",
         "under_way_has_report": "(status IN ('fetching', 'parsing')) = (report_id IS NOT NULL)",
         "completed_is_loaded": "status <> 'completed' OR loaded_report_id IS NOT NULL",
         "error_says_why": "status <> 'error' OR error IS NOT NULL",

@@ -1,8 +1,8 @@
-"""What people ask of reports and do to them: lists, cadence, refresh, backfill, and what becomes of accounts."""
+"""What people ask of reports and do to them: lists, cadence, refresh, reset, backfill, what becomes of accounts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -12,11 +12,11 @@ from penstock.errors import UsageError
 from penstock.ledger import statements
 from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
 from penstock.ledger.database import Cursor, Database
-from penstock.ledger.ledger import Ledger
+from penstock.ledger.ledger import Ledger, Moved
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import HOUR, Settings, last_due_offset, offset_name
 from penstock.lifecycles.reports.job import JOB, LIKE, Window, columns_of, datasets
-from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
+from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S, machine
 from penstock.lifecycles.reports.settings import Account, gate_of
 from penstock.machine import Actor
 from penstock.unit import Ref, key_part, replace
@@ -193,55 +193,96 @@ def _number(value: Any) -> float | None:
 
 
 @dataclass(slots=True)
-class Refreshed:
-    """What a refresh came to; `skipped` maps a dataset to the reason."""
+class Changed:
+    """What a refresh or a reset came to; `skipped` maps a dataset to the reason."""
 
     meant: int = 0
-    refreshed: list[str] = field(default_factory=list)
+    #: Of those that are changed, how many have rows loaded.
+    loaded: int = 0
+    changed: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def refresh(ledger: Ledger, settings: Settings, wanted: Filter, *, who: str, reason: str, dry_run: bool) -> Refreshed:
+def refresh(ledger: Ledger, settings: Settings, wanted: Filter, *, who: str, reason: str, dry_run: bool) -> Changed:
     """Fetch datasets anew, now: each gets a report for its latest offset, whatever served or gave that up before."""
+    done, now = Changed(), ledger.clock.now()
+    groups: dict[tuple[str, int], list[str]] = {}
+    for report in _free(ledger, settings, wanted, done):
+        offset = last_due_offset(report, now, settings) or timedelta()
+        groups.setdefault((str(report.status), int(offset.total_seconds())), []).append(report.unit_id)
+    for (status, seconds), unit_ids in groups.items():
+        if dry_run:
+            done.changed += unit_ids
+            continue
+        fresh = {"serving_offset": seconds, "create_requested_at": None, "attempts": 0, "due_at": now, **failure.NONE}
+        moved = ledger.move_many(machine.name, unit_ids, status, actor=Actor.OPERATOR, who=who, reason=reason, **fresh)
+        _note(done, moved)
+    return done
+
+
+_UNBORN: Mapping[str, Any] = {
+    **dict.fromkeys(("serving_offset", "create_requested_at", "last_report_created_at", "last_processed_report_id")),
+    **dict.fromkeys(("loaded_stage", "loaded_report_id", "loaded_at", "loaded_rows", "loaded_digest", "raw_run_id")),
+    **failure.NONE,
+    "error": None,
+    "attempts": 0,
+}
+"""A dataset of which nothing is known yet."""
+
+
+def reset(ledger: Ledger, settings: Settings, wanted: Filter, *, who: str, reason: str, dry_run: bool) -> Changed:
+    """Put datasets that are in error back to `missing`, as on the day they were made, and due.
+
+    What was loaded of them is shown no more until the next load. Those in another status are skipped.
+    """
+    done, now = Changed(), ledger.clock.now()
+    for report in _free(ledger, settings, wanted, done):
+        if report.status is not S.ERROR:
+            done.skipped[report.unit_id] = f"it is {report.status}; only datasets in error are reset"
+            continue
+        done.changed.append(report.unit_id)
+        done.loaded += report.loaded_rows is not None
+    if done.changed and not dry_run:
+        moved = ledger.move_many(
+            machine.name,
+            done.changed,
+            S.MISSING,
+            actor=Actor.OPERATOR,
+            who=who,
+            reason=reason,
+            due_at=now,
+            **_UNBORN,
+        )
+        done.changed = []
+        _note(done, moved)
+    return done
+
+
+def _free(ledger: Ledger, settings: Settings, wanted: Filter, done: Changed) -> Iterator[Report]:
+    """The datasets that are meant and that a person may change now; the others are noted as skipped."""
     where, given = wanted.sql(ledger.database)
     sql = f"SELECT unit_id FROM {_TABLE} WHERE {where} ORDER BY unit_id"
     ids = [row[0] for row in ledger.read(lambda cursor: cursor.rows(sql, **given))]
-    done = Refreshed(meant=len(ids))
-    now = ledger.clock.now()
-    groups: dict[tuple[str, int], list[str]] = {}
+    done.meant = len(ids)
     for start in range(0, len(ids), AT_ONCE):
         for report in ledger.get_many(machine, ids[start : start + AT_ONCE]):
             if refused := _refused(report, settings):
                 done.skipped[report.unit_id] = refused
-                continue
-            offset = last_due_offset(report, now, settings) or timedelta()
-            groups.setdefault((str(report.status), int(offset.total_seconds())), []).append(report.unit_id)
-    for (status, seconds), unit_ids in groups.items():
-        if dry_run:
-            done.refreshed += unit_ids
-            continue
-        moved = ledger.move_many(
-            machine.name,
-            unit_ids,
-            status,
-            actor=Actor.OPERATOR,
-            who=who,
-            reason=reason,
-            serving_offset=seconds,
-            create_requested_at=None,
-            attempts=0,
-            due_at=now,
-            **failure.NONE,
-        )
-        done.refreshed += [ref.unit_id for ref in moved.moved]
-        done.skipped |= {ref.unit_id: why for ref, why in moved.skipped.items()}
-    return done
+            else:
+                yield report
+
+
+def _note(done: Changed, moved: Moved) -> None:
+    done.changed += [ref.unit_id for ref in moved.moved]
+    done.skipped |= {ref.unit_id: why for ref, why in moved.skipped.items()}
 
 
 def _refused(report: Report, settings: Settings) -> str | None:
-    """Why a dataset cannot be refreshed now."""
+    """Why a dataset cannot be changed by hand now."""
     if report.account not in settings.accounts:
         return f"account {report.account!r} is not configured"
+    if not settings.offsets(report.aggregation):
+        return f"{report.aggregation} is switched off: reports.{report.aggregation}_offsets is empty"
     if report.report_id is not None:
         return f"report {report.report_id} is under way"
     if report.claimed_by is not None:
@@ -277,6 +318,8 @@ def backfill(
 ) -> Backfilled:
     """Make datasets of older dates. They fall due one after the other, and each waits for its account's daily work."""
     now = ledger.clock.now()
+    if not settings.offsets(wanted.aggregation):
+        raise UsageError(f"{wanted.aggregation} is switched off: reports.{wanted.aggregation}_offsets is empty")
     _refuse_dates(wanted, now)
     gap = timedelta(hours=1) / wanted.per_hour
     zones: dict[str, list[Account]] = {}
@@ -335,8 +378,13 @@ class Standing:
     says: str
 
 
-def standings(database: Database, accounts: Mapping[str, Account], settings: Settings) -> list[Standing]:
-    """Every account of the configuration or of the ledger; nothing is changed."""
+def standings(
+    database: Database, accounts: Mapping[str, Account], settings: Settings, sourceless: Mapping[str, str]
+) -> list[Standing]:
+    """Every account of the configuration or of the ledger; nothing is changed.
+
+    `sourceless` says of accounts why they have no hours.
+    """
     sql = (
         f"SELECT account, count(*), sum(CASE WHEN status IN ('fetching', 'parsing') THEN 1 ELSE 0 END) FROM {_TABLE}"
         " GROUP BY account"
@@ -347,15 +395,20 @@ def standings(database: Database, accounts: Mapping[str, Account], settings: Set
         return {str(name): (int(n), int(busy)) for name, n, busy in cursor.rows(sql)}
 
     there = database.read(work)
-    longest = max(settings.retention(aggregation) for aggregation in Aggregation).days
-    return [_standing(name, accounts.get(name), *there.get(name, (0, 0)), longest) for name in _names(there, accounts)]
+    longest = max(kept.days for aggregation in Aggregation if (kept := settings.retention(aggregation)) is not None)
+    return [
+        _standing(name, accounts.get(name), *there.get(name, (0, 0)), longest, sourceless.get(name))
+        for name in _names(there, accounts)
+    ]
 
 
 def _names(*sources: Iterable[str]) -> list[str]:
     return sorted({name for source in sources for name in source})
 
 
-def _standing(name: str, account: Account | None, count: int, busy: int, longest: int) -> Standing:
+def _standing(  # noqa: PLR0917 - one argument for each fact
+    name: str, account: Account | None, count: int, busy: int, longest: int, hourly_lacks: str | None
+) -> Standing:
     if account is None:
         says = (
             f"not configured: nothing is created or refreshed any more; its {count:,} datasets stay readable and are"
@@ -369,10 +422,11 @@ def _standing(name: str, account: Account | None, count: int, busy: int, longest
             " meanwhile come to one report each when it goes on"
         )
         return Standing(name, "paused", count, busy, says)
+    off = f"; hourly is off: {hourly_lacks}" if hourly_lacks else ""
     if count == 0:
-        says = f"new: the next run of {JOB} makes the datasets of {longest} days, most of them due at once"
+        says = f"new: the next run of {JOB} makes the datasets of {longest} days, most of them due at once{off}"
         return Standing(name, "new", count, busy, says)
-    return Standing(name, "active", count, busy, f"refreshed at its offsets, through the gate {gate_of(name)}")
+    return Standing(name, "active", count, busy, f"refreshed at its offsets, through the gate {gate_of(name)}{off}")
 
 
 def dataset_id(text: str) -> str:

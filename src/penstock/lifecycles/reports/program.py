@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+
+import structlog
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.connectors.amazon_ads import DOWNLOAD_HOSTS, Amazon
-from penstock.connectors.amazon_stream import AmazonStream
 from penstock.connectors.download import Allowed
-from penstock.lifecycles.reports import job, prune
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.reports import hours, job, prune
 from penstock.lifecycles.reports.flow import Reports
 from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.settings import SETTINGS, read_accounts, read_connections, read_settings
@@ -21,17 +22,19 @@ from penstock.runtime.app import App
 from penstock.runtime.flow import Io
 from penstock.runtime.schedule import Job, JobResult, Schedule
 
+log = structlog.get_logger()
+
 
 def make_flow(config: Config, clock: Clock) -> Reports:
     """The flow of a configuration; accounts of one region share its connections."""
     connections = read_connections(config)
     allowed = Allowed(DOWNLOAD_HOSTS, private_hosts=tuple(config["reports.private_downloads"]))
     regions = {own.region: Amazon(own.region, clock, downloads=allowed) for own in connections.values()}
-    sources = {}
+    sources, streams = {}, hours.read_streams(config, clock)
     for name, account in read_accounts(config).items():
         own = connections[name]
         ads = regions[own.region].profile(account.profile_id, own.credentials)
-        sources[name] = Source(ads, AmazonStream(Path(config["reports.stream"]), account.profile_id, clock))
+        sources[name] = Source(ads, streams.get(name))
     return Reports(read_settings(config), sources, RawSink(config["raw.url"]), close=list(regions.values()))
 
 
@@ -42,14 +45,27 @@ def _flows(config: Config) -> Sequence[Reports]:
 def update_job(config: Config) -> Job:
     """The job `update-report-datasets`."""
     accounts, settings = read_accounts(config), read_settings(config)
+    streams = hours.read_streams(config, SystemClock())
 
     async def run(schedule: Schedule, io: Io) -> JobResult:
         who, now = f"schedule:{schedule.name}", io.now()
-        done = await io.read(lambda ledger: job.update_report_datasets(ledger, accounts, settings, now, who=who))
+
+        def update(ledger: Ledger) -> job.Updated:
+            return job.update_report_datasets(ledger, accounts, settings, now, who=who, streams=streams)
+
+        done = await io.read(update)
+        log.info("report.datasets", job=job.JOB, accounts=done.accounts, datasets=done.born, woken=done.woken)
         woken = f", {done.woken:,} of accounts that are back" if done.woken else ""
-        return JobResult(f"{done.born:,} datasets of {done.accounts:,} accounts made{woken}")
+        off = "".join(f"; {line}" for line in await io.run(warnings, config))
+        return JobResult(f"{done.born:,} datasets of {done.accounts:,} accounts made{woken}{off}")
 
     return run
+
+
+def warnings(config: Config) -> list[str]:
+    """What of the configuration is not in force, in one line each: hourly, for accounts whose hours have no source."""
+    lacking = hours.sourceless(config)
+    return [f"{hours.told(lacking)}; reports.hourly_offsets = [] says that this is meant"] if lacking else []
 
 
 def prune_job(config: Config) -> Job:
@@ -71,6 +87,7 @@ app = App(
     staged=[PERFORMANCE],
     configured=_flows,
     settings=SETTINGS,
+    warnings=warnings,
     configured_jobs={job.JOB: update_job, prune.JOB: prune_job},
     schedules=[
         Schedule(name=job.JOB, job=job.JOB, every="5m", settings_version="usual"),

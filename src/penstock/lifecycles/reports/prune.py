@@ -27,8 +27,11 @@ def prune_report_datasets(ledger: Ledger, settings: Settings, now: datetime, *, 
     at = instant_sql(ledger.database, "before")
     gone = 0
     for aggregation in Aggregation:
+        retention = settings.retention(aggregation)
+        if retention is None:
+            continue
         old = f"u.aggregation = :aggregation AND u.timestamp < {at} AND (NOT u.backfill OR u.changed_at < {at})"
-        before = instant_text(now - settings.retention(aggregation))
+        before = instant_text(now - retention)
         gone += pruner.prune_where(machine.name, Finished(old, {"aggregation": str(aggregation), "before": before}))
     if gone:
         ledger.database.write(

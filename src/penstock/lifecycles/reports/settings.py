@@ -20,6 +20,7 @@ from penstock.raw.settings import RAW_URL
 from penstock.setting import REQUIRED, ConfigError, Setting
 
 PROVIDER, STREAM = "amazon_ads", "amazon_stream"
+NO_STREAM = "reports.stream is not set; it names the folder that a consumer of the Marketing Stream fills"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,10 @@ def gate_of(account: str, aggregation: Aggregation = Aggregation.DAILY) -> str:
 
 
 def spans(value: Any) -> list[str]:
-    """Different spans of time, the shortest first."""
-    wanted = 'a list of different spans of time, shortest first, for example ["1d", "3d"]'
-    if not isinstance(value, list) or not value:
-        raise ValueError(wanted)
+    """Different spans of time, the shortest first; none at all switches off what they are for."""
+    wanted = 'a list of different spans of time, shortest first, for example ["1d", "3d"], or []'
+    if not isinstance(value, list):
+        raise ValueError(wanted)  # noqa: TRY004 - readers raise ValueError
     found = [parse_span(kind.span(item)) for item in value]
     if sorted(set(found)) != found:
         raise ValueError(wanted)
@@ -81,17 +82,17 @@ SETTINGS = (
         "reports.daily_offsets",
         spans,
         _written(Aggregation.DAILY, DAILY_OFFSETS),
-        "When a daily dataset is fetched anew, counted from its local midnight.",
+        "When a daily dataset is fetched anew, counted from its local midnight; [] switches daily off.",
     ),
     Setting(
         "reports.hourly_offsets",
         spans,
         _written(Aggregation.HOURLY, HOURLY_OFFSETS),
-        "When an hourly dataset is made anew, counted from its hour.",
+        "When an hourly dataset is made anew, counted from its hour; [] switches hourly off.",
     ),
     Setting("reports.poll", kind.span, "5m", "How often a report that is not ready is looked at."),
     Setting(
-        "reports.cancel_after", kind.span, "3h", "When the provider is asked to cancel a report that is not ready."
+        "reports.cancel_after", kind.span, "6h", "When the provider is asked to cancel a report that is not ready."
     ),
     Setting("reports.give_up_after", kind.span, "24h", "When one that could not be cancelled counts as failed."),
     Setting("reports.create_limit", _LIMIT, 3, "How often creating a report may fail, for one offset."),
@@ -101,7 +102,11 @@ SETTINGS = (
     Setting("reports.link_limit", _LIMIT, 3, "How often the link of one report may have expired before it is read."),
     RAW_URL,
     Setting(
-        "reports.stream", kind.text, "stream", "The folder of Marketing Stream deltas, for hourly data.", anchor=_below
+        "reports.stream",
+        kind.text,
+        None,
+        "The folder of Marketing Stream deltas; hourly is off without it, and for accounts that have no folder in it.",
+        anchor=_below,
     ),
     Setting(
         "reports.private_downloads", hosts, [], "Hosts that reports may come from beside Amazon's, for a test server."
@@ -146,6 +151,9 @@ def read_settings(config: Config) -> Settings:
     )
     if give_up_after < cancel_after:
         msg = f"{config.path or 'the configuration'}: reports.give_up_after is shorter than reports.cancel_after"
+        raise ConfigError(msg)
+    if not config["reports.daily_offsets"] and not config["reports.hourly_offsets"]:
+        msg = f"{config.path or 'the configuration'}: reports.daily_offsets and reports.hourly_offsets are both empty"
         raise ConfigError(msg)
     limits = {name: config[f"reports.{name}_limit"] for name in ("create", "provider", "pending", "parse", "link")}
     return Settings(

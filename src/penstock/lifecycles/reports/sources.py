@@ -8,30 +8,31 @@ from dataclasses import dataclass
 from datetime import UTC
 
 from penstock.connectors.amazon_ads import AmazonAds, Created, ReportStatus, daily
-from penstock.connectors.amazon_stream import AmazonStream
+from penstock.connectors.amazon_stream import AmazonStream, StreamGone
 from penstock.connectors.records import Record
 from penstock.lifecycles.reports.machine import Aggregation, Report
+from penstock.lifecycles.reports.settings import NO_STREAM
 from penstock.runtime.flow import Io
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One account. Both kinds of dataset are asked for in the same words."""
+    """One account. Both kinds of dataset are asked for in the same words; `stream` is None where none is configured."""
 
     ads: AmazonAds
-    stream: AmazonStream
+    stream: AmazonStream | None
 
-    async def create(self, report: Report) -> Created:
-        """Ask for a report; for an hour, open a snapshot of what has arrived."""
+    async def create(self, report: Report, io: Io) -> Created:
+        """Ask for a report; for an hour, open a snapshot. Raises StreamGone where hours have no source."""
         if report.aggregation is Aggregation.HOURLY:
-            return self.stream.snapshot(report.timestamp.astimezone(UTC), report.entity_type)
+            return await io.run(self._stream().snapshot, report.timestamp.astimezone(UTC), report.entity_type)
         return await self.ads.create(daily(report.entity_type, report.report_date))
 
-    async def status(self, report: Report) -> ReportStatus:
-        """How the report under way stands."""
+    async def status(self, report: Report, io: Io) -> ReportStatus:
+        """How the report under way stands. Raises StreamGone where hours have no source."""
         assert report.report_id is not None  # noqa: S101 - decide asks only then
         if report.aggregation is Aggregation.HOURLY:
-            return self.stream.status(report.report_id)
+            return await io.run(self._stream().status, report.report_id)
         return await self.ads.status(report.report_id)
 
     async def cancel(self, report: Report) -> bool:
@@ -40,13 +41,18 @@ class Source:
         return report.aggregation is Aggregation.HOURLY or await self.ads.cancel(report.report_id)
 
     async def records(self, report: Report, url: str | None, io: Io) -> AsyncGenerator[list[Record]]:
-        """The records, some hundreds at a time."""
+        """The records, some hundreds at a time. Raises StreamGone where hours have no source."""
         assert report.report_id is not None  # noqa: S101 - decide asks only then
         if report.aggregation is Aggregation.DAILY:
             async with contextlib.aclosing(self.ads.records(url or "")) as batches:
                 async for batch in batches:
                     yield batch
             return
-        found = self.stream.records(report.report_id)
+        found = self._stream().records(report.report_id)
         while (some := await io.run(next, found, None)) is not None:
             yield some
+
+    def _stream(self) -> AmazonStream:
+        if self.stream is None:
+            raise StreamGone(NO_STREAM)
+        return self.stream
