@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from penstock.errors import IllegalMove, MachineError
 from penstock.retry import RetryPolicy
@@ -102,6 +103,8 @@ class Machine:
     #: Whether the columns of the key are the primary key on PostgreSQL, for a table that others know by it. `unit_id`
     #: is made of them and unique anyway, and every claim and commit pays for one index more.
     key_is_primary: bool = False
+    #: Fields that name a unit of another machine: a foreign key, so that it must be there and stays as long as they do.
+    references: Mapping[str, Machine] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         freeze = object.__setattr__
@@ -192,6 +195,7 @@ class Machine:
             "checks": dict(self.checks),
             "columns": {self.column(n): str(kind) for n, kind in field_types(self.unit).items() if n != "status"},
             "parent": list(self.parent.by) if self.parent else [],
+            "references": {name: other.name for name, other in self.references.items()},
         }
 
     def digest(self) -> str:
@@ -317,6 +321,11 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems += [f"an index names {c!r}, which is not a field" for c in sorted(indexed - set(types))]
     longest = _LONGEST - len(machine.table) - 1
     problems += [f"check name {n!r} is longer than {longest} characters" for n in machine.checks if len(n) > longest]
+    for name, other in machine.references.items():
+        if name not in own:
+            problems.append(f"a reference names {name!r}, which is not a field of its own")
+        elif not other.key_is_primary or [field_types(other.unit)[k] for k in other.unit.key] != [UUID]:
+            problems.append(f"{name} refers to {other.name}, whose primary key is not one UUID")
     if machine.on_error and not machine.driven:
         problems.append("on_error is for driven machines")
     for state in filter(None, (machine.on_error.retry, machine.on_error.dead) if machine.on_error else ()):

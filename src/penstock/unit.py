@@ -19,6 +19,8 @@ from penstock.clock import instant_text, parse_instant
 from penstock.errors import BadReference
 
 NO_GATE = "none"
+NOW = "now"
+"""A default in the database: the moment at which a row is inserted without one."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _KEY_TYPES = (str, int, date, datetime, UUID)
 
@@ -39,7 +41,10 @@ def column(
     generated: str | None = None,
     server_default: str | None = None,
 ) -> Any:
-    """A field whose column is special: another SQL type, a generated value, a default in the database."""
+    """A field whose column is special: another SQL type, a generated value, a default in the database.
+
+    The default is a constant, or `NOW`. It is for whoever inserts by hand: the kernel always gives a value.
+    """
     spec = ColumnSpec(sql_type, generated, server_default)
     return field(default=default, kw_only=True, metadata={"penstock": spec})
 

@@ -196,10 +196,10 @@ def test_a_run_under_way_is_watched_until_it_ends(place):
 def test_partitions_are_listed_and_those_that_failed_alone(place):
     found = place.asked("partitions", place.failed)
     assert [(p["partition_id"], p["low"], p["status"], p["found_records"], p["error"]) for p in found] == [
-        ("partition-00", 0, "completed", 77, None),
-        ("partition-01", found[0]["high"], "failed", None, "Rejected: the provider cannot sort that"),
+        ("partition-0", 0, "completed", 77, None),
+        ("partition-1", found[0]["high"], "failed", None, "Rejected: the provider cannot sort that"),
     ]
-    assert [p["partition_id"] for p in place.asked("partitions", place.failed, "--failed")] == ["partition-01"]
+    assert [p["partition_id"] for p in place.asked("partitions", place.failed, "--failed")] == ["partition-1"]
     assert "cannot sort" in " ".join(place("partitions", place.failed).out.split())
     assert place("partitions", place.completed, "--failed").out == "no partition has failed\n"
 

@@ -92,7 +92,7 @@ class Site:
         documents = [
             json.dumps(
                 [
-                    *(str(run_id(number)), stone, "partition-00", POSITIONS + position, f"offer-{stone}"),
+                    *(str(run_id(number)), stone, "partition-0", POSITIONS + position, f"offer-{stone}"),
                     p if isinstance(p, str) else json.dumps({"id": f"offer-{stone}", "price": p}),
                     *(f"hash-{number}", updated and instant_text(updated), instant_text(START)),
                 ]

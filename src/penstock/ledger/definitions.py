@@ -71,7 +71,7 @@ def unfit(there: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
         return {(edge["source"], edge["target"]) for edge in definition["transitions"]}
 
     wrong = [part for part in ("table", "states", "terminal", "parent") if _plain(there, part) != _plain(ours, part)]
-    wrong += [p for p in ("key", "due", "driven", "checks") if there["shape"][p] != ours["shape"][p]]
+    wrong += [p for p in ("key", "due", "driven", "checks", "references") if there["shape"][p] != ours["shape"][p]]
     if not pairs(ours) <= pairs(there):
         wrong.append("edges")
     if not set(ours["initial"]) <= set(there["initial"]):

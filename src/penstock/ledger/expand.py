@@ -40,6 +40,7 @@ class _Found:
     keys: list[tuple[str, ...]]  # the primary one first
     checks: frozenset[str]
     indexes: frozenset[str]
+    references: frozenset[tuple[str, str]]  # column, and the table that it refers to
 
 
 def ddl(element: ExecutableDDLElement | CreateColumn, dialect: str) -> str:
@@ -87,6 +88,11 @@ def _compare(table: sa.Table, there: _Found, dialect: str) -> list[Difference]:
     checks = {str(c.name) for c in _checks(table, dialect) if c.name is not None}
     made += [Difference(table.name, n, "this check is missing") for n in sorted(checks - there.checks - added)]
     made += [Difference(table.name, n, "the program has no such check") for n in sorted(there.checks - checks)]
+    references = {(fk.parent.name, fk.column.table.name) for fk in table.foreign_keys}
+    lacking = sorted((c, to) for c, to in references - there.references if c in there.columns)
+    made += [Difference(table.name, c, f"the foreign key to {to} is missing") for c, to in lacking]
+    unknown_keys = sorted(there.references - references)
+    made += [Difference(table.name, c, f"the program has no foreign key to {to}") for c, to in unknown_keys]
     for index in sorted(table.indexes, key=lambda i: str(i.name)):
         if index.name not in there.indexes:
             made.append(
@@ -156,6 +162,7 @@ def _look_sqlite(cursor: Cursor, table: str) -> _Found:
     columns = cursor.rows('SELECT name, type, "notnull", pk FROM pragma_table_xinfo(:name) ORDER BY cid', name=table)
     ((sql,),) = cursor.rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name", name=table)
     indexes = cursor.rows("SELECT name FROM pragma_index_list(:name) WHERE origin = 'c'", name=table)
+    references = cursor.rows('SELECT "from", "table" FROM pragma_foreign_key_list(:name)', name=table)
     return _Found(
         {
             str(n): (str(kind).lower().replace(", ", ",").removesuffix(" generated always"), not filled)
@@ -164,6 +171,7 @@ def _look_sqlite(cursor: Cursor, table: str) -> _Found:
         [tuple(str(n) for n, *_, place in sorted(columns, key=lambda row: row[3]) if place)],
         frozenset(_NAMED_CHECK.findall(str(sql))),
         frozenset(str(row[0]) for row in indexes),
+        frozenset((str(name), str(to)) for name, to in references),
     )
 
 
@@ -182,6 +190,12 @@ def _look_postgres(cursor: Cursor, table: str) -> _Found:
         name=table,
     )
     checks = cursor.rows(f"SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = {which}", name=table)
+    references = cursor.rows(
+        "SELECT a.attname, other.relname FROM pg_constraint k JOIN pg_class other ON other.oid = k.confrelid"
+        " JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)"
+        f" WHERE k.contype = 'f' AND k.conrelid = {which}",
+        name=table,
+    )
     indexes = cursor.rows(
         f"SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = {which}",
         name=table,
@@ -191,4 +205,5 @@ def _look_postgres(cursor: Cursor, table: str) -> _Found:
         [tuple(row[0]) for row in keys] or [()],
         frozenset(str(row[0]) for row in checks),
         frozenset(str(row[0]) for row in indexes),
+        frozenset((str(name), str(to)) for name, to in references),
     )

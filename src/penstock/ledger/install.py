@@ -8,7 +8,7 @@ is refused untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,8 +38,16 @@ class Wanted:
     views: Mapping[str, str] = field(default_factory=dict)
 
     def tables(self, dialect: str) -> list[sa.Table]:
-        """The program's own tables, in the order of creation."""
-        return [*(machine_table(m, dialect) for m in self.machines), *self.data_tables]
+        """The program's own tables, in the order of creation: one that others refer to comes before them."""
+        return [*(machine_table(m, dialect) for m in _referred_first(self.machines)), *self.data_tables]
+
+
+def _referred_first(machines: Sequence[Machine]) -> list[Machine]:
+    found: list[Machine] = []
+    for machine in machines:
+        others = _referred_first([m for m in machine.references.values() if m in machines])
+        found += [m for m in (*others, machine) if m not in found]
+    return found
 
 
 def install(

@@ -48,7 +48,7 @@ class Eligible:
         if before is None or not self._known[name].get("terminal"):
             return None
         parameters = {"before": instant_text(before)}
-        parts = [self._ended(name, "u", self._instant), *self._no_unfinished_child(name, "u")]
+        parts = [self._ended(name, "u", self._instant), *self._not_needed(name, "u")]
         parent = self._parent(name)
         if parent is not None:
             stays = self._join(name, parent, child="u", parent="p")
@@ -57,7 +57,7 @@ class Eligible:
                 parameters["parent_before"] = instant_text(moment)
                 gone = [
                     self._ended(parent, "p", self._instant.replace(":before", ":parent_before")),
-                    *self._no_unfinished_child(parent, "p"),
+                    *self._not_needed(parent, "p"),
                 ]
                 stays += f" AND NOT ({' AND '.join(gone)})"
             parts.append(f"NOT EXISTS (SELECT 1 FROM {self._known[parent]['table']} p WHERE {stays})")
@@ -107,8 +107,16 @@ class Eligible:
             text += f" AND {alias}.claimed_by IS NULL AND {alias}.parked_at IS NULL"
         return text
 
-    def _no_unfinished_child(self, name: str, alias: str) -> list[str]:
-        return [
+    def _not_needed(self, name: str, alias: str) -> list[str]:
+        """It has no child that is unfinished, and nothing refers to it."""
+        key = self._known[name]["shape"]["key"]
+        referring = [
+            f"NOT EXISTS (SELECT 1 FROM {other['table']} k WHERE k.{column} = {alias}.{key[0]})"
+            for other in self._known.values()
+            for column, target in other["shape"].get("references", {}).items()
+            if target == name
+        ]
+        return referring + [
             f"NOT EXISTS (SELECT 1 FROM {self._known[child]['table']} k"
             f" WHERE {self._join(child, name, child='k', parent=alias)} AND {self._unfinished(child, 'k')})"
             for child in self._children(name)

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 from penstock.errors import MachineError
 from penstock.ledger.columns import Document, Instant, column_specs, python_type, sql_type
 from penstock.machine import Machine
-from penstock.unit import NO_GATE, field_types
+from penstock.unit import NO_GATE, NOW, field_types
 
 _LONGEST = 63
 # No column may need quotes, in either database: the kernel's statements write names as they are.
@@ -29,6 +29,8 @@ _RESERVED = RESERVED_WORDS.union(_SQLITE_RESERVED)
 # PostgreSQL keeps infinite moments and years that Python does not know: whoever reads one would fail.
 _KNOWN_INSTANT = "{0} >= '0001-01-01 UTC' AND {0} < '10000-01-01 UTC'"
 _KNOWN_DAY = "{0} >= '0001-01-01' AND {0} < '10000-01-01'"
+# As SQLite keeps instants; PostgreSQL's own word.
+_NOW = {"sqlite": "(strftime('%Y-%m-%dT%H\\:%M\\:%fZ', 'now'))", "postgresql": "now()"}
 kernel = sa.MetaData()
 
 _HOT: dict[str, Any] = {"postgresql_with": {"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.02}}
@@ -279,11 +281,17 @@ def _column(machine: Machine, name: str, annotation: Any, spec: Any, dialect: st
     kind, optional = python_type(annotation)
     extras: list[Any] = []
     default: Any = spec.server_default if spec else None
+    if default == NOW:
+        default = sa.text(_NOW[dialect])
+    elif default is not None and kind is bool:
+        default = sa.text(default)  # in quotes it would be a text, which SQLite keeps as one
     if spec is not None and spec.generated:
         extras.append(sa.Computed(spec.generated, persisted=True))
         optional = True
     if name == "gate_id":
         extras.append(sa.ForeignKey(gate.c.gate_id))
+    if name in machine.references:
+        extras.append(sa.ForeignKey(_key_of(machine.references[name], dialect)))
     if name == "version" and default is None:
         default = sa.text(
             "(random() * 281474976710656)::bigint" if dialect == "postgresql" else "(abs(random() % 281474976710656))"
@@ -292,6 +300,11 @@ def _column(machine: Machine, name: str, annotation: Any, spec: Any, dialect: st
         name, default
     )
     return sa.Column(machine.column(name), sql_type(kind, spec), *extras, nullable=optional, server_default=default)
+
+
+def _key_of(machine: Machine, dialect: str) -> sa.Column[Any]:
+    """The column by which others refer to a unit. SQLite has no other key than `unit_id`, which is the same text."""
+    return machine_table(machine, dialect).c[machine.unit.key[0] if dialect == "postgresql" else "unit_id"]
 
 
 def _checks(machine: Machine, dialect: str) -> list[sa.CheckConstraint]:

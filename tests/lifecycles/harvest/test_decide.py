@@ -36,7 +36,7 @@ RUN = Run(
 )
 PART = Partition(
     run_id=UUID(int=1),
-    partition_id="partition-00",
+    partition_id="partition-0",
     feed="stones",
     ordinal=0,
     low=0,

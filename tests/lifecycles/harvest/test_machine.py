@@ -104,7 +104,7 @@ def test_no_edge_leads_past_the_workers(hand):
 
 def test_a_partition_has_one_worker(hand):
     worker = WorkerRun(
-        id=worker_run_id(RUN, "partition-00"), run_id=RUN, partition_id="partition-00", worker_id="w", started_at=NOW
+        id=worker_run_id(RUN, "partition-0"), run_id=RUN, partition_id="partition-0", worker_id="w", started_at=NOW
     )
     hand.type(typed_insert(harvest_worker, worker))
     with pytest.raises(hand.error):

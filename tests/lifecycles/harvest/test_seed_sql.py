@@ -109,22 +109,22 @@ def test_active_and_recent_runs(harvested):
 
 def test_failed_run_analysis(harvested):
     ((partition, records, error, started, completed),) = harvested.rows("failed_workers", harvested.bad)
-    assert (partition, records) == ("partition-00", 30)
+    assert (partition, records) == ("partition-0", 30)
     assert "the provider says no" in error
     assert started <= completed
-    assert harvested.rows("progress_at_failure", harvested.bad) == [("partition-00", 30, False)]
+    assert harvested.rows("progress_at_failure", harvested.bad) == [("partition-0", 30, False)]
     assert harvested.rows("failed_workers", harvested.good) == []
     assert harvested.rows("progress_at_failure", harvested.good) == []
 
 
 def test_the_offset_moves_once_and_never_when_completed(harvested):
-    names = {"runId": harvested.bad, "partitionId": "partition-00"}
+    names = {"runId": harvested.bad, "partitionId": "partition-0"}
     assert harvested.run("offset_update", **names, expectedOffset=30, newOffset=60).rowcount == 1
     assert harvested.run("offset_update", **names, expectedOffset=30, newOffset=60).rowcount == 0
-    assert harvested.rows("progress_at_failure", harvested.bad) == [("partition-00", 60, False)]
-    done = {"runId": harvested.good, "partitionId": "partition-00"}
+    assert harvested.rows("progress_at_failure", harvested.bad) == [("partition-0", 60, False)]
+    done = {"runId": harvested.good, "partitionId": "partition-0"}
     ((offset,),) = harvested.connection.execute(
-        "SELECT next_offset FROM partition_progress WHERE run_id = %s AND partition_id = 'partition-00'",
+        "SELECT next_offset FROM partition_progress WHERE run_id = %s AND partition_id = 'partition-0'",
         [harvested.good],
     ).fetchall()
     assert harvested.run("offset_update", **done, expectedOffset=offset, newOffset=offset + 30).rowcount == 0

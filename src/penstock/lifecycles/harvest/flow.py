@@ -7,7 +7,7 @@ page, unless the provider's budget is counted: then every page takes its own pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 
 from penstock.clock import Rng, instant_text
 from penstock.errors import Rejected, StepError
+from penstock.ledger import statements
 from penstock.ledger.columns import readable
 from penstock.ledger.database import identifier_sql
 from penstock.ledger.ledger import Ledger
@@ -118,11 +119,14 @@ class Partitions(Flow[Partition, Settings, None]):
             updated_at=now,
             due_at=now,
         )
+        kept = rows[:size]
+        told = await io.read(lambda ledger: _worker_told(ledger, configured.feed, unit, kept))
         return Outcome(
             unit,
             after,
             f"page {after.pages}",
-            writes=_writes(configured.feed, rows[:size], unit.expected_records - offset),
+            writes=_writes(configured.feed, kept, unit.expected_records - offset),
+            also=told,
             keep_claim=not configured.metered and after.pages % PAGES_PER_CLAIM != 0,
         )
 
@@ -130,7 +134,7 @@ class Partitions(Flow[Partition, Settings, None]):
         now = io.now()
         after = replace(unit, status=P.COMPLETED, completed=True, attempts=0, updated_at=now, due_at=now)
         worker = await io.read(lambda ledger: worker_of(ledger, unit))
-        ended = replace(worker, status=W.COMPLETED, completed_at=now, records_processed=unit.records)
+        ended = replace(_held(worker, unit), status=W.COMPLETED, completed_at=now)
         reason = f"{unit.records:,} records in {unit.pages:,} pages"
         metered = self._feeds[unit.feed].metered
         return Outcome(unit, after, reason, also=[Move(worker, ended, reason)], keep_claim=not metered)
@@ -176,14 +180,14 @@ class Partitions(Flow[Partition, Settings, None]):
             due_at=now,
         )
         worker = await io.read(lambda ledger: worker_of(ledger, unit))
-        again = replace(worker, status=W.RUNNING, completed_at=None)
+        again = replace(_held(worker, unit), status=W.RUNNING, completed_at=None)
         return Outcome(unit, after, f"{why}: it is fetched again", also=[Move(worker, again, why)])
 
     async def _give_up(self, unit: Partition, io: Io) -> Outcome[Partition]:
         now, why = io.now(), str(unit.error)
         after = replace(unit, status=P.FAILED, updated_at=now, due_at=None)
         worker = await io.read(lambda ledger: worker_of(ledger, unit))
-        ended = replace(worker, status=W.FAILED, completed_at=now, error_message=why, records_processed=unit.records)
+        ended = replace(_held(worker, unit), status=W.FAILED, completed_at=now, error_message=why)
         return Outcome(unit, after, why, also=[Move(worker, ended, why)])
 
 
@@ -202,6 +206,33 @@ def worker_of(ledger: Ledger, partition: Partition) -> WorkerRun:
     worker_id = str(worker_run_id(partition.run_id, partition.partition_id))
     found: list[WorkerRun] = ledger.get_many(harvest_worker, [worker_id])
     return found[0]
+
+
+def _held(worker: WorkerRun, partition: Partition) -> WorkerRun:
+    """The record says who holds the partition now: whoever takes it over from a worker that died."""
+    return replace(worker, worker_id=partition.claimed_by or worker.worker_id)
+
+
+def _worker_told(ledger: Ledger, feed: Feed, partition: Partition, rows: Sequence[Mapping[str, Any]]) -> list[Move]:
+    """The page in the worker's record: records that it brought for the first time, and who fetched them."""
+    worker = worker_of(ledger, partition)
+    fresh = {str(row[feed.identity]) for row in rows}
+    fresh -= _known_records(ledger, feed, partition, fresh)
+    after = replace(_held(worker, partition), records_processed=worker.records_processed + len(fresh))
+    return [Move(worker, after, "a page")] if after != worker else []
+
+
+def _known_records(ledger: Ledger, feed: Feed, partition: Partition, among: Iterable[str]) -> set[str]:
+    """Those of the records that an earlier page of the partition brought."""
+    source = statements.batch(ledger.database, {"record": statements.TEXT})
+    run_id = identifier_sql(ledger.database, "run_id")
+    sql = (
+        f"SELECT {feed.identity} FROM {feed.raw.name} WHERE run_id = {run_id} AND partition_id = :partition"
+        f" AND {feed.identity} IN (SELECT n_record FROM {source})"
+    )
+    given = {"run_id": str(partition.run_id), "partition": partition.partition_id}
+    text = statements.batch_text([[record] for record in among])
+    return {str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, batch=text, **given))}
 
 
 def found_records(ledger: Ledger, feed: Feed, partition: Partition) -> int:

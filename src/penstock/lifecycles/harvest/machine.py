@@ -14,7 +14,7 @@ from uuid import UUID
 
 from penstock.machine import Actor, Edge, Machine, OnError, Parent
 from penstock.retry import RetryPolicy
-from penstock.unit import GuardedUnit, Unit, column
+from penstock.unit import NOW, GuardedUnit, Unit, column
 
 _WORKER = frozenset({Actor.WORKER})
 _OPERATOR = frozenset({Actor.OPERATOR})
@@ -79,7 +79,7 @@ class Run(Unit):
     verified_workers: int = column(0, **_ZERO)
     watermark_before: datetime | None = None
     watermark_after: datetime | None = None
-    started_at: datetime
+    started_at: datetime = column(server_default=NOW)
     completed_at: datetime | None = None
 
     feed: str
@@ -183,8 +183,8 @@ class Partition(Unit):
     partition_id: str
     next_offset: int = column(0, **_ZERO)
     completed: bool = column(False, server_default="false")
-    created_at: datetime
-    updated_at: datetime
+    created_at: datetime = column(server_default=NOW)
+    updated_at: datetime = column(server_default=NOW)
 
     feed: str
     #: Its place among the run's partitions.
@@ -274,7 +274,7 @@ class WorkerRun(GuardedUnit):
     records_processed: int = column(0, **_ZERO)
     error_message: str | None = None
     work_item_payload: dict[str, Any] | None = None
-    started_at: datetime
+    started_at: datetime = column(server_default=NOW)
     completed_at: datetime | None = None
 
 
@@ -296,6 +296,7 @@ harvest_worker = Machine(
     key_is_primary=True,
     # The id is made of both.
     unique={"of_partition": ("run_id", "partition_id")},
+    references={"run_id": harvest_run},
 )
 
 

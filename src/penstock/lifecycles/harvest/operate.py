@@ -218,7 +218,7 @@ def _ended(ledger: Ledger, partition: Partition, who: str, reason: str) -> list[
     workers = [
         Move(
             w,
-            replace(w, status=W.FAILED, completed_at=now, error_message=why, records_processed=partition.records),
+            replace(w, status=W.FAILED, completed_at=now, error_message=why),
             reason,
             Actor.OPERATOR,
         )

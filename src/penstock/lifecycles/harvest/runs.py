@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
+import structlog
+
 from penstock.clock import Rng, instant
 from penstock.errors import Rejected, StepError, Transient, UsageError
 from penstock.ledger.columns import document, readable
@@ -36,6 +38,7 @@ from penstock.runtime.flow import Flow, Io
 from penstock.runtime.schedule import Job, JobResult, Schedule
 from penstock.unit import replace
 
+log = structlog.get_logger()
 JOB = "harvest"
 OPEN = tuple(str(s) for s in R if s not in (R.COMPLETED, R.FAILED))
 """The states of a run that is under way; a feed has one such run at most."""
@@ -63,7 +66,9 @@ class Runs(Flow[Run, None, None]):
                 return Outcome(unit, after, f"all {unit.expected_workers} partitions are completed")
             case "skip":
                 after = replace(unit, status=R.CONSOLIDATION_SKIPPED, due_at=now)
-                return Outcome(unit, after, f"{unit.failed_workers} of {unit.expected_workers} partitions have failed")
+                why = f"{unit.failed_workers} of {unit.expected_workers} partitions have failed"
+                log.warning("consolidation skipped", run=str(unit.run_id), feed=unit.feed, reason=why)
+                return Outcome(unit, after, why)
             case "alert":
                 why = f"{unit.failed_workers} of {unit.expected_workers} partitions have failed"
                 return failed_run(unit, f"{why}; the watermark stays where it was")
@@ -203,11 +208,10 @@ def births(
         scan_calls=scanned.calls,
         due_at=now,
     )
-    digits = max(2, len(str(len(scanned.partitions))))
     partitions = [
         Partition(
             run_id=run.run_id,
-            partition_id=f"partition-{ordinal:0{digits}d}",
+            partition_id=f"partition-{ordinal}",
             feed=feed,
             ordinal=ordinal,
             low=low,
