@@ -321,11 +321,14 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems += [f"an index names {c!r}, which is not a field" for c in sorted(indexed - set(types))]
     longest = _LONGEST - len(machine.table) - 1
     problems += [f"check name {n!r} is longer than {longest} characters" for n in machine.checks if len(n) > longest]
-    for name, other in machine.references.items():
-        if name not in own:
-            problems.append(f"a reference names {name!r}, which is not a field of its own")
-        elif not other.key_is_primary or [field_types(other.unit)[k] for k in other.unit.key] != [UUID]:
-            problems.append(f"{name} refers to {other.name}, whose primary key is not one UUID")
+    problems += [
+        f"a reference names {n!r}, which is not a field of its own" for n in machine.references if n not in own
+    ]
+    problems += [
+        f"{name} refers to {other.name}, whose primary key is not one UUID"
+        for name, other in machine.references.items()
+        if not other.key_is_primary or [field_types(other.unit)[k] for k in other.unit.key] != [UUID]
+    ]
     if machine.on_error and not machine.driven:
         problems.append("on_error is for driven machines")
     for state in filter(None, (machine.on_error.retry, machine.on_error.dead) if machine.on_error else ()):

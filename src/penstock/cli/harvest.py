@@ -69,8 +69,8 @@ def start(
     """Have a run started now, by the worker that keeps the feed's schedule."""
     from penstock.lifecycles.harvest import operate
 
-    with _open(config, ledger) as opened:
-        _say(operate.start(opened, feed, full=full, who=user(), reason=reason, dry_run=dry_run), json=json)
+    with open_ledger(config, ledger) as opened:
+        say(operate.start(opened, feed, full=full, who=user(), reason=reason, dry_run=dry_run), json=json)
 
 
 @harvest.command("runs")
@@ -85,7 +85,7 @@ def runs(
     from penstock.cli import show
     from penstock.lifecycles.harvest.progress import list_runs
 
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         found = list_runs(opened, feed, limit)
         now = opened.clock.now()
     if json:
@@ -126,7 +126,7 @@ def show_(
     from penstock.lifecycles.harvest import progress
     from penstock.lifecycles.harvest.operate import find_run
 
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         found = progress.show(opened, find_run(opened, run))
         if watch:
             found = _watch(opened, found, quiet=json)
@@ -156,7 +156,7 @@ def partitions(
     from penstock.lifecycles.harvest.operate import find_run
     from penstock.lifecycles.harvest.runs import partitions_of
 
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         found = [p for p in partitions_of(opened, find_run(opened, run).run_id) if not failed or p.status is P.FAILED]
     if json:
         show.print_json([show.fields(p) for p in found])
@@ -196,8 +196,8 @@ def retry(
     """Fetch the failed partitions of a run again, and nothing else; then it is consolidated."""
     from penstock.lifecycles.harvest import operate
 
-    with _open(config, ledger) as opened:
-        _say(operate.retry(opened, run, who=user(), reason=reason, dry_run=dry_run), json=json)
+    with open_ledger(config, ledger) as opened:
+        say(operate.retry(opened, run, who=user(), reason=reason, dry_run=dry_run), json=json)
 
 
 @harvest.command("cancel")
@@ -214,12 +214,12 @@ def cancel(
     """End a run that is under way. What it fetched stays, the watermark too; 'retry' goes on from there."""
     from penstock.lifecycles.harvest import operate
 
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         done = operate.cancel(opened, run, who=user(), reason=reason, dry_run=True)
         if not dry_run:
             agree(f"cancel run {done.run_id} with {done.partitions} partitions that have not ended", yes=yes)
             done = operate.cancel(opened, run, who=user(), reason=reason)
-        _say(done, json=json)
+        say(done, json=json)
 
 
 @harvest.command("consolidate")
@@ -238,19 +238,19 @@ def consolidate(
     from penstock.errors import UsageError
     from penstock.lifecycles.harvest import operate
 
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         if not force:
             found = operate.find_run(opened, run)
             hint = f"'penstock harvest retry {found.run_id}' fetches them again, --force consolidates without them"
             if found.failed_workers:
                 raise UsageError(f"{found.failed_workers} partitions of run {found.run_id} have failed; {hint}")
-            _say(operate.retry(opened, run, who=user(), reason=reason, dry_run=dry_run), json=json)
+            say(operate.retry(opened, run, who=user(), reason=reason, dry_run=dry_run), json=json)
             return
         done = operate.force(opened, run, who=user(), reason=reason, dry_run=True)
         if not dry_run:
             agree(f"consolidate run {done.run_id} without {done.partitions} of its partitions", yes=yes)
             done = operate.force(opened, run, who=user(), reason=reason)
-        _say(done, json=json)
+        say(done, json=json)
 
 
 @watermark.callback(invoke_without_command=True)
@@ -263,7 +263,7 @@ def watermarks(
 
     if context.invoked_subcommand is not None:
         return
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         found = list_watermarks(opened)
         now = opened.clock.now()
     if json:
@@ -306,7 +306,7 @@ def set_(
     from penstock.lifecycles.harvest import operate
 
     wanted = show.moment(moment)
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         done = operate.set_watermark(opened, feed, wanted, who=user(), reason=reason, dry_run=True)
         if not dry_run:
             what = f"set the watermark of {feed} from {instant_text(done.before)} back to {instant_text(wanted)}"
@@ -340,7 +340,7 @@ def publish_(
     from penstock.lifecycles.harvest.program import make_blobs
 
     setup = _program(config, ledger, app)
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         operate.require_feed(opened, feed)
         blob = make_blobs(setup.config).get(feed)
         if blob is None:
@@ -375,13 +375,13 @@ def feeds(
 
     setup = _program(config, ledger, app)
     paused = {name: own["paused"] for name, own in setup.config.section("feeds").items()}
-    with _open(config, ledger) as opened:
+    with open_ledger(config, ledger) as opened:
         found = standings(opened, paused)
     if json:
         show.print_json(found)
         return
-    rows = [(s.feed, s.state, f"{s.runs:,}", (s.open_run or "-")[:8], s.says) for s in found]
-    show.table(["feed", "state", ">runs", "under way", "what becomes of it"], rows)
+    rows = [(s.feed, s.state, f"{s.runs:,}", (s.open_run or "-")[:8], s.prices or "-", s.says) for s in found]
+    show.table(["feed", "state", ">runs", "under way", "prices", "what becomes of it"], rows)
 
 
 def _program(config: Path | None, ledger: str | None, app: str | None) -> Setup:
@@ -396,7 +396,7 @@ def _program(config: Path | None, ledger: str | None, app: str | None) -> Setup:
     return setup
 
 
-def _open(config: Path | None, ledger: str | None) -> Ledger:
+def open_ledger(config: Path | None, ledger: str | None) -> Ledger:
     """The ledger with the machines of harvests; whatever else it keeps is left alone."""
     from penstock.cli import show
     from penstock.ledger.ledger import Ledger
@@ -410,7 +410,7 @@ def _open(config: Path | None, ledger: str | None) -> Ledger:
     return Ledger.open(url, [*MACHINES, schedule.machine])
 
 
-def _say(done: Done, *, json: bool) -> None:
+def say(done: Done, *, json: bool) -> None:
     from penstock.cli import show
 
     if json:
@@ -474,15 +474,12 @@ def _watch(ledger: Ledger, one: Shown, *, quiet: bool) -> Shown:
     from penstock.lifecycles.harvest.operate import find_run
     from penstock.lifecycles.harvest.runs import OPEN
 
-    said, nobody = "", threading.Event()
-    with show.amount("fetched", quiet=quiet) as bar:
+    nobody = threading.Event()
+    with show.watching(quiet=quiet) as tell:
         while one.run.status in OPEN:
             consolidating = one.run.consolidation_started_at is not None
-            bar(one.progress.consolidated if consolidating else one.progress.fetched, one.progress.expected)
-            line = f"{_status(one)}: {_pace(one, ledger.clock.now())}"
-            if not quiet and line != said:
-                echo(line, err=True)
-                said = line
+            done = one.progress.consolidated if consolidating else one.progress.fetched
+            tell(done, one.progress.expected, f"{_status(one)}: {_pace(one, ledger.clock.now())}")
             nobody.wait(_WATCH_SECONDS)
             one = progress.show(ledger, find_run(ledger, str(one.run.run_id)))
     return one

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from penstock.cli import harvest_prices as _harvest_prices  # noqa: F401 - its commands join those of harvest
 from penstock.cli.database import db
 from penstock.cli.events import events
 from penstock.cli.harvest import harvest

@@ -107,6 +107,36 @@ def amount(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
+@contextlib.contextmanager
+def watching(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Say how much of how much is done, and a sentence about it; a total of nothing is not known.
+
+    On a terminal it is one line that changes, with a bar; elsewhere a line for each new sentence.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield (lambda _done, _total, _says: None) if quiet else _each_line()
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    # Only the bar's own console may write while it is shown: whatever else does lands in the middle of it.
+    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, says: bar.update(task, completed=done, total=total or None, description=says)
+
+
+def _each_line() -> Callable[[int, int, str], None]:
+    said: list[str] = []
+
+    def tell(_done: int, _total: int, says: str) -> None:
+        if said != [says]:
+            said[:] = [says]
+            sys.stderr.write(f"{says}\n")
+            sys.stderr.flush()
+
+    return tell
+
+
 def moment(text: str) -> datetime:
     """An instant as a person writes it, with its offset from UTC. Raises UsageError."""
     from penstock.clock import parse_instant

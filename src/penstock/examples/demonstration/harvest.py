@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.clock import Clock, instant
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
+from penstock.lifecycles.harvest.reprice import JOB, schedule_name
 from penstock.simulators.nivoda import PATH, NivodaSimulator, throttle
 from penstock.simulators.nivoda_data import Catalogue
 from penstock.simulators.server import in_thread
@@ -59,6 +60,8 @@ class HarvestPart:
         yield f'url = "{address}{PATH}"\nusername = "{self._nivoda.username}"'
         yield 'password = { file = "secrets/nivoda-password" }'
         yield f'requests_per_second = 0\nwatermark = "{_BLOB}"\nevery = "10d"\n'
+        # Once a day: time leaps from tick to tick.
+        yield f'[schedules.{schedule_name(FEED)}]\njob = "{JOB}"\nat = ["07:00"]\nsettings = {{ feed = "{FEED}" }}\n'
 
     def now_by(self, clock: Clock) -> None:
         self._nivoda.clock = clock

@@ -90,7 +90,7 @@ class Consolidator:
 
     async def _load_rules(self, run: Run, io: Io) -> Outcome[Run]:
         try:
-            rules = await io.read(lambda ledger: active_rules(ledger, run.feed))
+            rules = await io.read(lambda ledger: ledger.read(lambda cursor: rules_in_force(cursor, run.feed)))
         except BadRule as error:
             raise Rejected(str(error)) from error
         kept = {
@@ -199,12 +199,11 @@ def _next(run: Run, phase: Phase, reason: str) -> Outcome[Run]:
     return Outcome(run, replace(run, phase=phase, attempts=0), reason, keep_claim=True)
 
 
-def active_rules(ledger: Ledger, feed: str) -> list[Rule]:
+def rules_in_force(cursor: Cursor, feed: str) -> list[Rule]:
     """The rules of a feed that are in force, as the table has them. Raises BadRule."""
     names = [c.name for c in pricing_rules.columns if c.name != "active"]
     sql = f"SELECT {', '.join(names)} FROM pricing_rules WHERE active AND (feed IS NULL OR feed = :feed)"
-    found = ledger.read(lambda cursor: cursor.rows(sql, feed=feed))
-    rules = [Rule.read(dict(zip(names, row, strict=True))) for row in found]
+    rules = [Rule.read(dict(zip(names, row, strict=True))) for row in cursor.rows(sql, feed=feed)]
     return sorted(rules, key=lambda rule: (rule.priority, rule.id))
 
 

@@ -57,7 +57,8 @@ class Feed:
     A raw table has `run_id` and the identity as its primary key, and `partition_id`, `position`, `payload`,
     `payload_hash`, `source_updated_at`, `fetched_at` and `consolidated`. A canonical table has `feed` and the identity
     as its primary key, and `source_updated_at`, `payload_hash`, `first_seen_run_id`, `last_seen_run_id`, `updated_at`,
-    `missed_by_run_id` and `deleted_at`.
+    `missed_by_run_id` and `deleted_at`. One that is priced has `supplier_price` and what rules ask for, `price`,
+    `pricing_rule_id` and `pricing_digest`.
     """
 
     name: str

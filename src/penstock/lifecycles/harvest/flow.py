@@ -110,16 +110,16 @@ class Partitions(Flow[Partition, Settings, None]):
         items = await configured.source.page(window_of(unit), Span(unit.low, unit.high), offset, size + 1)
         now = io.now()
         rows = _raw_rows(configured.feed, unit, items, offset, asked)
+        kept = rows[:size]
         after = replace(
             turn_page(unit, [row[configured.feed.identity] for row in rows], self.settings),
             status=P.FETCHING_PAGES,
-            records=unit.records + len(rows[:size]),
+            records=unit.records + len(kept),
             pages=unit.pages + 1,
             attempts=0,
             updated_at=now,
             due_at=now,
         )
-        kept = rows[:size]
         told = await io.read(lambda ledger: _worker_told(ledger, configured.feed, unit, kept))
         return Outcome(
             unit,

@@ -1,4 +1,6 @@
-"""What people do to harvests: start, retry, cancel, force, rewind. Each says what it would change before it does.
+"""What people do to harvests: start, retry, cancel, force, reopen, reprice, rewind.
+
+Each says what it would change before it does.
 
 Whoever brings a run back under way also touches the feed's schedule: a scan that was going on loses its claim and
 births nothing, and of two people one is told to look again. So a feed never has two runs under way.
@@ -18,10 +20,14 @@ import sqlalchemy as sa
 from penstock.clock import instant, instant_text
 from penstock.errors import LedgerRefused, UnknownUnit, UsageError
 from penstock.ledger.commit import AlsoMissed
-from penstock.ledger.database import Cursor, instant_sql
+from penstock.ledger.database import Cursor, identifier_sql, instant_sql
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest import reprice as prices
+from penstock.lifecycles.harvest import repricing
 from penstock.lifecycles.harvest.flow import worker_run_id
 from penstock.lifecycles.harvest.machine import (
+    C,
+    Chunk,
     P,
     Partition,
     R,
@@ -29,12 +35,13 @@ from penstock.lifecycles.harvest.machine import (
     RunType,
     W,
     WorkerRun,
+    harvest_chunk,
     harvest_partition,
     harvest_run,
     harvest_worker,
 )
 from penstock.lifecycles.harvest.runs import Standing, partitions_of, schedule_name, standing_of
-from penstock.lifecycles.harvest.tables import diamonds, harvest_request, watermark
+from penstock.lifecycles.harvest.tables import diamonds, harvest_reprice, harvest_request, watermark
 from penstock.lifecycles.harvest.watermark import ADVANCED, UNPUBLISHED, read_row
 from penstock.machine import Actor
 from penstock.outcome import Event, Move, Write
@@ -106,10 +113,7 @@ def start(ledger: Ledger, feed: str, *, full: bool, who: str, reason: str, dry_r
 
 
 def _start(ledger: Ledger, feed: str, who: str, reason: str, *, full: bool, dry_run: bool) -> Done:
-    own = _schedule(ledger, feed)
-    if own.status is not schedules.S.ACTIVE:
-        msg = f"the schedule {own.name} is {own.status}; {_revived(own)}"
-        raise UsageError(msg)
+    own = _active(ledger, schedule_name(feed), feed)
     standing = _refuse_another(ledger, feed)
     # Whoever asks again before the first wish is taken up does not take it back.
     full = full or standing.known.full_requested
@@ -266,6 +270,48 @@ def _force(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) ->
     return Done(str(run.run_id), missing, says, dry_run)
 
 
+def reopen(ledger: Ledger, text: str, *, who: str, reason: str, dry_run: bool = False) -> Done:
+    """Have the failed chunks of a run that is still consolidating tried again. Raises UsageError where it cannot."""
+    return _again(lambda: _reopen(ledger, find_run(ledger, text), who, reason, dry_run=dry_run))
+
+
+def _reopen(ledger: Ledger, run: Run, who: str, reason: str, *, dry_run: bool) -> Done:
+    if run.status is not R.CONSOLIDATING:
+        hint = f"; 'penstock harvest retry {run.run_id}' consolidates what is left" if run.status is R.FAILED else ""
+        raise UsageError(f"run {run.run_id} is {run.status}; only while it consolidates are its chunks reopened{hint}")
+    own = f"run_id = {identifier_sql(ledger.database, 'run_id')} AND status = '{C.FAILED}'"
+    sql = f"SELECT unit_id FROM harvest_chunk WHERE {own}"
+    ids = [str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, run_id=str(run.run_id)))]
+    if not ids:
+        raise UsageError(f"no chunk of run {run.run_id} has failed")
+    failed: list[Chunk] = ledger.get_many(harvest_chunk, ids)
+    now = ledger.clock.now()
+    again = [replace(c, status=C.OPEN, error=None, attempts=0, due_at=now) for c in failed]
+    if not dry_run:
+        moves = [Move(c, after, reason, Actor.OPERATOR) for c, after in zip(failed, again, strict=True)]
+        ledger.together(moves, who=who)
+    chunks = f"{len(failed):,} chunk{'s' if len(failed) != 1 else ''}"
+    says = f"{chunks} of run {run.run_id} {'would be' if dry_run else 'are'} tried again"
+    return Done(str(run.run_id), 0, says, dry_run)
+
+
+def reprice(ledger: Ledger, feed: str, *, who: str, reason: str) -> Done:
+    """Have the feed's records priced by the rules in force now. Raises UsageError where it cannot."""
+    return _again(lambda: _reprice(ledger, feed, who, reason))
+
+
+def _reprice(ledger: Ledger, feed: str, who: str, reason: str) -> Done:
+    own = _active(ledger, prices.schedule_name(feed), feed)
+    there = ledger.read(lambda cursor: repricing.under_way(cursor, feed))
+    if there is not None:
+        how_far = f"{there['records']:,} of {there['expected']:,} records are done"
+        raise UsageError(f"{feed} is being repriced, {how_far}; 'penstock harvest feeds' shows how far it has come")
+    wish = repricing.wished(ledger, repricing.Priced(feed), who, reason)
+    touched = Move(own, replace(own, due_at=ledger.clock.now()), reason, Actor.OPERATOR)
+    ledger.together([touched], who=who, writes=[Write(harvest_reprice, [wish])])
+    return Done(None, 0, f"{wish['expected']:,} records of {feed} are priced again by its schedule {own.name}", False)
+
+
 @dataclass(frozen=True, slots=True)
 class Rewound:
     """Where the watermark was and is, and how many records that are known were updated in between."""
@@ -339,23 +385,31 @@ def _again(action: Callable[[], T]) -> T:
     raise LedgerRefused("the run changes faster than it can be acted on; try again")
 
 
-def _schedule(ledger: Ledger, feed: str) -> Schedule:
-    found: list[Schedule] = ledger.get_many(schedules.machine, [schedule_name(feed)])
+def _schedule(ledger: Ledger, name: str, feed: str) -> Schedule:
+    found: list[Schedule] = ledger.get_many(schedules.machine, [name])
     if not found:
-        msg = f"no schedule starts runs of {feed!r}; add [feeds.{feed}] to the configuration and run 'penstock up'"
+        msg = f"there is no schedule {name}; add [feeds.{feed}] to the configuration and run 'penstock up'"
         raise UsageError(msg)
     return found[0]
 
 
+def _active(ledger: Ledger, name: str, feed: str) -> Schedule:
+    """The schedule, if it ticks. Raises UsageError that says how to make it."""
+    own = _schedule(ledger, name, feed)
+    if own.status is not schedules.S.ACTIVE:
+        raise UsageError(f"the schedule {own.name} is {own.status}; {_revived(own)}")
+    return own
+
+
 def _touch(ledger: Ledger, feed: str, reason: str) -> Move:
     """Take the feed's schedule: a scan that is going on loses it."""
-    own = _schedule(ledger, feed)
+    own = _schedule(ledger, schedule_name(feed), feed)
     return Move(own, replace(own), reason, Actor.OPERATOR)
 
 
 def _revived(schedule: Schedule) -> str:
     if schedule.status is schedules.S.PAUSED:
-        return f"'penstock schedules resume {schedule.name}' lets it start runs"
+        return f"'penstock schedules resume {schedule.name}' lets it go on"
     return "configure the feed again and run 'penstock up'"
 
 

@@ -142,14 +142,18 @@ Pricer = Callable[[dict[str, Any]], None]
 
 
 def compile_rules(rules: Iterable[Rule], feed: str) -> Pricer:
-    """A function that puts `price` and `pricing_rule_id` into a canonical row. Raises Unmappable, as `Rule.price` does.
+    """A function that puts `price`, `pricing_rule_id` and `pricing_digest` into a canonical row.
+
+    It raises Unmappable, as `Rule.price` does.
 
     Few combinations of words occur: for each it is worked out once which rules are left to ask about ranges.
     """
     ordered = sorted((r for r in rules if r.feed in (None, feed)), key=lambda r: (r.priority, r.id))
     known: dict[tuple[Any, ...], tuple[Rule, ...]] = {}
+    of_these = digest(ordered)
 
     def price(row: dict[str, Any]) -> None:
+        row["pricing_digest"] = of_these
         words = (row["shape"], row["color"], row["clarity"], row["lab"])
         left = known.get(words)
         if left is None:
@@ -171,7 +175,8 @@ def compile_rules(rules: Iterable[Rule], feed: str) -> Pricer:
 def digest(rules: Sequence[Rule]) -> str:
     """The same for the same rules, whatever their order."""
     documents = sorted((r.document() for r in rules), key=lambda d: (d["priority"], d["id"]))
-    return hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()
+    # Short, because every record has it.
+    return hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _left(rules: Sequence[Rule], words: tuple[Any, ...]) -> tuple[Rule, ...]:

@@ -10,12 +10,13 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Config
 from penstock.connectors.nivoda import Nivoda
 from penstock.connectors.watermark import Blob, open_blob
-from penstock.lifecycles.harvest import prune
+from penstock.lifecycles.harvest import prune, reprice
 from penstock.lifecycles.harvest import settings as configured
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator
 from penstock.lifecycles.harvest.flow import Configured, Partitions
 from penstock.lifecycles.harvest.machine import MACHINES
+from penstock.lifecycles.harvest.repricing import Priced
 from penstock.lifecycles.harvest.runs import JOB, Runs, harvest_job
 from penstock.lifecycles.harvest.sources import NivodaSource, nivoda_feed
 from penstock.lifecycles.harvest.tables import DATA_TABLES, raw_diamonds_nivoda
@@ -92,6 +93,12 @@ def _prune_job(config: Config) -> Job:
     return run
 
 
+def _reprice_job(config: Config) -> Job:
+    """The job `reprice`."""
+    feeds = {name: nivoda_feed(name, own["price_unit"]) for name, own in config.section("feeds").items()}
+    return reprice.reprice_job({name: Priced.of(feed) for name, feed in feeds.items()})
+
+
 app = App(
     machines=MACHINES,
     data_tables=DATA_TABLES,
@@ -99,7 +106,7 @@ app = App(
     settings=configured.SETTINGS,
     subscribers=[publisher(lambda _: None)],
     configured_subscribers=_subscribers,
-    configured_jobs={JOB: _job, prune.JOB: _prune_job},
+    configured_jobs={JOB: _job, prune.JOB: _prune_job, reprice.JOB: _reprice_job},
     schedules=[Schedule(name=prune.JOB, job=prune.JOB, every="1h", jitter="30m", settings_version="usual")],
     configured_schedules=configured.schedules,
     configured_providers=configured.providers,

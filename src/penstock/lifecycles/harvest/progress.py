@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.machine import P, R, Run, harvest_run
 from penstock.lifecycles.harvest.operate import require_feed, require_harvest
+from penstock.lifecycles.harvest.repricing import RUNNING
 from penstock.lifecycles.harvest.runs import OPEN, partitions_of, schedule_name
 
 
@@ -129,6 +130,8 @@ class FeedStanding:
     runs: int
     open_run: str | None
     says: str
+    #: How far its records are priced again, or when they last were.
+    prices: str = ""
 
 
 def standings(ledger: Ledger, feeds: Mapping[str, bool]) -> list[FeedStanding]:
@@ -139,12 +142,25 @@ def standings(ledger: Ledger, feeds: Mapping[str, bool]) -> list[FeedStanding]:
         f" max(CASE WHEN status IN ({states}) THEN unit_id END) FROM run_metadata GROUP BY feed"
     )
 
-    def work(cursor: Cursor) -> dict[str, tuple[int, Any, str | None]]:
+    def work(cursor: Cursor) -> tuple[dict[str, tuple[int, Any, str | None]], dict[str, str]]:
         require_harvest(cursor)
-        return {str(name): (int(n), last, under_way) for name, n, last, under_way in cursor.rows(sql)}
+        runs = {str(name): (int(n), last, under_way) for name, n, last, under_way in cursor.rows(sql)}
+        return runs, _repricings(cursor)
 
-    there = ledger.read(work)
-    return [_standing(name, feeds.get(name), *there.get(name, (0, None, None))) for name in _names(there, feeds)]
+    there, prices = ledger.read(work)
+    found = [_standing(name, feeds.get(name), *there.get(name, (0, None, None))) for name in _names(there, feeds)]
+    return [replace(one, prices=prices.get(one.feed, "")) for one in found]
+
+
+def _repricings(cursor: Cursor) -> dict[str, str]:
+    """What the latest repricing of each feed has come to."""
+    sql = "SELECT feed, status, expected, records, changed, finished_at FROM harvest_reprice ORDER BY begun_at"
+    said = {}
+    for feed, status, expected, records, changed, finished in cursor.rows(sql):
+        counts = f"{records:,} of {expected:,} records, {changed:,} prices changed"
+        ended = "" if finished is None else f" at {instant_text(instant(finished))}"
+        said[str(feed)] = f"repricing: {counts}" if status == RUNNING else f"repriced{ended}: {counts}"
+    return said
 
 
 def _names(*sources: Iterable[str]) -> list[str]:

@@ -12,7 +12,7 @@ from penstock.cadence import parse_span
 from penstock.config import Config
 from penstock.connectors.nivoda import LIMIT, PRODUCTION, Api, Credentials
 from penstock.connectors.watermark import store_options
-from penstock.lifecycles.harvest import consolidate
+from penstock.lifecycles.harvest import consolidate, reprice
 from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS
 from penstock.lifecycles.harvest.decide import Settings
 from penstock.lifecycles.harvest.machine import RunType
@@ -200,7 +200,7 @@ def providers(config: Config) -> list[Provider]:
 
 
 def schedules(config: Config) -> Sequence[Schedule]:
-    """One schedule for every feed (H15). Raises ConfigError where one has two cadences."""
+    """Two schedules for every feed: its runs (H15), and its prices. Raises ConfigError where one has two cadences."""
     found = []
     for name, own in sorted(config.section("feeds").items()):
         if own["every"] is not None and own["at"] is not None:
@@ -214,6 +214,15 @@ def schedules(config: Config) -> Sequence[Schedule]:
                 every=own["every"],
                 at=at,
                 time_zone=own["time_zone"],
+                settings={"feed": name},
+                settings_version="feed",
+            )
+        )
+        found.append(
+            Schedule(
+                name=reprice.schedule_name(name),
+                job=reprice.JOB,
+                every="1m",
                 settings={"feed": name},
                 settings_version="feed",
             )

@@ -66,6 +66,8 @@ diamonds = sa.Table(
     sa.Column("supplier_price", Exact, nullable=False),
     sa.Column("price", Exact, nullable=False),
     sa.Column("pricing_rule_id", sa.BigInteger),
+    #: The rules that priced it, as `harvest_pricing` has their digest; of those in force, or it is priced again.
+    sa.Column("pricing_digest", sa.Text, nullable=False, server_default=""),
     sa.Column("source_updated_at", Instant),
     sa.Column("payload_hash", sa.Text, nullable=False),
     sa.Column("first_seen_run_id", Identifier, nullable=False),
@@ -74,6 +76,7 @@ diamonds = sa.Table(
     #: The full run that was the first not to see it since it was last seen.
     sa.Column("missed_by_run_id", Identifier),
     sa.Column("deleted_at", Instant),
+    sa.Index("diamonds_pricing", "feed", "pricing_digest"),
     # With a rowid on SQLite: keys come in no order, and each dirties a page of a small index instead of a page of rows.
 )
 
@@ -132,6 +135,36 @@ harvest_pricing = sa.Table(
     sqlite_with_rowid=False,
 )
 
+#: When records were priced again because the rules had changed, and what came of it. A feed has one under way at most.
+harvest_reprice = sa.Table(
+    "harvest_reprice",
+    _data,
+    sa.Column("feed", sa.Text, primary_key=True),
+    sa.Column("begun_at", Instant, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
+    #: 'running', 'completed', or 'superseded': the rules changed once more before it was done.
+    sa.Column("status", sa.Text, nullable=False),
+    #: Records to be priced when it began, priced so far, and those of them whose price is another.
+    sa.Column("expected", sa.BigInteger, nullable=False),
+    sa.Column("records", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("changed", sa.BigInteger, nullable=False, server_default="0"),
+    #: Records that the rules make no price of; they keep the one that they had.
+    sa.Column("unpriced", sa.BigInteger, nullable=False, server_default="0"),
+    #: Who asked for it, and why; NULL: nobody, a rule had changed.
+    sa.Column("requested_by", sa.Text),
+    sa.Column("reason", sa.Text),
+    sa.Column("finished_at", Instant),
+    sa.CheckConstraint("status IN ('running', 'completed', 'superseded')", name="harvest_reprice_status"),
+    sa.Index(
+        "harvest_reprice_running",
+        "feed",
+        unique=True,
+        postgresql_where=sa.text("status = 'running'"),
+        sqlite_where=sa.text("status = 'running'"),
+    ),
+    sqlite_with_rowid=False,
+)
+
 #: Raw rows that could not be mapped, each with its reason; the payload is in the raw row of the same key.
 harvest_rejected = sa.Table(
     "harvest_rejected",
@@ -177,6 +210,7 @@ DATA_TABLES = (
     pricing_rules,
     watermark,
     harvest_pricing,
+    harvest_reprice,
     harvest_rejected,
     harvest_density,
     harvest_request,
