@@ -24,6 +24,7 @@ from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType
 from penstock.lifecycles.harvest.runs import Runs
 from penstock.lifecycles.harvest.tables import DATA_TABLES, POSITIONS
 from penstock.machine import Actor
+from penstock.runtime import schedule
 from penstock.runtime.executor import InlineExecutor
 from penstock.runtime.stepping import AnyFlow
 from penstock.runtime.worker import Worker, WorkerSettings
@@ -79,7 +80,8 @@ class Site:
     def __init__(self, url: str, *, real: bool = False) -> None:
         self.url = url
         self.clock = SystemClock() if real else VirtualClock(START)
-        self.ledger = Ledger.open(url, MACHINES, clock=self.clock, rng=Rng(5), create=True, data_tables=DATA_TABLES)
+        machines = [*MACHINES, schedule.machine]
+        self.ledger = Ledger.open(url, machines, clock=self.clock, rng=Rng(5), create=True, data_tables=DATA_TABLES)
 
     def rows(self, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(sql, **parameters)])
