@@ -224,12 +224,13 @@ def _update(database: Database, priced: Priced, wanted: str, kind: _Kind, now: d
     if not kind.rows:
         return "", {}
     table, name, postgres = priced.table, priced.identity, database.dialect == "postgresql"
-    source = statements.batch(database, {n: table.c[n].type for n in (name, *_READ)})
+    # With the feed in every row, so that SQLite goes from them to the records and not the other way round.
+    source = statements.batch(database, {n: table.c[n].type for n in ("feed", name, *_READ)})
     alike = "IS NOT DISTINCT FROM" if postgres else "IS"
     unchanged = " AND ".join(f"t.{n} {alike} n_{n}" for n in _COMPARED)
-    which = f"t.feed = :feed AND t.{name} = n_{name}"
+    which = f"t.feed = n_feed AND t.{name} = n_{name}"
     sets = "pricing_digest = :digest, pricing_rule_id = n_pricing_rule_id"
-    given = {"feed": priced.feed, "digest": wanted, "batch": statements.batch_text(kind.rows)}
+    given = {"digest": wanted, "batch": statements.batch_text([[priced.feed, *row] for row in kind.rows])}
     if kind.anew:
         sets += f", price = n_price, updated_at = {instant_sql(database, 'now')}"
         given["now"] = instant_text(now)
@@ -238,7 +239,7 @@ def _update(database: Database, priced: Priced, wanted: str, kind: _Kind, now: d
         # Who never waits for a record never deadlocks with a consolidation, which takes them in another order. One that
         # is locked is being written, and is found again if its price is old.
         mine = (
-            f"SELECT n_{name}, n_price, n_pricing_rule_id FROM {source} JOIN {table.name} AS t ON {which}"
+            f"SELECT n_feed, n_{name}, n_price, n_pricing_rule_id FROM {source} JOIN {table.name} AS t ON {which}"
             f" WHERE {unchanged} FOR NO KEY UPDATE OF t SKIP LOCKED"
         )
         sql = f"WITH mine AS MATERIALIZED ({mine}) UPDATE {table.name} AS t SET {sets} FROM mine WHERE {which}"
