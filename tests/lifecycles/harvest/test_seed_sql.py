@@ -17,7 +17,6 @@ from tests.support.harvest import Bench, Catalogue, on_bench, stones
 
 SEED = Path(__file__).with_name("seed.sql")
 STATEMENTS = dict(re.findall(r"^-- name: (\w+)\n(.*?;)$", SEED.read_text(), re.DOTALL | re.MULTILINE))
-TABLES = ("run_metadata", "worker_runs", "partition_progress")
 
 pytestmark = pytest.mark.by_day
 
@@ -134,29 +133,3 @@ def test_the_counters_count(harvested):
     ((completed, expected, failed),) = harvested.rows("increment_completed", runId=harvested.bad)
     assert (completed, failed) == (expected, 1)
     assert harvested.rows("increment_failed", runId=harvested.bad) == [(completed, expected, 2)]
-
-
-def columns(connection: psycopg.Connection[Any], schema: str, table: str) -> dict[str, tuple[Any, ...]]:
-    found = connection.execute(
-        "SELECT column_name, data_type, is_nullable, column_default FROM information_schema.columns"
-        " WHERE table_schema = %s AND table_name = %s",
-        [schema, table],
-    )
-    return {row[0]: tuple(row[1:]) for row in found.fetchall()}
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_the_tables_have_the_specifications_columns(harvested, table):
-    connection = harvested.connection
-    connection.execute("CREATE SCHEMA seed")
-    connection.execute("SET search_path = seed")
-    for name in TABLES:
-        connection.execute(STATEMENTS[f"ddl_{name}"])
-    wanted, ours = columns(connection, "seed", table), columns(connection, "public", table)
-    for name, (kind, nullable, default) in wanted.items():
-        own_kind, own_nullable, own_default = ours[name]
-        assert own_kind == kind, name
-        assert own_nullable in (nullable, "NO"), name
-        # Moments are written by whoever writes the row: no clock but the ledger's has a say.
-        if default is not None and "now()" not in default.lower():
-            assert own_default == default, name
