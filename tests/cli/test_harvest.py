@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ import pytest
 from penstock.clock import instant_text
 from penstock.errors import Rejected, Throttled
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest import reprice
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
 from penstock.lifecycles.harvest.feed import Span
@@ -443,3 +445,50 @@ def test_a_new_ledger_has_no_runs_yet(penstock, tmp_path, ledger_url):
     refused = call("harvest", "start", "stones")
     assert refused.code == 2
     assert "run 'penstock up'" in refused.err
+
+
+def test_what_repricing_would_change_is_shown_before_it_is_asked_for(place):
+    with place.ledger() as ledger:
+        own = schedule.Schedule(name=reprice.schedule_name(FEED), job=reprice.JOB, every="1m", settings={"feed": FEED})
+        ledger.birth([own], actor=Actor.SCHEDULER, who="test")
+        margin = "'0.5'" if ledger.database.dialect == "sqlite" else "0.5"
+        add = f"INSERT INTO pricing_rules (id, priority, margin) VALUES (1, 1, {margin})"
+        ledger.database.write(lambda cursor: cursor.run(add))
+    shown = place("reprice", FEED, "--dry-run")
+    assert shown.code == 0, shown.err
+    assert f"{STONES} of {STONES} records were priced by other rules than the 1 in force" in shown.out
+    assert f"{STONES} prices would change" in shown.out
+    found = place.asked("reprice", FEED, "--dry-run")
+    assert (found["stale"], found["changed"], len(found["sample"]), found["says"]) == (STONES, STONES, 10, None)
+    refused = place("reprice", FEED)
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert place("reprice", "unknown", "--dry-run").code == 2
+    done = place("reprice", FEED, "--yes", "--reason", "the new list")
+    assert f"{STONES} records of {FEED} are priced again by its schedule reprice-{FEED}" in done.out
+    with place.ledger() as ledger:
+        ((reason, status),) = ledger.read(lambda c: c.rows("SELECT reason, status FROM harvest_reprice"))
+    assert (reason, status) == ("the new list", "running")
+    assert f"repricing: 0 of {STONES} records" in place("feeds").out
+
+
+def test_only_the_bar_writes_while_a_run_is_watched_on_a_terminal(place):
+    """What anybody else wrote would land in the middle of the bar."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PENSTOCK_LEDGER": place.url, "TERM": "xterm", "COLUMNS": "200"}
+    command = [COMMAND, "harvest", "show", place.running, "--watch"]
+    with subprocess.Popen(
+        command, cwd=place.folder, env=environment, stdout=subprocess.PIPE, stderr=theirs
+    ) as watching:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"records") < 3:
+            seen += os.read(ours, 65_536)
+        watching.terminate()
+        watching.wait(PATIENCE)
+    os.close(ours)
+    frames = re.split(r"\r|\x1b\[2K|\n", seen.decode(errors="replace"))
+    told = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).strip() for frame in frames]
+    told = [frame for frame in told if frame]
+    assert told
+    # One line: the bar, how much of it, and how the run stands.
+    assert all(re.match(r"[━╸╺ ]+\s+\d+% workers_running: ", frame) for frame in told), told
