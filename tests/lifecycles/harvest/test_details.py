@@ -107,7 +107,7 @@ def test_a_skipped_consolidation_is_a_warning_in_the_log(ledger_url):
         with capture_logs() as logs:
             run = await bench.harvest()
         assert run.status is R.FAILED
-        (said,) = [entry for entry in logs if entry["event"] == "consolidation skipped"]
+        (said,) = [entry for entry in logs if entry["event"] == "harvest.consolidation_skipped"]
         assert (said["log_level"], said["run"], said["feed"]) == ("warning", str(run.run_id), FEED)
         assert said["reason"] == "1 of 3 partitions have failed"
 

@@ -67,7 +67,7 @@ class Runs(Flow[Run, None, None]):
             case "skip":
                 after = replace(unit, status=R.CONSOLIDATION_SKIPPED, due_at=now)
                 why = f"{unit.failed_workers} of {unit.expected_workers} partitions have failed"
-                log.warning("consolidation skipped", run=str(unit.run_id), feed=unit.feed, reason=why)
+                log.warning("harvest.consolidation_skipped", run=str(unit.run_id), feed=unit.feed, reason=why)
                 return Outcome(unit, after, why)
             case "alert":
                 why = f"{unit.failed_workers} of {unit.expected_workers} partitions have failed"
