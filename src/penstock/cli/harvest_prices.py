@@ -15,6 +15,7 @@ from penstock.cli.options import (
     ReasonOption,
     YesOption,
     agree,
+    echo,
     user,
 )
 
@@ -51,21 +52,21 @@ def reprice(
     if json:
         show.print_json({**show.fields(found), "dry_run": dry_run, "says": done and done.says})
     elif done is not None:
-        typer.echo(done.says)
+        echo(done.says)
 
 
 def _show(found: Preview) -> None:
     from penstock.cli import show
 
     if not found.stale:
-        typer.echo(f"all {found.records:,} records of {found.feed} are priced by the {found.rules} rules in force")
+        echo(f"all {found.records:,} records of {found.feed} are priced by the {found.rules} rules in force")
         return
-    typer.echo(
+    echo(
         f"{found.feed}: {found.stale:,} of {found.records:,} records were priced by other rules than the"
         f" {found.rules} in force; {found.changed:,} prices would change"
     )
     if found.unpriced:
-        typer.echo(f"{found.unpriced:,} keep their price, because none can be made; the first: {found.why_not}")
+        echo(f"{found.unpriced:,} keep their price, because none can be made; the first: {found.why_not}")
     if found.sample:
         show.table(
             ["record", ">price", ">would be", ">rule", ">would be"],

@@ -122,7 +122,7 @@ def watching(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
     columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda done, total, says: bar.update(task, completed=done, total=total or None, description=says)
+        yield lambda done, total, says: bar.update(task, completed=done, total=total or None, description=inert(says))
 
 
 def _each_line() -> Callable[[int, int, str], None]:
@@ -131,7 +131,7 @@ def _each_line() -> Callable[[int, int, str], None]:
     def tell(_done: int, _total: int, says: str) -> None:
         if said != [says]:
             said[:] = [says]
-            sys.stderr.write(f"{says}\n")
+            sys.stderr.write(f"{inert(says)}\n")
             sys.stderr.flush()
 
     return tell
