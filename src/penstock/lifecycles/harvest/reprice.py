@@ -113,13 +113,12 @@ def preview(ledger: Ledger, priced: Priced) -> Preview:
     rules, there = ledger.read(lambda cursor: (rules_in_force(cursor, priced.feed), repricing.count(cursor, priced)))
     made, price, after = Preview(priced.feed, len(rules), there), compile_rules(rules, priced.feed), ""
     sql = (
-        f"SELECT {_columns(priced)} FROM (SELECT * FROM {priced.table.name} WHERE feed = :feed"
-        f" AND {priced.identity} > :after AND pricing_digest <> :digest"
-        f" ORDER BY {priced.identity} LIMIT {MAX_ROWS}) AS t"
+        f"SELECT {_columns(priced)} FROM {priced.table.name} WHERE feed = :feed AND {priced.identity} > :after"
+        f" AND pricing_digest <> :digest ORDER BY {priced.identity} LIMIT {MAX_ROWS}"
     )
     given = {"feed": priced.feed, "digest": digest(rules)}
-    while rows := _gather(ledger, sql, after=after, **given):
-        after = max(str(row[0]) for row in rows)
+    while rows := _rows(ledger, sql, after=after, **given):
+        after = rows[-1][0]
         for change in (_change(row, price) for row in rows):
             made.stale += 1
             made.unpriced += change.why_not is not None
@@ -130,8 +129,8 @@ def preview(ledger: Ledger, priced: Priced) -> Preview:
     return made
 
 
-def _gather(ledger: Ledger, sql: str, **given: Any) -> Sequence[Sequence[Any]]:
-    return ledger.read(lambda cursor: cursor.gather(sql, **given))
+def _rows(ledger: Ledger, sql: str, **given: Any) -> Sequence[Sequence[Any]]:
+    return ledger.read(lambda cursor: cursor.rows(sql, **given))
 
 
 def reprice_some(ledger: Ledger, priced: Priced, now: datetime, at_once: int = MAX_ROWS) -> Batch:
