@@ -7,6 +7,7 @@ is kept out of every text (see `redaction`).
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -16,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+from zoneinfo import available_timezones
 
 from penstock.cadence import parse_span, parse_time, parse_zone
 from penstock.errors import UsageError
@@ -203,8 +205,16 @@ def hours(value: Any) -> str:
 
 
 def zone(value: Any) -> str:
-    """A time zone."""
-    return _as(parse_zone, value, 'a time zone, for example "Europe/Madrid" or "UTC"')
+    """A time zone. One that is not known is told with the name that was perhaps meant."""
+    wanted = 'a time zone, for example "Europe/Madrid" or "UTC"'
+    try:
+        return _as(parse_zone, value, wanted)
+    except ValueError:
+        if not isinstance(value, str):
+            raise
+        names = {name.lower(): name for name in available_timezones()}
+        near = difflib.get_close_matches(value.lower(), names, 1)
+        raise ValueError(f'{wanted}; did you mean "{names[near[0]]}"?' if near else wanted) from None
 
 
 def age(value: Any) -> timedelta | None:

@@ -22,6 +22,7 @@ CONFIG = """
 [partitions.google_ads]
 customers = ["111-111-1111", "2222222222"]
 days = 2
+time_zone = "UTC"
 {more}
 
 [partitions.google_ads.queries.campaign_daily]

@@ -79,7 +79,8 @@ class Partitions:
             )
         self.url = url
         self.sink = RawSink(folder / "raw")
-        chosen: dict[str, Any] = {"customers": CUSTOMERS, "queries": {"campaign_daily": SCHEMA}, "days": 2, **source}
+        zones = dict.fromkeys(CUSTOMERS, "UTC")
+        chosen: dict[str, Any] = {"time_zones": zones, "queries": {"campaign_daily": SCHEMA}, "days": 2, **source}
         self.settings = Settings({"google_ads": Source("google_ads", **chosen)}, str(folder / "raw"))
         self.validators = Validators(self.sink, self.settings, rules)
         self.gate = ConsumerGate(self.ledger, self.sink)

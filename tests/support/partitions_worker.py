@@ -34,6 +34,7 @@ api_url = "{address}"
 token_url = "{address}/token"
 [partitions.google_ads]
 customers = {sorted(simulator.customers)}
+time_zone = "UTC"
 [partitions.google_ads.queries.campaign_daily]
 gaql = "{DAILY}"
 schema_version = "1"

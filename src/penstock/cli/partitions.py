@@ -85,7 +85,7 @@ class _Work:
         *,
         by_now: bool = False,
     ) -> Range:
-        """What the options of a range come to; with `by_now`, no day of it is yet to come. Raises UsageError."""
+        """What the options of a range come to; with `by_now`, every day of it is over. Raises UsageError."""
         from penstock.clock import SystemClock
         from penstock.errors import UsageError
         from penstock.raw.gate import Range, days_of
@@ -94,10 +94,10 @@ class _Work:
         first, last = days_of(start, end)
         if (last - first).days >= _MOST_DAYS:
             raise UsageError(f"{first} to {last} is more than {_MOST_DAYS:,} days; ask for fewer at once")
-        if by_now and last > SystemClock().now().date():
-            raise UsageError(f"{last} has not come yet; a day is extracted when it is over")
         who = tuple(dict.fromkeys(map(found.customer, customers))) if customers else found.customers
         what = tuple(dict.fromkeys(map(found.query, queries))) if queries else tuple(found.queries)
+        if by_now:
+            found.refuse_unfinished(who, last, SystemClock().now())
         return Range(source, who, what, first, last)
 
 
@@ -177,6 +177,23 @@ def range_(
     if listed is None:
         for text in _unready(found):
             echo(text)
+
+
+@partitions.command()
+def cadence(
+    source: Annotated[str | None, typer.Argument(help="Only of this source.")] = None,
+    *,
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show, per offset, how often the data still changed: a refresh that changes nothing any more can be dropped."""
+    from penstock.cli import show
+    from penstock.lifecycles.partitions import operate
+
+    with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
+        found = operate.cadence(database, source)
+    show.cadence(found, json=json)
 
 
 @partitions.command()

@@ -142,25 +142,7 @@ def cadence(
     _filter(None, None, aggregation, None, None, None)
     with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
         found = operate.cadence(database, aggregation)
-    if json:
-        show.print_json([{**show.fields(c), "changed_percent": c.changed_percent} for c in found])
-        return
-    if not found:
-        echo("nothing has been loaded yet")
-        return
-    show.table(
-        ["aggregation", "entity", "offset", ">loads", ">changed", ">of cost", ">of sales"],
-        [
-            (
-                c.aggregation,
-                c.entity_type,
-                c.offset,
-                f"{c.loads:,}",
-                *(_percent(value) for value in (c.changed_percent, c.cost_percent, c.sales_percent)),
-            )
-            for c in found
-        ],
-    )
+    show.cadence(found, json=json)
 
 
 @reports.command("refresh")
@@ -407,7 +389,3 @@ def _open(setup: Setup) -> Ledger:
     from penstock.ledger.ledger import Ledger
 
     return Ledger.open(setup.url, setup.app.machines, migrations=setup.app.migrations)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} %"

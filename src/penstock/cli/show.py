@@ -27,6 +27,7 @@ from penstock.machine import Machine
 from penstock.unit import Ref
 
 if TYPE_CHECKING:
+    from penstock.lifecycles.refreshes import Cadence
     from penstock.runtime.schedule import Schedule
     from penstock.runtime.why import Why
 
@@ -198,6 +199,26 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, by name."""
     return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+
+
+def cadence(found: Sequence[Cadence], *, json: bool) -> None:
+    """What the refreshes at each offset came to."""
+    if json:
+        print_json([one.document() for one in found])
+        return
+    if not found:
+        console.print("nothing has been loaded yet")
+        return
+    measures = list(found[0].percents)
+    rows = [
+        (*one.of.values(), one.offset, f"{one.loads:,}", *map(_percent, (one.changed_percent, *one.percents.values())))
+        for one in found
+    ]
+    table([*found[0].of, "offset", ">loads", ">changed", *(f">of {name}" for name in measures)], rows)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %"
 
 
 def machines(found: Sequence[Machine]) -> None:

@@ -1,19 +1,21 @@
 """The accounts that Google's simulator knows, and the little GAQL that it understands.
 
-Data is made up, and depends on the seed, the customer, the day and the entity alone; but conversions are known in full
-only three days later. GAQL is: SELECT fields FROM resource, restricted to a day or to days, with a LIMIT.
+Data is made up, and depends on the seed, the customer, the day and the entity alone. Of a day that is not over where the
+customer is, only its share is known; conversions are known in full three days later. GAQL is: SELECT fields FROM
+resource, restricted to a day or to days, with a LIMIT.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
 from itertools import islice
 from typing import Any
 
+from penstock.cadence import local_instant, parse_zone
 from penstock.connectors.google_ads import selected, wire_name
 
 INT64, DOUBLE, TEXT = "int64", "double", "text"
@@ -25,7 +27,12 @@ _METRICS = {
     "metrics.conversions": DOUBLE,
     "metrics.ctr": DOUBLE,
 }
-_CUSTOMER = {"customer.id": INT64, "customer.descriptive_name": TEXT, "customer.currency_code": TEXT}
+_CUSTOMER = {
+    "customer.id": INT64,
+    "customer.descriptive_name": TEXT,
+    "customer.currency_code": TEXT,
+    "customer.time_zone": TEXT,
+}
 _CAMPAIGN = _CUSTOMER | {"campaign.id": INT64, "campaign.name": TEXT, "campaign.status": TEXT}
 _AD_GROUP = _CAMPAIGN | {"ad_group.id": INT64, "ad_group.name": TEXT, "ad_group.status": TEXT}
 RESOURCES = {
@@ -93,6 +100,8 @@ class Campaigns:
 
     seed: int = 7
     campaigns: int = 5
+    #: Where the days of a customer begin; others live by UTC.
+    time_zones: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self, customer: str, query: Gaql, now: datetime) -> Iterator[dict[str, Any]]:
         """The rows of a query as they are known now, as Google writes them: int64 as text, what is not set left out."""
@@ -126,14 +135,17 @@ class Campaigns:
     def _values(self, customer: str, resource: str, number: int, day: date, now: datetime) -> dict[str, Any]:
         luck = self._dice(customer, resource, number, day)
         campaign = number // _GROUPS if resource == "ad_group" else number
-        impressions = luck[0] * 8 + luck[1]
-        clicks = luck[2] % (impressions // 10 + 1)
-        age = now - datetime(day.year, day.month, day.day, tzinfo=UTC)
+        begins, ends = self._begins(customer, day), self._begins(customer, day + timedelta(days=1))
+        age = now - begins
+        share = min(1.0, max(0.0, age / (ends - begins)))
+        impressions = int((luck[0] * 8 + luck[1]) * share)
+        clicks = int(luck[2] % ((luck[0] * 8 + luck[1]) // 10 + 1) * share)
         conversions = luck[3] % (clicks + 1) * (100 if age >= _FINAL else 60) / 100
         return {
             "customer.id": int(customer),
             "customer.descriptive_name": f"Account {customer}",
             "customer.currency_code": "EUR",
+            "customer.time_zone": self.time_zones.get(customer, "UTC"),
             "campaign.id": 10**10 + campaign,
             "campaign.name": f'Campaña {campaign} "[{{}}]"',
             "campaign.status": _STATUSES[campaign % len(_STATUSES)],
@@ -147,6 +159,9 @@ class Campaigns:
             "metrics.conversions": conversions,
             "metrics.ctr": clicks / impressions if impressions else 0.0,
         }
+
+    def _begins(self, customer: str, day: date) -> datetime:
+        return local_instant(day, time(), parse_zone(self.time_zones.get(customer, "UTC")))
 
     def _dice(self, *parts: object) -> bytes:
         text = "/".join(map(str, (self.seed, *parts)))

@@ -48,6 +48,7 @@ token_url = "ADDRESS/token"
 
 [partitions.google_ads]
 customers = ["111-111-1111"]
+time_zone = "UTC"
 
 [partitions.google_ads.queries.campaign_daily]
 gaql = "GAQL"

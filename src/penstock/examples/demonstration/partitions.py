@@ -1,4 +1,4 @@
-"""The part of the partitions: two Google Ads customers, one partition each for every day, and one that is rejected.
+"""The part of the partitions: two Google Ads customers, one partition each for every day, extracted at its offsets.
 
 Google's simulator is told to answer once with a campaign twice, and once that its quota is spent for eleven hours.
 """
@@ -8,23 +8,29 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from pathlib import Path
 
-from penstock.clock import Clock, instant
+from penstock.cadence import local_instant, parse_zone
+from penstock.clock import Clock, instant, parse_instant
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
+from penstock.ladder import offset_name
 from penstock.lifecycles.partitions.jobs import ENUMERATE
-from penstock.lifecycles.partitions.operate import reprocess
+from penstock.lifecycles.partitions.operate import cadence, reprocess
+from penstock.lifecycles.partitions.settings import OFFSETS
 from penstock.raw.paths import PartitionKey
 from penstock.simulators.google_ads import GoogleAdsSimulator, quota
+from penstock.simulators.google_data import Campaigns
 from penstock.simulators.server import in_thread
 
+#: Customer to time zone: the days of the two end nine hours apart.
+CUSTOMERS = {"1111111111": "America/Los_Angeles", "2222222222": "Europe/Madrid"}
 _DAY = timedelta(days=1)
 _QUOTA_SECONDS = 11 * 3600
 _GATES = "google_ads/%"
 _SHOWN = 4
 _GAQL = (
-    "SELECT campaign.id, campaign.name, metrics.clicks, metrics.cost_micros, segments.date FROM campaign"
+    "SELECT campaign.id, campaign.name, metrics.clicks, metrics.conversions, segments.date FROM campaign"
     " WHERE segments.date = '{date}'"
 )
 _FIELDS = '{ "campaign.id" = "whole", "metrics.clicks" = "whole", "segments.date" = "date" }'
@@ -35,7 +41,7 @@ class PartitionsPart:
     """A partition for each customer and day, wanted by the real job."""
 
     def __init__(self, clock: Clock) -> None:
-        self._google = GoogleAdsSimulator(clock)
+        self._google = GoogleAdsSimulator(clock, Campaigns(time_zones=CUSTOMERS), set(CUSTOMERS))
 
     @contextlib.contextmanager
     def serving(self, folder: Path, start: datetime, clock: Clock) -> Iterator[str]:  # noqa: ARG002 - one shape
@@ -53,11 +59,12 @@ class PartitionsPart:
         yield 'refresh_token = { file = "secrets/google-token" }'
         yield f'api_url = "{address}"\ntoken_url = "{address}/token"\n'
         yield "[partitions.google_ads]"
-        yield f"customers = {json.dumps(sorted(self._google.customers))}\ndays = 2\n"
+        zones = ", ".join(f'"{customer}" = "{zone}"' for customer, zone in CUSTOMERS.items())
+        yield f"customers = {json.dumps(list(CUSTOMERS))}\ntime_zones = {{ {zones} }}\ndays = 2\n"
         yield "[partitions.google_ads.queries.campaign_daily]"
         yield f'gaql = "{_GAQL}"'
         yield f'schema_version = "1"\nfields = {_FIELDS}\nunique = ["campaign.id"]\ndate_field = "segments.date"\n'
-        yield f'[schedules.{ENUMERATE}]\njob = "{ENUMERATE}"\nat = ["06:00"]\n'
+        yield f'[schedules.{ENUMERATE}]\njob = "{ENUMERATE}"\nat = ["06:00", "12:00"]\n'
 
     def now_by(self, clock: Clock) -> None:
         self._google.clock = clock
@@ -95,6 +102,14 @@ class PartitionsPart:
         )
         return [(*row[:7], instant(row[7])) for row in found]
 
+    def _fetched(self, world: World) -> Iterator[tuple[PartitionKey, datetime, datetime]]:
+        """Every partition, when its day was over where its customer is, and when its authoritative run was begun."""
+        found = "SELECT source, customer_id, query_name, logical_date, current_run_id FROM safe_partitions"
+        for source, customer, query, day, run_id in world.rows(found):
+            key = _key(source, customer, query, day)
+            ends = local_instant(key.logical_date + _DAY, time(), parse_zone(CUSTOMERS[customer]))
+            yield key, ends, parse_instant(run_id)
+
     def _corrected(self, world: World) -> tuple[PartitionKey, str, str] | None:
         """The partition that was rejected and is good now, with both runs, as the history has them."""
         for source, customer, query, day, current in world.rows(
@@ -115,6 +130,11 @@ class PartitionsPart:
         found = self._corrected(world)
         seen = None if found is None else f"{found[0]}: {found[1]} was rejected, {found[2]} is authoritative"
         yield Check("a rejected partition, success after reprocessing with a new current_run_id", seen)
+        served = {one.offset: one.loads for one in cadence(world.ledger.database)}
+        for name in (offset_name(int(offset.total_seconds())) for offset in OFFSETS):
+            yield Check(f"partitions extracted at {name}", f"{served[name]} times" if name in served else None)
+        early = [str(key) for key, ends, fetched in self._fetched(world) if fetched < ends]
+        yield Check("no partition extracted before its day was over", None if early else "in either time zone")
         yield Check("a quota of Google Ads spent for hours, waited for", throttled(world, _GATES))
         ((open_,),) = world.rows("SELECT count(*) FROM partition_state WHERE status <> 'success'")
         ((good,),) = world.rows("SELECT count(*) FROM safe_partitions")
@@ -129,6 +149,13 @@ class PartitionsPart:
         yield Table(
             "The newest partitions and their authoritative runs", ("partition", "current_run_id", ">records"), rows
         )
+        refreshes = [
+            (one.of["query_name"], one.offset, f"{one.loads}", f"{one.changed} of {one.compared}")
+            for one in cadence(world.ledger.database)
+        ]
+        yield Table(
+            "Extractions of partitions, by the offset they served", ("query", "offset", ">loads", ">changed"), refreshes
+        )
         attempts = [
             (str(_key(*parts)), run_id, verdict, error or "")
             for *parts, run_id, verdict, error, _ in self._attempts(world)
@@ -142,6 +169,7 @@ class PartitionsPart:
         if found is not None:
             yield f"penstock partitions status {found[0]}"
             yield f"penstock history partition:{found[0]}"
+        yield "penstock partitions cadence"
 
 
 def _key(source: str, customer: str, query: str, day: object) -> PartitionKey:
@@ -152,7 +180,7 @@ def _twice(day: datetime) -> bytes:
     """An answer of Google's that has a campaign twice."""
     row = {
         "campaign": {"resourceName": "customers/1/campaigns/17", "id": "17", "name": "Campaign 17"},
-        "metrics": {"clicks": "3", "costMicros": "1250000"},
+        "metrics": {"clicks": "3", "conversions": 1.0},
         "segments": {"date": f"{day:%Y-%m-%d}"},
     }
     return json.dumps([{"results": [row, row], "fieldMask": "campaign.id", "requestId": "simulated"}]).encode()

@@ -152,7 +152,7 @@ class ReportsPart:
 
     def tables(self, world: World) -> Iterator[Table]:
         rows = [
-            (f"{c.aggregation} {c.entity_type}", c.offset, f"{c.loads}", f"{c.changed} of {c.compared}")
+            (" ".join(c.of.values()), c.offset, f"{c.loads}", f"{c.changed} of {c.compared}")
             for c in cadence(world.ledger.database)
         ]
         yield Table(

@@ -3,36 +3,90 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
-from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X
+from penstock.ladder import offset_name
+from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X, key_of
+from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.validate import Verdict
 from penstock.outcome import Act, Decision, Look, Wait
 from penstock.raw.paths import PartitionKey
 from penstock.unit import replace
 
+RESTING = (X.DONE, X.FAILED)
+LOOK_AGAIN = timedelta(days=1)
+"""What left the configuration is looked at so often: it goes on where it was when it comes back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What a look found: how many records the run under way has in the sink, None when it is not finalised there."""
+    """What a look found in the sink: the records of the run under way, and when it was begun; None: not finalised."""
 
     record_count: int | None
+    fetched_at: datetime | None = None
 
 
-def decide(unit: Extraction, now: datetime, settings: object, seen: Landed | None) -> Decision:  # noqa: ARG001 - one shape
-    """Draw a run id, ask the source, and have what was landed judged. After a failure look first: it may be there."""
+def decide(unit: Extraction, now: datetime, settings: Settings, seen: Landed | None) -> Decision:
+    """Draw a run id, ask the source, and have what was landed judged; what rests waits for its next offset.
+
+    After a failure the sink is looked at first: the run may be there.
+    """
     if unit.status is X.LANDED:
         return Act("judge", f"run {unit.run_id} has landed and nobody has judged it", spends=False)
+    if unit.status in RESTING:
+        return _refresh_or_rest(unit, now, settings)
     if unit.status is not X.EXTRACTING:
         return Wait(None, f"the extraction is {unit.status}")
     if unit.run_id is None:
-        return Act("begin", "a run needs an id before the source is asked", spends=False)
+        return _begin_or_wait(unit, now, settings)
     if unit.attempts + unit.crashes > 0 and seen is None:
         return Look(f"run {unit.run_id} was begun before and may have been finalised")
     if seen is not None and seen.record_count is not None:
         return Act("record", f"run {unit.run_id} is in the sink already", spends=False)
     return Act("extract", f"run {unit.run_id} is not in the sink")
+
+
+def _begin_or_wait(unit: Extraction, now: datetime, settings: Settings) -> Decision:
+    """Whoever wanted it, and whatever a clock said then: a day that is not over is not asked for."""
+    source = settings.sources.get(unit.source)
+    if source is not None and unit.customer_id in source.time_zones:
+        ends = source.ends(unit.customer_id, unit.logical_date)
+        if now < ends:
+            return Wait(ends, f"{unit.logical_date} is not over in {source.time_zones[unit.customer_id]}")
+    return Act("begin", "a run needs an id before the source is asked", spends=False)
+
+
+def _refresh_or_rest(unit: Extraction, now: datetime, settings: Settings) -> Decision:
+    ladder = settings.ladder(key_of(unit))
+    if ladder is None:
+        return Wait(now + LOOK_AGAIN, f"{key_of(unit)} is not configured (any more), and nothing is fetched of it")
+    offset = ladder.wanted(now, unit.served_at, serving(unit), given_up=True)
+    if offset is not None:
+        return Act("refresh", f"{named(offset)} is due and unserved", spends=False)
+    coming = ladder.coming(now)
+    until = "there is no later offset" if coming is None else f"the next is {named(coming)}"
+    if unit.serving_offset is not None:
+        return Wait(ladder.next_at(now), f"{offset_name(unit.serving_offset)} was given up; {until}")
+    return Wait(ladder.next_at(now), f"every offset that is due is served; {until}")
+
+
+def next_attention(unit: Extraction, now: datetime, settings: Settings) -> datetime | None:
+    """When an extraction that comes to rest wants attention again: at its next offset, None after the last."""
+    ladder = settings.ladder(key_of(unit))
+    if ladder is None:
+        return now + LOOK_AGAIN
+    return ladder.attention(now, unit.served_at, serving(unit), given_up=True)
+
+
+def serving(unit: Extraction) -> timedelta | None:
+    """The offset that it is under way for, or that was given up."""
+    return None if unit.serving_offset is None else timedelta(seconds=unit.serving_offset)
+
+
+def named(offset: timedelta) -> str:
+    """An offset for people: `T+3d`."""
+    return offset_name(int(offset.total_seconds()))
 
 
 @dataclass(frozen=True, slots=True)

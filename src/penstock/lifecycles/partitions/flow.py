@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from penstock.clock import MILLISECOND, parse_instant
+from penstock.clock import MILLISECOND, Rng, parse_instant
 from penstock.config import Config
-from penstock.errors import Rejected, Transient, UsageError
+from penstock.errors import Rejected, StepError, Transient, UsageError
+from penstock.ladder import offset_name
 from penstock.ledger.budget import Pass
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.partitions.decide import Landed, decide
+from penstock.lifecycles.partitions.decide import Landed, decide, next_attention
 from penstock.lifecycles.partitions.jobs import COLLECT, ENUMERATE, collect_raw, enumerate_partitions, gate_of
 from penstock.lifecycles.partitions.judgement import Validators
 from penstock.lifecycles.partitions.machine import Extraction, X, extraction, key_of, partition
@@ -29,6 +30,7 @@ from penstock.outcome import Outcome
 from penstock.raw.paths import PartitionKey, run_id_at
 from penstock.raw.sink import RawSink, RawWriter, Record
 from penstock.raw.store import AlreadyFinalised, RawUnavailable
+from penstock.runtime import steps
 from penstock.runtime.app import App
 from penstock.runtime.flow import Door, Flow, Io
 from penstock.unit import replace
@@ -105,21 +107,43 @@ class Extractions(Flow[Extraction, Settings, Landed]):
 
     async def look(self, unit: Extraction, io: Io) -> Landed:
         found = await self._stored(io, self._sink.find, key_of(unit), str(unit.run_id))
-        return Landed(None if found is None else found.record_count)
+        return Landed(None) if found is None else Landed(found.record_count, found.created_at)
 
     async def act(self, what: str, unit: Extraction, seen: Landed | None, io: Io) -> Outcome[Extraction]:
         if what == "judge":
             return await self._judge(unit, io)
+        if what == "refresh":
+            return self._refresh(unit, io)
         if what == "begin":
             run_id = await io.read(lambda ledger: self._fresh_run(ledger, unit, io))
-            return Outcome(unit, replace(unit, run_id=run_id), f"run {run_id} begins", keep_claim=True)
+            after = replace(unit, run_id=run_id, serving_offset=self._due_offset(unit, io.now()))
+            return Outcome(unit, after, f"run {run_id} begins", keep_claim=True)
         if what == "record" and seen is not None:
-            return _landed(unit, seen.record_count or 0, io)
+            return self._landed(unit, seen.record_count or 0, seen.fetched_at, io)
         if unit.backfill:
             # Claimed behind the backfill's own door; the account's budget and its pauses count all the same.
             async with io.door(gate_of(key_of(unit))):
                 return await self._extract(unit, io)
         return await self._extract(unit, io)
+
+    def failed(self, unit: Extraction, error: StepError, now: datetime, rng: Rng) -> Outcome[Extraction]:
+        """As the machine declares it; but one that is given up has a next offset."""
+        outcome = steps.failed(self.machine, unit, error, now, rng)
+        if outcome.after.status is X.FAILED:
+            outcome.after = replace(outcome.after, due_at=next_attention(outcome.after, now, self.settings))
+        return outcome
+
+    def _refresh(self, unit: Extraction, io: Io) -> Outcome[Extraction]:
+        """The schedule's own move. It is daily work, whoever wanted the partition first."""
+        now = io.now()
+        after = replace(unit, status=X.WANTED, run_id=None, verdict=None, attempts=0, backfill=False, due_at=now)
+        reason = f"{offset_name(self._due_offset(unit, now) or 0)} is due"
+        return Outcome(unit, after, reason, actor=Actor.SCHEDULER)
+
+    def _due_offset(self, unit: Extraction, moment: datetime) -> int | None:
+        """The offset that a run begun at that moment serves, in seconds; None where nothing is configured."""
+        ladder = self.settings.ladder(key_of(unit))
+        return None if ladder is None else int((ladder.due(moment) or timedelta()).total_seconds())
 
     def _fresh_run(self, ledger: Ledger, unit: Extraction, io: Io) -> str:
         """An id after that of the authoritative run, whatever the clocks of two machines say."""
@@ -139,18 +163,19 @@ class Extractions(Flow[Extraction, Settings, Landed]):
         except (UsageError, KeyError) as error:
             reason = error if isinstance(error, UsageError) else f"this program has no extractor for {key.source}"
             raise Rejected(str(reason)) from error
+        begun = io.now()
         try:
             run = await self._stored(
-                io, lambda: self._sink.writer(key, run_id, schema_version=schema.version, created_at=io.now())
+                io, lambda: self._sink.writer(key, run_id, schema_version=schema.version, created_at=begun)
             )
             async with Landing(io, run) as landing:
                 await extractor.extract(key, run_id, landing)
         except AlreadyFinalised:
-            found = await self._stored(io, self._sink.find, key, run_id)
-            return _landed(unit, found.record_count if found else 0, io)
+            found = await self.look(unit, io)
+            return self._landed(unit, found.record_count or 0, found.fetched_at, io)
         except RawUnavailable as error:
             raise Transient(str(error)) from error
-        return _landed(unit, run.count, io)
+        return self._landed(unit, run.count, begun, io)
 
     async def _judge(self, unit: Extraction, io: Io) -> Outcome[Extraction]:
         key, run_id = key_of(unit), str(unit.run_id)
@@ -159,8 +184,14 @@ class Extractions(Flow[Extraction, Settings, Landed]):
         except (RawUnavailable, UsageError) as error:
             # Nothing can be said of the run: it waits for its store, or for its configuration.
             return Outcome(unit, replace(unit, due_at=io.now() + _STORE_AWAY), str(error), uncharged=True)
-        made = await io.read(lambda ledger: self.validators.judgement(ledger, key, verdict, io.now(), by="worker"))
-        after = replace(unit, status=X.DONE, verdict=made.judged.verdict, due_at=None)
+        now, serving = io.now(), unit.serving_offset
+        made = await io.read(
+            lambda ledger: self.validators.judgement(ledger, key, verdict, now, by="worker", serving_offset=serving)
+        )
+        after = replace(unit, status=X.DONE, verdict=made.judged.verdict)
+        if verdict.good:
+            after = replace(after, serving_offset=None, served_at=verdict.fetched_at)
+        after = replace(after, due_at=next_attention(after, now, self.settings))
         return Outcome(
             unit,
             after,
@@ -171,6 +202,13 @@ class Extractions(Flow[Extraction, Settings, Landed]):
             actor=Actor.VALIDATOR,
         )
 
+    def _landed(self, unit: Extraction, records: int, begun: datetime | None, io: Io) -> Outcome[Extraction]:
+        now = io.now()
+        # A run that waited long for its source serves the offset that had come when it was asked.
+        serving = self._due_offset(unit, begun or now)
+        after = replace(unit, status=X.LANDED, record_count=records, serving_offset=serving, attempts=0, due_at=now)
+        return Outcome(unit, after, f"run {unit.run_id} landed with {records:,} records")
+
     async def _stored(self, io: Io, work: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return await io.run(work, *arguments)
@@ -180,11 +218,6 @@ class Extractions(Flow[Extraction, Settings, Landed]):
     async def stop(self) -> None:
         for extractor in self._extractors.values():
             await extractor.close()
-
-
-def _landed(unit: Extraction, records: int, io: Io) -> Outcome[Extraction]:
-    after = replace(unit, status=X.LANDED, record_count=records, attempts=0, due_at=io.now())
-    return Outcome(unit, after, f"run {unit.run_id} landed with {records:,} records")
 
 
 MACHINES = (partition, extraction)

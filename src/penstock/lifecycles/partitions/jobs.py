@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 
 from penstock.cadence import parse_span
 from penstock.clock import parse_instant
 from penstock.ledger import statements
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.partitions.machine import Extraction, extraction
-from penstock.lifecycles.partitions.settings import Settings, Source
+from penstock.lifecycles.partitions.settings import Settings
 from penstock.machine import Actor
 from penstock.outcome import Birth
 from penstock.raw.paths import PartitionKey
@@ -61,7 +61,8 @@ def enumerate_partitions(settings: Settings) -> Job:
 
     async def job(schedule: Schedule, io: Io) -> JobResult:  # noqa: ARG001 - one shape
         now = io.now()
-        keys = (key for source in settings.sources.values() for key in _keys(source, now))
+        ranges = (wanted for source in settings.sources.values() for wanted in source.wanted(now))
+        keys = chain.from_iterable(wanted.keys() for wanted in ranges)
         fresh: list[PartitionKey] = []
         while len(fresh) < AT_ONCE and (chunk := list(islice(keys, AT_ONCE))):
             fresh += await io.read(lambda ledger, chunk=chunk: missing(ledger, chunk))  # type: ignore[misc]
@@ -71,10 +72,6 @@ def enumerate_partitions(settings: Settings) -> Job:
         return JobResult(f"{len(births):,} partitions are newly wanted", also=births, again=len(births) == AT_ONCE)
 
     return job
-
-
-def _keys(source: Source, now: datetime) -> Iterable[PartitionKey]:
-    return source.wanted(now).keys() if source.customers and source.queries else ()
 
 
 def collect_raw(sink: RawSink) -> Job:

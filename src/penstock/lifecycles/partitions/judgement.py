@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,7 +49,9 @@ class Validators:
         source = self.settings.source(key.source)
         schema = source.queries[source.query(key.query_name)]
         try:
-            return inspect(self.sink.open_partition(key, run_id), schema, self._rules, source.customers)
+            known = key.customer_id in source.time_zones
+            ends = source.ends(key.customer_id, key.logical_date) if known else None
+            return inspect(self.sink.open_partition(key, run_id), schema, self._rules, source.customers, ends)
         except (RawCorrupt, RawMissing) as error:
             return Verdict(run_id, schema.version, 0, (readable(str(error)),))
 
@@ -61,8 +64,9 @@ class Validators:
         *,
         by: str,
         pointed_by: str | None = None,
+        serving_offset: int | None = None,
     ) -> Judgement:
-        """What a verdict would write, on the state as it is now."""
+        """What a verdict would write, on the state as it is now. `serving_offset` is what the run was extracted for."""
         found = ledger.get_many(partition, [str(key)])
         judged = judge(
             key,
@@ -73,9 +77,11 @@ class Validators:
             evaluated=_evaluated(ledger, key, verdict.run_id),
             pointed_by=pointed_by,
         )
-        return Judgement(
-            judged, [_change(judged, pointed_by)], [_attempt(key, verdict, judged, now, by)], _alerts(key, judged)
-        )
+        attempt = _attempt(key, verdict, judged, now, by) | {"serving_offset": serving_offset}
+        if judged.verdict == "success":
+            attempt["changed"] = _differs(ledger, key, verdict)
+        writes = [Write(partition_attempt, [attempt])]
+        return Judgement(judged, [_change(judged, pointed_by)], writes, _alerts(key, judged))
 
     def validate(
         self, ledger: Ledger, key: PartitionKey, run_id: str, *, who: str, pointed_by: str | None = None
@@ -100,7 +106,7 @@ class Validators:
 
 def replace_error(verdict: Verdict) -> Verdict:
     """The same verdict, its errors made such that any database keeps them."""
-    return Verdict(verdict.run_id, verdict.schema_version, verdict.record_count, tuple(map(readable, verdict.errors)))
+    return dataclasses.replace(verdict, errors=tuple(map(readable, verdict.errors)))
 
 
 def _changed(ledger: Ledger, key: PartitionKey, judged: Judged) -> bool:
@@ -117,9 +123,9 @@ def _change(judged: Judged, pointed_by: str | None) -> Birth | Move:
     return Move(judged.before, judged.after, judged.reason, Actor.OPERATOR if chosen else Actor.VALIDATOR)
 
 
-def _attempt(key: PartitionKey, verdict: Verdict, judged: Judged, now: datetime, by: str) -> Write:
-    row: dict[str, Any] = {name: getattr(key, name) for name in PARTS}
-    row |= {
+def _attempt(key: PartitionKey, verdict: Verdict, judged: Judged, now: datetime, by: str) -> dict[str, Any]:
+    return {
+        **{name: getattr(key, name) for name in PARTS},
         "run_id": verdict.run_id,
         "state_version": judged.before.version if judged.before else 0,
         "at": now,
@@ -128,8 +134,9 @@ def _attempt(key: PartitionKey, verdict: Verdict, judged: Judged, now: datetime,
         "record_count": verdict.record_count,
         "schema_version": verdict.schema_version,
         "judged_by": by,
+        "digest": verdict.digest,
+        "changed": None,
     }
-    return Write(partition_attempt, [row])
 
 
 def _alerts(key: PartitionKey, judged: Judged) -> list[Event]:
@@ -142,13 +149,24 @@ def _alerts(key: PartitionKey, judged: Judged) -> list[Event]:
 
 def _evaluated(ledger: Ledger, key: PartitionKey, run_id: str) -> bool:
     """Whether the run was judged before, and so is counted."""
+    return bool(_attempts(ledger, key, "SELECT 1", "AND run_id = :run_id LIMIT 1", run_id))
+
+
+def _differs(ledger: Ledger, key: PartitionKey, verdict: Verdict) -> bool | None:
+    """Whether the rows are others than those of the good run before; None where there is none."""
+    which = "AND run_id <> :run_id AND verdict = 'success' ORDER BY at DESC, run_id DESC LIMIT 1"
+    before = _attempts(ledger, key, "SELECT digest", which, verdict.run_id)
+    return bool(before[0][0] != verdict.digest) if before else None
+
+
+def _attempts(ledger: Ledger, key: PartitionKey, select: str, which: str, run_id: str) -> Sequence[Sequence[Any]]:
     day = "CAST(:logical_date AS date)" if ledger.database.dialect == "postgresql" else ":logical_date"
     sql = (
-        "SELECT 1 FROM partition_attempt WHERE source = :source AND customer_id = :customer_id"
-        f" AND query_name = :query_name AND logical_date = {day} AND run_id = :run_id LIMIT 1"
+        f"{select} FROM partition_attempt WHERE source = :source AND customer_id = :customer_id"
+        f" AND query_name = :query_name AND logical_date = {day} {which}"
     )
     given = {name: str(getattr(key, name)) for name in PARTS}
-    return bool(ledger.read(lambda cursor: cursor.rows(sql, run_id=run_id, **given)))
+    return ledger.read(lambda cursor: cursor.rows(sql, run_id=run_id, **given))
 
 
 def reset(state: PartitionState) -> PartitionState:

@@ -51,7 +51,10 @@ class PartitionState(GuardedUnit):
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction(Unit):
-    """One wanted partition. `run_id` is that of the run under way, drawn before the source is asked."""
+    """One wanted partition. `run_id` is that of the run under way, drawn before the source is asked.
+
+    When it is done, or was given up, `due_at` is its next offset.
+    """
 
     key = PARTS
     status: X = X.WANTED
@@ -62,6 +65,11 @@ class Extraction(Unit):
     run_id: str | None = None
     record_count: int | None = None
     verdict: str | None = None
+    #: The seconds after local midnight of the offset that a run is under way for, or that was given up; None when all
+    #: is served.
+    serving_offset: int | None = None
+    #: When the source was asked for the last run that was found good.
+    served_at: datetime | None = None
     #: Wanted by a backfill: it stands behind a door of its own, after the daily work.
     backfill: bool = False
 
@@ -123,5 +131,8 @@ extraction = Machine(
         Edge(X.FAILED, X.WANTED, "reprocess", {Actor.SCHEDULER, Actor.OPERATOR}),
     ],
     on_error=OnError(retry=X.WANTED, dead=X.FAILED, policy=RetryPolicy(max_retries=3)),
-    checks={"landed_has_run": "status NOT IN ('landed', 'done') OR run_id IS NOT NULL"},
+    checks={
+        "landed_has_run": "status NOT IN ('landed', 'done') OR run_id IS NOT NULL",
+        "offset_from_zero": "serving_offset IS NULL OR serving_offset >= 0",
+    },
 )

@@ -9,12 +9,17 @@ from datetime import timedelta
 from itertools import groupby, islice
 
 from penstock.errors import UsageError
+from penstock.ladder import offset_name
+from penstock.ledger.database import Cursor, Database
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles import refreshes
 from penstock.lifecycles.partitions.decide import Judged
 from penstock.lifecycles.partitions.jobs import AT_ONCE, gate_of, missing, wanted_unit
 from penstock.lifecycles.partitions.judgement import Validators, reset
 from penstock.lifecycles.partitions.machine import P, PartitionState, X, extraction, key_of, partition
 from penstock.lifecycles.partitions.settings import Settings
+from penstock.lifecycles.partitions.tables import partition_attempt
+from penstock.lifecycles.refreshes import Cadence, Refreshes
 from penstock.machine import Actor
 from penstock.outcome import Move
 from penstock.raw.gate import Range
@@ -22,6 +27,26 @@ from penstock.raw.paths import PartitionKey, check_run_id
 from penstock.unit import replace
 
 _MOST_SHOWN = 20
+
+
+LOADS = Refreshes(
+    partition_attempt.name,
+    ("source", "query_name"),
+    lambda _, seconds: offset_name(seconds),
+    where="verdict = 'success' AND serving_offset IS NOT NULL",
+)
+
+
+def cadence(database: Database, source: str | None = None) -> list[Cadence]:
+    """Per offset, how often the data still changed. Runs that people had judged by hand are not counted."""
+    return refreshes.cadence(database, LOADS, require_partitions, source=source)
+
+
+def require_partitions(cursor: Cursor) -> None:
+    """Refuse a ledger that keeps no partitions. Raises UsageError."""
+    if not cursor.rows("SELECT 1 FROM machine_definition WHERE name = :name", name=extraction.name):
+        msg = "this ledger keeps no partitions; 'penstock db upgrade' with a program that does adds them"
+        raise UsageError(msg)
 
 
 @dataclass(slots=True)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from penstock import setting as kind
+from penstock.cadence import local_instant, parse_span, parse_zone
+from penstock.clock import instant_text
 from penstock.config import Config
 from penstock.connectors.customer import customer_digits
 from penstock.errors import UsageError
+from penstock.ladder import Ladder, offset_list, offset_name
 from penstock.lifecycles.partitions.validate import TYPES, WHOLE_ROW, Schema, check_fields
 from penstock.raw.gate import Range
 from penstock.raw.paths import PartitionKey
 from penstock.raw.settings import RAW_URL
 from penstock.setting import REQUIRED, ConfigError, Setting
+
+DAY = timedelta(days=1)
+DELAY = timedelta(hours=3)
+OFFSETS = tuple(days * DAY for days in (1, 3, 7, 30))
 
 
 def _flag(value: Any) -> bool:
@@ -45,6 +52,19 @@ def _fields(value: Any) -> dict[str, str]:
         raise ValueError(wanted) from None
 
 
+def _zones(value: Any) -> dict[str, str]:
+    wanted = 'a table of time zones, for example { "123-456-7890" = "Europe/Madrid" }'
+    if not isinstance(value, dict):
+        raise ValueError(wanted)  # noqa: TRY004 - readers raise ValueError
+    found = {}
+    for customer, name in value.items():
+        try:
+            found[customer] = kind.zone(name)
+        except ValueError as error:
+            raise ValueError(f"{wanted}; that of {customer} is {name!r}, and not {error}") from None
+    return found
+
+
 SETTINGS = (
     RAW_URL,
     Setting(
@@ -61,10 +81,35 @@ SETTINGS = (
         "What a customer id is: digits, from which hyphens are removed, or any text.",
     ),
     Setting(
+        "partitions.*.time_zone",
+        kind.zone,
+        None,
+        "Where the days of its customers begin and end; Google Ads calls it customer.time_zone.",
+        examples={"google_ads": "America/Los_Angeles"},
+    ),
+    Setting(
+        "partitions.*.time_zones",
+        _zones,
+        {},
+        "The same for single customers; each customer must have a time zone by the one setting or the other.",
+    ),
+    Setting(
+        "partitions.*.delay",
+        kind.span,
+        "3h",
+        "How long after its end in the customer's time zone a day is wanted.",
+    ),
+    Setting(
+        "partitions.*.offsets",
+        offset_list,
+        [offset_name(int(offset.total_seconds())).removeprefix("T+") for offset in OFFSETS],
+        "When a partition is extracted anew, counted from its local midnight; never before its day is over.",
+    ),
+    Setting(
         "partitions.*.days",
         kind.whole(1, 3_650),
         3,
-        "How many days, up to yesterday in UTC, the job enumerate-partitions wants.",
+        "How many days that are over the job enumerate-partitions wants.",
         examples={"google_ads": 3},
     ),
     Setting(
@@ -108,20 +153,26 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is wanted of one source."""
+    """What is wanted of one source. `time_zones` has every customer."""
 
     name: str
-    customers: tuple[str, ...]
+    time_zones: Mapping[str, str]
     queries: Mapping[str, Schema]
     days: int = 3
     keep_last_good: bool = False
     backfill_per_hour: int = 60
     digits: bool = True
+    delay: timedelta = DELAY
+    offsets: tuple[timedelta, ...] = OFFSETS
+
+    @property
+    def customers(self) -> tuple[str, ...]:
+        return tuple(self.time_zones)
 
     def customer(self, text: str) -> str:
         """The canonical id of one of its customers. Raises UsageError for one that it does not have."""
         found = customer_digits(text) if self.digits else text
-        if found not in self.customers:
+        if found not in self.time_zones:
             msg = f"{self.name} has no customer {text}; configured are {_some(self.customers)}"
             raise UsageError(msg)
         return found
@@ -133,14 +184,39 @@ class Source:
             raise UsageError(msg)
         return name
 
-    def wanted(self, now: datetime) -> Range:
-        """What the daily work wants: the last days up to yesterday."""
-        yesterday = now.date() - timedelta(days=1)
-        return self.range(yesterday - timedelta(days=self.days - 1), yesterday)
+    def begins(self, customer: str, day: date) -> datetime:
+        """The instant at which a day of one of its customers begins."""
+        return local_instant(day, time(), parse_zone(self.time_zones[customer]))
 
-    def range(self, start: date, end: date) -> Range:
-        """All its customers and queries between two days."""
-        return Range(self.name, self.customers, tuple(self.queries), start, end)
+    def ends(self, customer: str, day: date) -> datetime:
+        """The instant at which it is over: 23, 24 or 25 hours later."""
+        return self.begins(customer, day + DAY)
+
+    def ladder(self, customer: str, day: date) -> Ladder:
+        """When a day of one of its customers is extracted: once it is over and the delay has passed, at the soonest."""
+        return Ladder(self.begins(customer, day), self.offsets, self.ends(customer, day) + self.delay)
+
+    def wanted(self, now: datetime) -> list[Range]:
+        """What the daily work wants: the last days that are over, with the delay, where each customer is."""
+        over: dict[date, list[str]] = {}
+        for customer, zone in self.time_zones.items():
+            today = (now - self.delay).astimezone(parse_zone(zone)).date()
+            over.setdefault(today - DAY, []).append(customer)
+        if not self.queries:
+            return []
+        return [
+            Range(self.name, tuple(customers), tuple(self.queries), last - (self.days - 1) * DAY, last)
+            for last, customers in over.items()
+        ]
+
+    def refuse_unfinished(self, customers: Iterable[str], day: date, now: datetime) -> None:
+        """Raises UsageError where a day is not over yet for one of some customers."""
+        for customer in customers:
+            ends = self.ends(customer, day)
+            if ends > now:
+                zone = self.time_zones[customer]
+                msg = f"{day} is not over yet for customer {customer}: it ends in {zone} at {instant_text(ends)}"
+                raise UsageError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +241,16 @@ class Settings:
             source.name, source.customer(key.customer_id), source.query(key.query_name), key.logical_date
         )
 
+    def ladder(self, key: PartitionKey) -> Ladder | None:
+        """When a partition is extracted; None for one that is not configured (any more)."""
+        source = self.sources.get(key.source)
+        if source is None or key.customer_id not in source.time_zones or key.query_name not in source.queries:
+            return None
+        return source.ladder(key.customer_id, key.logical_date)
+
 
 def settings_of(config: Config) -> Settings:
-    """The settings in force. Raises ConfigError with every customer id that is wrong."""
+    """The settings in force. Raises ConfigError with every customer id and time zone that is wrong or missing."""
     queries: dict[str, dict[str, dict[str, Any]]] = {}
     for key, value in config.values.items():
         if key[0] == "partitions" and key[2:3] == ("queries",):
@@ -175,28 +258,45 @@ def settings_of(config: Config) -> Settings:
     errors: list[str] = []
     sources = {}
     for name, spec in config.section("partitions").items():
-        customers = [_customer(name, text, spec, errors) for text in spec["customers"]]
         schemas = {query: _schema(own) for query, own in queries.get(name, {}).items()}
         sources[name] = Source(
             name,
-            tuple(dict.fromkeys(customers)),
+            _time_zones(name, spec, errors),
             schemas,
             spec["days"],
             spec["keep_last_good"],
             spec["backfill_per_hour"],
             spec["customer_ids"] == "digits",
+            parse_span(spec["delay"]),
+            tuple(map(parse_span, spec["offsets"])),
         )
     if errors:
         raise ConfigError("\n".join(f"{config.path or 'the configuration'}: {error}" for error in errors))
     return Settings(sources, config["raw.url"])
 
 
-def _customer(source: str, text: str, spec: Mapping[str, Any], errors: list[str]) -> str:
-    try:
-        return customer_digits(text) if spec["customer_ids"] == "digits" else text
-    except UsageError as error:
-        errors.append(f"partitions.{source}.customers: {error}")
-        return text
+def _time_zones(source: str, spec: Mapping[str, Any], errors: list[str]) -> dict[str, str]:
+    """The time zone of every customer."""
+
+    def canonical(text: str, where: str) -> str:
+        try:
+            return customer_digits(text) if spec["customer_ids"] == "digits" else text
+        except UsageError as error:
+            errors.append(f"partitions.{source}.{where}: {error}")
+            return text
+
+    customers = dict.fromkeys(canonical(text, "customers") for text in spec["customers"])
+    own = {canonical(text, "time_zones"): zone for text, zone in spec["time_zones"].items()}
+    strangers = sorted(own.keys() - customers.keys())
+    errors += [f"partitions.{source}.time_zones: {name} is not one of its customers" for name in strangers]
+    found = {customer: own.get(customer, spec["time_zone"]) for customer in customers}
+    if missing := tuple(customer for customer, zone in found.items() if zone is None):
+        errors.append(
+            f"partitions.{source}: customer {_some(missing)} has no time zone, and nobody could tell when a day of it"
+            " is over; set time_zone for all its customers or time_zones for some (Google Ads shows it in the"
+            " account's settings, and as customer.time_zone in a query)"
+        )
+    return found
 
 
 def _schema(spec: Mapping[str, Any]) -> Schema:

@@ -25,6 +25,11 @@ partition_attempt = sa.Table(
     sa.Column("record_count", sa.BigInteger),
     sa.Column("schema_version", sa.Text),
     sa.Column("judged_by", sa.Text, nullable=False),
+    #: The offset that the run was extracted for, in seconds; NULL for one that a person had judged.
+    sa.Column("serving_offset", sa.BigInteger),
+    sa.Column("digest", sa.Text),
+    #: Whether its rows differ from those of the good run before; NULL for the first.
+    sa.Column("changed", sa.Boolean(create_constraint=False)),
     sa.CheckConstraint(f"verdict IN ({', '.join(repr(v) for v in VERDICTS)})", name="partition_attempt_verdict"),
     sqlite_with_rowid=False,
 )

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
+from penstock.clock import instant_text
 from penstock.errors import UsageError
+from penstock.lifecycles.refreshes import Digest
 from penstock.raw.paths import PartitionKey
 from penstock.raw.sink import RawMetadata, RawPartition, decode_row
 from penstock.raw.store import RawCorrupt
@@ -53,6 +56,10 @@ class Verdict:
     schema_version: str
     record_count: int
     errors: Sequence[str] = ()
+    #: When the source was asked for the run.
+    fetched_at: datetime | None = None
+    #: The same for the same rows in any order; None for a run that is not good.
+    digest: str | None = None
 
     @property
     def good(self) -> bool:
@@ -96,9 +103,16 @@ class Rules:
 
 
 def inspect(
-    opened: RawPartition, schema: Schema, rules: Rules | None = None, customers: Collection[str] | None = None
+    opened: RawPartition,
+    schema: Schema,
+    rules: Rules | None = None,
+    customers: Collection[str] | None = None,
+    day_ends: datetime | None = None,
 ) -> Verdict:
-    """Read a run to its end and judge it. `customers` are those that the configuration knows."""
+    """Read a run to its end and judge it.
+
+    `customers` are those that the configuration knows; at `day_ends` the partition's day is over where its customer is.
+    """
     landed, rules = opened.metadata, rules or Rules()
     errors: list[str] = []
     if customers is not None and landed.key.customer_id not in customers:
@@ -108,17 +122,22 @@ def inspect(
             f"schema version {landed.schema_version!r} was landed and {schema.version!r} is pinned in configuration;"
             " extract it again, or pin the new version deliberately"
         )
+    if day_ends is not None and landed.created_at < day_ends:
+        begun, over = instant_text(landed.created_at), instant_text(day_ends)
+        errors.append(f"the run was begun at {begun}, before its day was over at {over}; extract it again")
     errors += [problem for rule in rules.partitions_of(landed.key.query_name) if (problem := _asked(rule, landed))]
+    digest = Digest()
     if not errors:
-        for problem in _row_problems(opened, schema, rules):
+        for problem in _row_problems(opened, schema, rules, digest):
             errors.append(problem)
             if len(errors) >= MOST_ERRORS:
                 errors.append("and perhaps more")
                 break
-    return Verdict(landed.run_id, landed.schema_version, landed.record_count, errors)
+    same = None if errors else digest.text
+    return Verdict(landed.run_id, landed.schema_version, landed.record_count, errors, landed.created_at, same)
 
 
-def _row_problems(opened: RawPartition, schema: Schema, rules: Rules) -> Iterator[str]:
+def _row_problems(opened: RawPartition, schema: Schema, rules: Rules, digest: Digest) -> Iterator[str]:
     key = opened.metadata.key
     own = rules.rows_of(key.query_name)
     seen: set[bytes] = set()
@@ -126,6 +145,7 @@ def _row_problems(opened: RawPartition, schema: Schema, rules: Rules) -> Iterato
     try:
         for number, line in enumerate(opened.lines(), 1):
             row = decode_row(line, number, "payload.jsonl")
+            digest.add(json.dumps(row, sort_keys=True))
             for subject, problem in _problems_of(row, line, key, schema, seen):
                 if subject not in told:  # the same mistake in every row is one mistake
                     told.add(subject)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
+from penstock import ladder as ladders
+from penstock.ladder import Ladder
 from penstock.lifecycles.reports.machine import Aggregation, Report, S
 from penstock.outcome import Act, Decision, Look, Wait
 
@@ -107,30 +109,29 @@ def _process_or_wait(report: Report, now: datetime, settings: Settings, seen: Se
     return Wait(now + settings.poll, f"report {report.report_id} is not ready: {seen.says}")
 
 
+def ladder(report: Report, settings: Settings) -> Ladder:
+    """The offsets of a dataset."""
+    return Ladder(report.timestamp, settings.offsets(report.aggregation))
+
+
+def _serving(report: Report) -> timedelta | None:
+    return None if report.serving_offset is None else timedelta(seconds=report.serving_offset)
+
+
 def wanted_offset(report: Report, now: datetime, settings: Settings) -> timedelta | None:
     """The offset that a report created now would serve; None when none is wanted (P1, P2)."""
-    due = last_due_offset(report, now, settings)
-    serving = None if report.serving_offset is None else timedelta(seconds=report.serving_offset)
-    if serving is not None and (due is None or due <= serving):
-        return None if exhausted(report, settings.limits) else serving
-    if due is None:
-        return None
-    created = report.last_report_created_at
-    unserved = serving is not None or created is None or created < report.timestamp + due
-    return due if unserved else None
+    given_up = exhausted(report, settings.limits)
+    return ladder(report, settings).wanted(now, report.last_report_created_at, _serving(report), given_up=given_up)
 
 
 def last_due_offset(report: Report, now: datetime, settings: Settings) -> timedelta | None:
     """The latest offset whose moment has come."""
-    age = now - report.timestamp
-    return max((o for o in settings.offsets(report.aggregation) if o <= age), default=None)
+    return ladder(report, settings).due(now)
 
 
 def next_offset_at(report: Report, now: datetime, settings: Settings) -> datetime | None:
     """The moment of the next offset; None after the last."""
-    age = now - report.timestamp
-    coming = min((o for o in settings.offsets(report.aggregation) if o > age), default=None)
-    return None if coming is None else report.timestamp + coming
+    return ladder(report, settings).next_at(now)
 
 
 def next_attention(report: Report, now: datetime, settings: Settings) -> datetime | None:
@@ -140,7 +141,8 @@ def next_attention(report: Report, now: datetime, settings: Settings) -> datetim
     """
     if not settings.offsets(report.aggregation):
         return now + DAY
-    return now if wanted_offset(report, now, settings) is not None else next_offset_at(report, now, settings)
+    given_up = exhausted(report, settings.limits)
+    return ladder(report, settings).attention(now, report.last_report_created_at, _serving(report), given_up=given_up)
 
 
 def is_served(report: Report) -> bool:
@@ -187,11 +189,7 @@ def named(report: Report, offset: timedelta) -> str:
 
 def offset_name(aggregation: str, seconds: int) -> str:
     """The same of an offset in seconds: days for daily datasets, hours for hourly ones."""
-    units = [("d", 86_400)] if aggregation == Aggregation.DAILY else []
-    for unit, size in (*units, ("h", 3_600), ("m", 60)):
-        if seconds % size == 0:
-            return f"T+{seconds // size}{unit}"
-    return f"T+{seconds}s"
+    return ladders.offset_name(seconds, days=aggregation == Aggregation.DAILY)
 
 
 def told(span: timedelta) -> str:

@@ -5,7 +5,6 @@ A record that is not what was asked for ends in `BadReport`, which names the rec
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -16,10 +15,10 @@ import msgspec
 
 from penstock.clock import instant_text
 from penstock.connectors.records import BadReport, exact
+from penstock.lifecycles.refreshes import Digest
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report
 
 AT_ONCE = 500
-_MASK = (1 << 64) - 1
 _LARGEST = 1 << 62
 _LONGEST_ID = 255  # it is part of a key, and PostgreSQL keeps no long keys
 _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=exact)
@@ -45,8 +44,7 @@ class Totals:
     clicks: int = 0
     cost: Decimal = field(default_factory=Decimal)
     sales: Decimal = field(default_factory=Decimal)
-    #: A sum of digests, so that the order of the rows does not matter.
-    mixed: int = 0
+    _digest: Digest = field(default_factory=Digest)
 
     def add(self, row: Mapping[str, Any]) -> None:
         self.rows += 1
@@ -54,13 +52,12 @@ class Totals:
         self.clicks += row["clicks"]
         self.cost += row["cost"]
         self.sales += row["sales"]
-        text = "\0".join(map(_canonical, row.values()))
-        self.mixed += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+        self._digest.add("\0".join(map(_canonical, row.values())))
 
     @property
     def digest(self) -> str:
         """The same for the same rows in any order."""
-        return f"{self.rows:x}-{self.mixed & _MASK:016x}"
+        return self._digest.text
 
 
 class Loader:

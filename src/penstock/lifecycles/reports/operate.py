@@ -13,6 +13,8 @@ from penstock.ledger import statements
 from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
 from penstock.ledger.database import Cursor, Database
 from penstock.ledger.ledger import Ledger, Moved
+from penstock.lifecycles import refreshes
+from penstock.lifecycles.refreshes import Cadence, Refreshes
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import HOUR, Settings, last_due_offset, offset_name
 from penstock.lifecycles.reports.job import JOB, LIKE, Window, columns_of, datasets
@@ -144,52 +146,17 @@ def _shown(row: Sequence[Any], names: Sequence[str] = _SHOWN) -> dict[str, Any]:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Cadence:
-    """What the loads at one offset came to. Shares are of the loads that had one before them."""
-
-    aggregation: str
-    entity_type: str
-    offset: str
-    loads: int
-    compared: int
-    changed: int
-    #: The mean change of a load's cost and sales, in per cent of what it was, whatever its sign.
-    cost_percent: float | None
-    sales_percent: float | None
-
-    @property
-    def changed_percent(self) -> float | None:
-        return None if not self.compared else 100 * self.changed / self.compared
+LOADS = Refreshes(
+    "report_load",
+    ("aggregation", "entity_type"),
+    lambda of, seconds: offset_name(of["aggregation"], seconds),
+    measures=("cost", "sales"),
+)
 
 
 def cadence(database: Database, aggregation: str | None = None) -> list[Cadence]:
     """Per offset, how often the data still changed and by how much."""
-
-    def percent(name: str) -> str:
-        before = f"({name} - {name}_difference)"
-        return f"100 * avg(abs({name}_difference) / nullif({before}, 0))"
-
-    where = "WHERE aggregation = :aggregation" if aggregation else ""
-    sql = (
-        "SELECT aggregation, entity_type, serving_offset, count(*), count(changed),"
-        f" sum(CASE WHEN changed THEN 1 ELSE 0 END), {percent('cost')}, {percent('sales')} FROM report_load {where}"
-        " GROUP BY aggregation, entity_type, serving_offset ORDER BY aggregation, entity_type, serving_offset"
-    )
-    given = {"aggregation": aggregation} if aggregation else {}
-
-    def work(cursor: Cursor) -> list[Cadence]:
-        require_reports(cursor)
-        return [
-            Cadence(a, e, offset_name(a, int(o)), int(n), int(c), int(d), _number(cost), _number(sales))
-            for a, e, o, n, c, d, cost, sales in cursor.rows(sql, **given)
-        ]
-
-    return database.read(work)
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+    return refreshes.cadence(database, LOADS, require_reports, aggregation=aggregation)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from penstock.cadence import parse_span
 from penstock.config import Config
 from penstock.connectors.amazon_ads import REGIONS, Region
 from penstock.connectors.oauth import Credentials
+from penstock.ladder import optional_offset_list
 from penstock.lifecycles.reports.decide import DAILY_OFFSETS, HOURLY_OFFSETS, Limits, Settings, offset_name
 from penstock.lifecycles.reports.machine import Aggregation
 from penstock.raw.settings import RAW_URL
@@ -48,17 +49,6 @@ def gate_of(account: str, aggregation: Aggregation = Aggregation.DAILY) -> str:
     return f"{provider}/{quote(account, safe='')}"
 
 
-def spans(value: Any) -> list[str]:
-    """Different spans of time, the shortest first; none at all switches off what they are for."""
-    wanted = 'a list of different spans of time, shortest first, for example ["1d", "3d"], or []'
-    if not isinstance(value, list):
-        raise ValueError(wanted)  # noqa: TRY004 - readers raise ValueError
-    found = [parse_span(kind.span(item)) for item in value]
-    if sorted(set(found)) != found:
-        raise ValueError(wanted)
-    return [str(item) for item in value]
-
-
 def hosts(value: Any) -> list[str]:
     """Hosts with their ports."""
     if not isinstance(value, list) or not all(isinstance(item, str) and ":" in item for item in value):
@@ -80,13 +70,13 @@ _LIMIT = kind.whole(1, 1_000)
 SETTINGS = (
     Setting(
         "reports.daily_offsets",
-        spans,
+        optional_offset_list,
         _written(Aggregation.DAILY, DAILY_OFFSETS),
         "When a daily dataset is fetched anew, counted from its local midnight; [] switches daily off.",
     ),
     Setting(
         "reports.hourly_offsets",
-        spans,
+        optional_offset_list,
         _written(Aggregation.HOURLY, HOURLY_OFFSETS),
         "When an hourly dataset is made anew, counted from its hour; [] switches hourly off.",
     ),
