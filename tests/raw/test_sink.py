@@ -63,7 +63,7 @@ def test_two_writers_of_one_run_leave_one_whole_run(sink):
     with pytest.raises(AlreadyFinalised):
         first.finalise()
     assert {row["by"] for row in sink.open_partition(KEY, RUN).rows()} == {"second"}
-    assert sink.collect(NOW + timedelta(days=36_500)) == 0, "the loser left nothing"
+    assert list(sink.unfinished(NOW + timedelta(days=36_500))) == [], "the loser left nothing"
 
 
 def test_an_attempt_that_failed_is_simply_written_anew(sink):
@@ -77,30 +77,6 @@ def test_an_attempt_that_failed_is_simply_written_anew(sink):
     assert list(sink.list_partitions()) == []
     land(sink)
     assert list(sink.open_partition(KEY, RUN).rows()) == ROWS
-
-
-def test_an_attempt_that_was_left_is_invisible_and_collected_after_its_time(sink, tmp_path):
-    if sink.url == "memory://":
-        run = sink.writer(KEY, RUN, schema_version="1", created_at=NOW)
-        run.write(ROWS[0])
-        run._flush()
-        run._attempt._upload.close()  # the payload is up, and the writer died before its metadata was
-    else:
-        run = sink.writer(KEY, RUN, schema_version="1", created_at=NOW)
-        run.write(ROWS[0])
-        run._flush()
-        run._attempt._file.close()
-    assert list(sink.list_partitions()) == []
-    assert sink.find(KEY, RUN) is None
-    other = run_id_at(NOW + timedelta(hours=1))
-    land(sink, run_id=other)
-    assert sink.collect(datetime(2000, 1, 1, tzinfo=UTC)) == 0, "it may still be written"
-    late = datetime.now(UTC) + timedelta(days=1)
-    assert sink.collect(late, dry_run=True) == 1
-    assert sink.collect(late) == 1
-    assert sink.collect(late) == 0
-    assert sink.runs(KEY) == [other], "what is finalised stays"
-    assert list(sink.open_partition(KEY, other).rows()) == ROWS
 
 
 def test_runs_are_listed_and_narrowed(sink):

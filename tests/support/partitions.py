@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import Rng, SystemClock, VirtualClock
+from penstock.clock import Rng, SystemClock, VirtualClock, instant
 from penstock.errors import LedgerMismatch
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.partitions.flow import MACHINES, Extractions, Extractor, Landing
@@ -131,6 +131,18 @@ class Partitions:
             assert not done, "the worker stopped by itself"
 
         simulate(self.time, main)
+
+    def live(self, *flows: Any, days: float) -> None:
+        """Let so many days pass, from one due moment to the next."""
+        end = self.time.now() + timedelta(days=days)
+        sql = " UNION ALL ".join(f"SELECT min(due_at) FROM {table}" for table in ("extraction", "schedule"))
+        while True:
+            self.work(*flows, seconds=5)
+            coming = [instant(row[0]) for row in self.rows(sql) if row[0] is not None]
+            moment = min([*coming, end])
+            self.time.advance(max(0.0, (min(moment, end) - self.time.now()).total_seconds()))
+            if moment >= end:
+                return
 
     def work_until(self, condition: Callable[[], Any], *flows: Any, patience: float = 60) -> None:
         """Let a worker run in real time until a condition holds."""

@@ -17,13 +17,14 @@ BUCKET = "landed"
 
 
 class S3:
-    """One bucket. `broken` makes it answer everything with that status."""
+    """One bucket. `broken` makes it answer everything with that status, `closed` does so for single objects."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.asked: list[tuple[str, str]] = []
         self.broken: int | None = None
+        self.closed: dict[str, int] = {}
         self.address = ""
         self.lock = threading.Lock()
 
@@ -58,8 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
         name, query = self._split()
         self.bucket.asked.append((self.command, name))
         with self.bucket.lock:
-            if self.bucket.broken is not None:
-                self._answer(self.bucket.broken, b"<Error><Code>Broken</Code></Error>")
+            broken = self.bucket.closed.get(name, self.bucket.broken)
+            if broken is not None:
+                self._answer(broken, b"<Error><Code>Broken</Code></Error>")
             else:
                 getattr(self, f"_{self.command.lower()}")(name, query, body)
 

@@ -23,6 +23,7 @@ from penstock.cli.harvest import harvest
 from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, echo, settle
 from penstock.cli.partitions import partitions
 from penstock.cli.providers import providers
+from penstock.cli.raw import raw
 from penstock.cli.reports import reports
 from penstock.cli.schedules import schedules
 from penstock.errors import LedgerError, LedgerUnavailable, PenstockError, UsageError
@@ -41,6 +42,7 @@ cli.add_typer(events, name="events")
 cli.add_typer(harvest, name="harvest")
 cli.add_typer(partitions, name="partitions")
 cli.add_typer(providers, name="providers")
+cli.add_typer(raw, name="raw")
 cli.add_typer(reports, name="reports")
 cli.add_typer(schedules, name="schedules")
 

@@ -22,6 +22,8 @@ from penstock.raw.store import (
     AlreadyFinalised,
     RawMissing,
     RawUnavailable,
+    Unfinished,
+    Unreadable,
     encode_metadata,
 )
 
@@ -115,20 +117,37 @@ class LocalStore:
         with _told(place):
             # Out of sight in one step: whoever opens it now finds nothing, and who reads it reads on.
             gone = Path(tempfile.mkdtemp(prefix=_WRITING, dir=place.parent))
-            place.rename(gone / place.name)
-            shutil.rmtree(gone)
+            try:
+                place.rename(gone / place.name)
+            finally:
+                shutil.rmtree(gone)
 
-    def collect(self, before: datetime, *, dry_run: bool) -> int:
-        found = 0
-        with _told(self.root):
-            for place, children, _ in os.walk(self.root):
-                for name in [name for name in children if name.startswith(_WRITING)]:
-                    children.remove(name)
-                    if _last_written(Path(place) / name) < before:
-                        found += 1
-                        if not dry_run:
-                            shutil.rmtree(Path(place) / name, ignore_errors=True)
-        return found
+    def unfinished(self, before: datetime) -> Iterator[Unfinished | Unreadable]:
+        closed: list[OSError] = []
+        for place, children, _ in os.walk(self.root, onerror=closed.append):
+            folder = Path(place).relative_to(self.root).as_posix()
+            attempts = sorted(name for name in children if name.startswith(_WRITING))
+            children[:] = sorted(name for name in children if not name.startswith((".", "run_id=")))
+            for name in attempts:
+                found = _attempt(Path(place) / name, folder)
+                if isinstance(found, Unreadable) or (found is not None and found.written_at < before):
+                    yield found
+        for error in closed:
+            if error.filename == str(self.root) and not isinstance(error, FileNotFoundError):
+                with _told(self.root):
+                    raise error
+            if not isinstance(error, FileNotFoundError):
+                yield Unreadable(str(error.filename), str(error.strerror))
+
+    def discard(self, found: Unfinished) -> bool:
+        place = self.root / found.path
+        if not place.is_dir():
+            return False
+        shutil.rmtree(place, ignore_errors=True)  # another collector may be at it
+        if place.exists():
+            msg = f"{place} could not be removed; look at its permissions"
+            raise RawUnavailable(msg)
+        return True
 
 
 @contextlib.contextmanager
@@ -166,7 +185,13 @@ def _flush_folder(folder: Path) -> None:
         os.close(number)
 
 
-def _last_written(folder: Path) -> datetime:
-    """When the attempt was last added to."""
-    times = [folder.stat().st_mtime, *(place.stat().st_mtime for place in folder.iterdir())]
-    return datetime.fromtimestamp(max(times), UTC)
+def _attempt(place: Path, folder: str) -> Unfinished | Unreadable | None:
+    """An attempt, with the moment at which it was last added to; None when it is gone by now."""
+    path = f"{folder}/{place.name}"
+    try:
+        times = [place.stat().st_mtime, *(file.stat().st_mtime for file in place.iterdir())]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Unreadable(path, str(error.strerror))
+    return Unfinished(path, folder, datetime.fromtimestamp(max(times), UTC))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,18 @@ from typing import TYPE_CHECKING, Any
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
+from penstock.raw.paths import read_folder
 from penstock.raw.store import (
     CHUNK,
     METADATA,
     PAYLOAD,
     AlreadyFinalised,
+    RawCorrupt,
+    RawError,
     RawMissing,
     RawUnavailable,
+    Unfinished,
+    Unreadable,
     encode_metadata,
 )
 
@@ -108,20 +114,40 @@ class ObjectStoreBackend:
             if rest:
                 obstore.delete(self._store, rest)
 
-    def collect(self, before: datetime, *, dry_run: bool) -> int:
-        found = 0
-        runs = itertools.groupby(self._objects(""), key=lambda item: item[0].partition(f"/{_ATTEMPT}")[0])
-        finalised = dict.fromkeys(self.folders(""))
-        for folder, objects in runs:
-            loose = [path for path, at in objects if path.endswith(PAYLOAD) and at < before]
-            if loose and folder in finalised:
-                kept = _payload(folder, _named(self.metadata(folder)))
-                loose = [path for path in loose if path != kept]
-            found += len(loose)
-            if loose and not dry_run:
-                with _told(folder):
-                    obstore.delete(self._store, loose)
-        return found
+    def unfinished(self, before: datetime) -> Iterator[Unfinished | Unreadable]:
+        for folder, objects in itertools.groupby(self._objects(""), key=lambda item: _run_of(item[0])):
+            there = dict(objects)
+            attempts = {path: at for path, at in there.items() if path.endswith(f"/{PAYLOAD}")}
+            old = {path: at for path, at in attempts.items() if at < before}
+            if folder is None or not old or (len(attempts) == 1 and f"{folder}/{METADATA}" in there):
+                continue
+            try:
+                # Asked now, for the list may be older than the run.
+                own = self._own_payload(folder)
+            except RawError as error:
+                yield Unreadable(folder, str(error))
+                continue
+            yield from (Unfinished(path, folder, at, beside=own is not None) for path, at in old.items() if path != own)
+
+    def discard(self, found: Unfinished) -> bool:
+        with _told(found.path):
+            try:
+                obstore.delete(self._store, found.path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _own_payload(self, folder: str) -> str | None:
+        """The payload of a run; None when it was never finalised. Raises RawError when that cannot be told."""
+        text = self.metadata(folder)
+        if text is None:
+            return None
+        try:
+            named = json.loads(text)["payload"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            msg = f"its metadata.json cannot be read: {type(error).__name__} {error}"
+            raise RawCorrupt(msg) from error
+        return f"{folder}/{named}"
 
     def _objects(self, below: str) -> Iterator[tuple[str, datetime]]:
         with _told(below):
@@ -134,10 +160,13 @@ def _payload(folder: str, metadata: Mapping[str, object]) -> str:
     return f"{folder}/{metadata['payload']}"
 
 
-def _named(metadata: bytes | None) -> dict[str, Any]:
-    import json
-
-    return json.loads(metadata) if metadata else {"payload": ""}
+def _run_of(path: str) -> str | None:
+    """The folder of the run that an object belongs to; None for what is not ours."""
+    folder, _, name = path.rpartition("/")
+    if name == PAYLOAD:
+        folder, _, token = folder.rpartition("/")
+        folder = folder if token.startswith(_ATTEMPT) else ""
+    return folder if name in (PAYLOAD, METADATA) and read_folder(folder) is not None else None
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ class PartitionKey:
         for name in _TEXTS:
             _check(name, getattr(self, name))
         if not isinstance(self.logical_date, date) or isinstance(self.logical_date, datetime):
-            msg = f"logical_date is {self.logical_date!r}; it is a date, of a day in UTC"
+            msg = f"logical_date is {self.logical_date!r}; it is a date, of a day where the customer is"
             raise UsageError(msg)
 
     @classmethod
@@ -104,16 +104,26 @@ def run_folder(key: PartitionKey, run_id: str) -> str:
     return f"{partition_folder(key)}/run_id={encode('run_id', check_run_id(run_id))}"
 
 
-def read_folder(folder: str) -> tuple[PartitionKey, str] | None:
-    """The key and the run of a folder that `run_folder` made; None for anything else that lies in the store."""
+def read_partition(folder: str) -> PartitionKey | None:
+    """The key of a folder that `partition_folder` made; None for anything else that lies in the store."""
     named = [part.partition("=") for part in folder.split("/")]
-    if [name for name, _, _ in named] != [*PARTS, "run_id"]:
+    if [name for name, _, _ in named] != list(PARTS):
         return None
     try:
-        source, customer_id, query_name, day, run_id = [unquote(value, errors="strict") for _, _, value in named]
+        source, customer_id, query_name, day = [unquote(value, errors="strict") for _, _, value in named]
         key = PartitionKey(source, customer_id, query_name, parse_day(day))
-        return (key, run_id) if run_folder(key, run_id) == folder else None
     except (UsageError, UnicodeDecodeError):
+        return None
+    return key if partition_folder(key) == folder else None
+
+
+def read_folder(folder: str) -> tuple[PartitionKey, str] | None:
+    """The key and the run of a folder that `run_folder` made; None for anything else that lies in the store."""
+    above, _, own = folder.rpartition("/")
+    key, run_id = read_partition(above), unquote(own.removeprefix("run_id="))
+    try:
+        return (key, run_id) if key is not None and run_folder(key, run_id) == folder else None
+    except UsageError:
         return None
 
 

@@ -20,7 +20,7 @@ from penstock.clock import Rng, instant_text, parse_instant
 from penstock.errors import UsageError
 from penstock.raw.local import LocalStore
 from penstock.raw.paths import PARTS, PartitionKey, encode, partition_folder, read_folder, run_folder
-from penstock.raw.store import CHUNK, AlreadyFinalised, Attempt, RawCorrupt, RawMissing, Store
+from penstock.raw.store import CHUNK, AlreadyFinalised, Attempt, RawCorrupt, RawMissing, Store, Unfinished, Unreadable
 
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")
 Record = Mapping[str, Any] | bytes
@@ -245,9 +245,13 @@ class RawSink:
         """Remove a finalised run. Whoever calls this has made sure that nothing refers to it."""
         self._store.remove(run_folder(key, run_id))
 
-    def collect(self, before: datetime, *, dry_run: bool = False) -> int:
-        """Remove attempts that were last written before that moment and never finalised; returns how many."""
-        return self._store.collect(before, dry_run=dry_run)
+    def unfinished(self, before: datetime) -> Iterator[Unfinished | Unreadable]:
+        """The attempts that were last written before that moment and never finalised, and what cannot be told."""
+        return self._store.unfinished(before)
+
+    def discard(self, found: Unfinished) -> bool:
+        """Remove an attempt; False when it is gone already. `collect` says which may go."""
+        return self._store.discard(found)
 
 
 def decode_row(line: bytes, number: int, place: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -33,6 +34,27 @@ class RawCorrupt(RawError):
 
 class RawUnavailable(RawError):
     """The store does not answer, or refuses; it may do so later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An attempt that was never finalised: where it lies, in the folder of which partition or run, and since when.
+
+    `beside` says that the run itself was finalised, by another attempt.
+    """
+
+    path: str
+    folder: str
+    written_at: datetime
+    beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Something of which nobody can tell whether it is finalised."""
+
+    path: str
+    why: str
 
 
 class Attempt(Protocol):
@@ -72,8 +94,11 @@ class Store(Protocol):
     def remove(self, folder: str) -> None:
         """Remove a finalised run: first what makes it visible, then the rest."""
 
-    def collect(self, before: datetime, *, dry_run: bool) -> int:
-        """Remove what was begun before that moment and never finalised; how many attempts."""
+    def unfinished(self, before: datetime) -> Iterator[Unfinished | Unreadable]:
+        """The attempts that were last written before that moment and never finalised, and what cannot be told."""
+
+    def discard(self, found: Unfinished) -> bool:
+        """Remove an attempt; False when it is gone already."""
 
 
 def encode_metadata(metadata: Mapping[str, object]) -> bytes:

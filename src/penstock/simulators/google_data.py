@@ -1,7 +1,7 @@
 """The accounts that Google's simulator knows, and the little GAQL that it understands.
 
-Data is made up, and depends on the seed, the customer, the day and the entity alone. Of a day that is not over where the
-customer is, only its share is known; conversions are known in full three days later. GAQL is: SELECT fields FROM
+Data is made up, and depends on the seed, the customer, the day and the entity alone. Of a day that is not over where
+the customer is, only its share is known; conversions are known in full three days later. GAQL is: SELECT fields FROM
 resource, restricted to a day or to days, with a LIMIT.
 """
 

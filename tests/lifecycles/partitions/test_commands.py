@@ -126,10 +126,10 @@ def test_a_range_and_what_is_done_about_it(shell):
         (("validate", NAME, "--run", ""), "'' is not a run id"),
         (("point", NAME, "", "--reason", "x"), "'' is not a run id"),
         (("reset", NAME, "--reason", " "), "--reason is empty"),
-        (("reprocess", "google_ads", "--from", "9999-01-01", "--reason", "x", "--yes"), "has not come yet"),
+        (("reprocess", "google_ads", "--from", "9999-01-01", "--reason", "x", "--yes"), "is not over yet"),
         (("reprocess", "google_ads", "--from", "2026-11-01", "--reason", "", "--yes"), "--reason is empty"),
         (("backfill", "google_ads", "--from", "0001-01-01", "--to", "9999-12-31", "--reason", "x"), "3,660 days"),
-        (("backfill", "google_ads", "--from", "9998-01-01", "--to", "9999-01-01", "--reason", "x"), "not come yet"),
+        (("backfill", "google_ads", "--from", "9998-01-01", "--to", "9999-01-01", "--reason", "x"), "not over yet"),
         (("backfill", "google_ads", "--from", "2026-11-01", "--customer", "9", "--reason", "x"), "has no customer 9"),
     ],
 )
@@ -150,6 +150,15 @@ def test_a_program_without_partitions_says_so(penstock, tmp_path):
         ('customers = ["12-x"]', "is not a customer id"),
         ("days = 0", "partitions.google_ads.days"),
         ('keep_last_good = "yes"', "true or false"),
+        ('time_zone = "America/Los_Angles"', 'did you mean "America/Los_Angeles"?'),
+        ("time_zone = 3", "a time zone, for example"),
+        ('time_zones = { "111-111-1111" = "Madrid" }', 'did you mean "Europe/Madrid"?'),
+        ('time_zones = { "333-333-3333" = "UTC" }', "3333333333 is not one of its customers"),
+        ('time_zones = { "12-x" = "UTC" }', "is not a customer id"),
+        ("time_zones = []", "a table of time zones"),
+        ('delay = "soon"', "a span of time"),
+        ("offsets = []", "a list of different spans of time"),
+        ('offsets = ["3d", "1d"]', "shortest first"),
     ],
 )
 def test_a_configuration_that_is_wrong_is_told(penstock, tmp_path, more, expected):
@@ -163,3 +172,24 @@ def test_a_configuration_that_is_wrong_is_told(penstock, tmp_path, more, expecte
     found = penstock("partitions", "status", NAME, cwd=tmp_path, env=env)
     assert found.code == 2
     assert expected in found.err
+
+
+def test_a_customer_without_a_time_zone_is_refused(penstock, tmp_path):
+    lines = [line for line in CONFIG.format(more="").splitlines() if not line.startswith("time_zone")]
+    lines.insert(2, 'time_zones = { "111-111-1111" = "America/Los_Angeles" }')
+    (tmp_path / "penstock.toml").write_text('app = "tests.support.ad_source:app"\n' + "\n".join(lines))
+    env = {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    found = penstock("partitions", "status", NAME, cwd=tmp_path, env=env)
+    assert found.code == 2
+    assert "customer 2222222222 has no time zone" in found.err
+    assert "customer.time_zone" in found.err
+
+
+def test_a_day_that_is_not_over_where_the_customer_is_cannot_be_asked_for(shell):
+    """Today is over nowhere in UTC-12, whatever the hour is here."""
+    path = shell.folder / "penstock.toml"
+    path.write_text(path.read_text().replace('time_zone = "UTC"', 'time_zone = "Etc/GMT+12"'))
+    today = str(SystemClock().now().date())
+    for command in ("reprocess", "backfill"):
+        told = shell(command, "google_ads", "--from", today, "--reason", "x", "--yes", code=2)
+        assert f"{today} is not over yet for customer 1111111111: it ends in Etc/GMT+12 at" in told

@@ -13,6 +13,7 @@ from penstock.connectors.customer import customer_digits
 from penstock.errors import UsageError
 from penstock.lifecycles.partitions.decide import Landed, decide, judge
 from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X
+from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.validate import Verdict
 from penstock.outcome import Act, Look, Wait
 from penstock.raw.paths import run_id_at
@@ -46,12 +47,12 @@ def unit(status: X, **columns) -> Extraction:
         (unit(X.EXTRACTING, run_id="r", crashes=1), Landed(0), Act("record", "", spends=False)),
         (unit(X.LANDED, run_id="r"), None, Act("judge", "", spends=False)),
         (unit(X.WANTED), None, Wait(None, "")),
-        (unit(X.DONE, run_id="r"), None, Wait(None, "")),
+        (unit(X.DONE, run_id="r"), None, Wait(None, "")),  # nobody configures it
         (unit(X.FAILED), None, Wait(None, "")),
     ],
 )
 def test_what_is_decided(found, seen, expected):
-    decision = decide(found, NOW, None, seen)
+    decision = decide(found, NOW, Settings(), seen)
     assert decision.reason
     assert type(decision) is type(expected)
     if isinstance(decision, Act):

@@ -63,6 +63,7 @@ def test_a_reset_partition_says_so(world):
 
 
 def test_a_range_counts_implicit_pendings(world):
+    world.time.advance(5 * 86_400)
     for n in range(3):
         world.judge(rows(key=day(n)), day(n))
     world.judge(BAD, day(3))

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.lifecycles.partitions.jobs import collect_raw, collect_superseded
 from penstock.lifecycles.partitions.machine import P, X
 from penstock.lifecycles.partitions.operate import backfill, point, reprocess
 from penstock.raw.gate import Range
 from penstock.raw.paths import PartitionKey
-from penstock.runtime.schedule import Schedule, Schedules, keep_schedules
 from tests.support.ad_source import CUSTOMERS
 from tests.support.partitions import DAY, KEY, Partitions, Said, rows
 
@@ -111,28 +109,3 @@ def test_the_last_good_run_is_kept_where_the_flow_says_so(partitions_url, tmp_pa
     assert [verdict for _, verdict, _ in world.attempts()] == ["success", "kept"]
     assert list(world.gate.open(KEY).rows()) == rows()
     world.close()
-
-
-def test_superseded_runs_are_collected_by_age_and_a_referenced_one_never(world):
-    runs = [world.judge(rows(note=str(n))) for n in range(3)]
-    other = PartitionKey("google_ads", CUSTOMERS[1], "campaign_daily", DAY)
-    bad = world.judge([{"bad": 1}], other)
-    newer = world.land()
-    late = world.time.now() + timedelta(days=1)
-    assert collect_superseded(world.ledger, world.sink, late, dry_run=True) == 2
-    assert collect_superseded(world.ledger, world.sink, world.time.now() - timedelta(days=1)) == 0
-    assert collect_superseded(world.ledger, world.sink, late) == 2
-    assert world.sink.runs(KEY) == [runs[2], newer]
-    assert world.sink.runs(other) == [bad], "nothing has replaced it"
-    assert list(world.gate.open(KEY).rows()) == rows(note="2")
-
-
-def test_the_job_collects_on_request(world):
-    for _ in range(2):
-        world.judge()
-    wanted = Schedule(name="tidy", job="collect-raw", every="1m", settings={"superseded": "30s"})
-    keep_schedules(world.ledger, [wanted], "test")
-    world.work(Schedules({"collect-raw": collect_raw(world.sink)}), seconds=100)
-    assert len(world.sink.runs(KEY)) == 1
-    (text,) = world.rows("SELECT change_reason FROM schedule")[0]
-    assert "collected 0 unfinished attempts" in text

@@ -18,8 +18,9 @@ from penstock.errors import Rejected, StepError, Transient, UsageError
 from penstock.ladder import offset_name
 from penstock.ledger.budget import Pass
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.collection import COLLECT, SCHEDULE, collect_job
 from penstock.lifecycles.partitions.decide import Landed, decide, next_attention
-from penstock.lifecycles.partitions.jobs import COLLECT, ENUMERATE, collect_raw, enumerate_partitions, gate_of
+from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, gate_of
 from penstock.lifecycles.partitions.judgement import Validators
 from penstock.lifecycles.partitions.machine import Extraction, X, extraction, key_of, partition
 from penstock.lifecycles.partitions.settings import SETTINGS, Settings, settings_of
@@ -33,6 +34,7 @@ from penstock.raw.store import AlreadyFinalised, RawUnavailable
 from penstock.runtime import steps
 from penstock.runtime.app import App
 from penstock.runtime.flow import Door, Flow, Io
+from penstock.runtime.schedule import Schedule
 from penstock.unit import replace
 
 _STORE_AWAY = timedelta(minutes=1)
@@ -240,6 +242,7 @@ def partitions_app(
         settings=(*SETTINGS, *settings),
         configured_jobs={
             ENUMERATE: lambda config: enumerate_partitions(settings_of(config)),
-            COLLECT: lambda config: collect_raw(RawSink(settings_of(config).raw_url)),
+            COLLECT: collect_job,
         },
+        schedules=[Schedule(name=ENUMERATE, job=ENUMERATE, every="15m", settings_version="usual"), SCHEDULE],
     )

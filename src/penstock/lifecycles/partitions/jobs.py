@@ -1,13 +1,11 @@
-"""The periodic work: want what the configuration asks for, and collect what nothing refers to any more."""
+"""The periodic work: want what the configuration asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import chain, islice
 
-from penstock.cadence import parse_span
-from penstock.clock import parse_instant
 from penstock.ledger import statements
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.partitions.machine import Extraction, extraction
@@ -15,13 +13,10 @@ from penstock.lifecycles.partitions.settings import Settings
 from penstock.machine import Actor
 from penstock.outcome import Birth
 from penstock.raw.paths import PartitionKey
-from penstock.raw.sink import RawSink
 from penstock.runtime.flow import Io
 from penstock.runtime.schedule import Job, JobResult, Schedule
 
 ENUMERATE = "enumerate-partitions"
-COLLECT = "collect-raw"
-UNFINISHED_AGE = timedelta(days=1)
 AT_ONCE = 5_000
 
 
@@ -72,42 +67,3 @@ def enumerate_partitions(settings: Settings) -> Job:
         return JobResult(f"{len(births):,} partitions are newly wanted", also=births, again=len(births) == AT_ONCE)
 
     return job
-
-
-def collect_raw(sink: RawSink) -> Job:
-    """The job `collect-raw`: unfinished attempts go after a day.
-
-    With `settings = { superseded = "90d" }` runs of that age go too, if a newer one is authoritative.
-    """
-
-    async def job(schedule: Schedule, io: Io) -> JobResult:
-        now = io.now()
-        unfinished = await io.run(sink.collect, now - UNFINISHED_AGE)
-        age = (schedule.settings or {}).get("superseded")
-        old = (
-            0 if age is None else await io.read(lambda ledger: collect_superseded(ledger, sink, now - parse_span(age)))
-        )
-        return JobResult(f"collected {unfinished:,} unfinished attempts and {old:,} superseded runs")
-
-    return job
-
-
-def collect_superseded(ledger: Ledger, sink: RawSink, before: datetime, *, dry_run: bool = False) -> int:
-    """Remove runs from before that moment that a newer authoritative run has replaced, and no others."""
-    removed = 0
-    for key, run_id in sink.list_partitions():
-        if parse_instant(run_id) >= before:
-            continue
-        # Asked run by run and last thing before the removal, so that one just pointed at is not taken.
-        current = _current_run(ledger, key)
-        if current is not None and run_id < current:
-            removed += 1
-            if not dry_run:
-                sink.remove(key, run_id)
-    return removed
-
-
-def _current_run(ledger: Ledger, key: PartitionKey) -> str | None:
-    sql = "SELECT current_run_id FROM partition_state WHERE unit_id = :unit_id AND status = 'success'"
-    rows = ledger.read(lambda cursor: cursor.rows(sql, unit_id=str(key)))
-    return None if not rows else str(rows[0][0])

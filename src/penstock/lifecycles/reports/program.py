@@ -11,6 +11,7 @@ from penstock.config import Config
 from penstock.connectors.amazon_ads import DOWNLOAD_HOSTS, Amazon
 from penstock.connectors.download import Allowed
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.collection import COLLECT, SCHEDULE, collect_job
 from penstock.lifecycles.reports import hours, job, prune
 from penstock.lifecycles.reports.flow import Reports
 from penstock.lifecycles.reports.machine import machine
@@ -88,10 +89,11 @@ app = App(
     configured=_flows,
     settings=SETTINGS,
     warnings=warnings,
-    configured_jobs={job.JOB: update_job, prune.JOB: prune_job},
+    configured_jobs={job.JOB: update_job, prune.JOB: prune_job, COLLECT: collect_job},
     schedules=[
         Schedule(name=job.JOB, job=job.JOB, every="5m", settings_version="usual"),
         Schedule(name=prune.JOB, job=prune.JOB, every="1h", jitter="30m", settings_version="usual"),
         Schedule(name="sweep-stages", job="sweep-stages", every="10m", settings_version="usual"),
+        SCHEDULE,
     ],
 )
