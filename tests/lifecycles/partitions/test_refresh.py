@@ -89,7 +89,7 @@ def test_each_customer_has_its_own_days():
 def test_the_schedule_wants_a_day_when_it_is_over_there_and_the_run_has_all_of_it(partitions_url, tmp_path):
     """Two customers, nine hours apart: no run is begun before its own midnight and the delay."""
     world = Partitions(partitions_url, tmp_path, time_zones=ZONES, days=1)
-    keep_schedules(world.ledger, [Schedule(name="daily", job=ENUMERATE, every="15m")], "test")
+    keep_schedules(world.ledger, [Schedule(name="daily", job=ENUMERATE, every="1h")], "test")
     asked = Said(lambda key: rows(key=key))
     jobs = {ENUMERATE: enumerate_partitions(world.settings)}
     world.live(world.flow(asked), Schedules(jobs), days=2)
@@ -99,6 +99,7 @@ def test_the_schedule_wants_a_day_when_it_is_over_there_and_the_run_has_all_of_i
         (CUSTOMERS[0], 2): "2026-11-03T11",
         (CUSTOMERS[0], 3): "2026-11-04T11",
         (CUSTOMERS[1], 3): "2026-11-04T02",
+        (CUSTOMERS[1], 4): "2026-11-05T02",
     }
     world.close()
 
@@ -162,7 +163,7 @@ def test_a_failure_does_not_serve_its_offset_and_the_next_one_comes_all_the_same
     unit = world.extraction()
     assert (unit.status, unit.serving_offset) == (X.DONE, None)
     assert offsets(world) == [("11-04T00", "success")]
-    assert world.history("extraction")[4][:3] == ("failed", "wanted", "scheduler")
+    assert ("failed", "wanted", "scheduler") in [line[:3] for line in world.history("extraction")]
 
 
 def test_a_rejected_run_does_not_serve_its_offset_and_consumers_read_on_where_the_last_good_is_kept(
@@ -222,14 +223,14 @@ def test_a_run_from_before_the_end_of_its_day_is_rejected_whoever_landed_it(part
 
 
 def test_a_backfill_is_fetched_once_beyond_the_last_offset_and_climbs_the_rest_within(world):
-    old, young = DAY - 60 * A_DAY, DAY - 5 * A_DAY
+    old, young = DAY - 60 * A_DAY, DAY - 4 * A_DAY
     asked = Said(lambda key: rows(key=key))
     for day in (old, young):
         backfill(world.ledger, world.settings, Range("google_ads", CUSTOMERS[:1], ("campaign_daily",), day, day), **WHO)
     world.work(world.flow(asked), seconds=60)
     keys = {day: PartitionKey("google_ads", CUSTOMERS[0], "campaign_daily", day) for day in (old, young)}
     assert (world.extraction(keys[old]).due_at, world.extraction(keys[old]).backfill) == (None, True)
-    assert world.extraction(keys[young]).due_at == START.replace(hour=0)
+    assert world.extraction(keys[young]).due_at == datetime(2026, 11, 4, tzinfo=UTC)
     world.live(world.flow(asked), days=60)
     assert [key.logical_date for key, _ in asked.asked].count(old) == 1
     assert [key.logical_date for key, _ in asked.asked].count(young) == 3, "on the way, and at T+7d and T+30d"
