@@ -36,7 +36,7 @@ from penstock.runtime.app import load_app
 from penstock.runtime.schedule import Schedule, Schedules, keep_schedules
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import in_thread
-from penstock.unit import unit_id_of
+from penstock.unit import replace, unit_id_of
 from tests.support.ad_source import CUSTOMERS
 from tests.support.console import Console, console
 from tests.support.fleet import until
