@@ -14,6 +14,7 @@ from penstock.cli.options import (
     LedgerOption,
     YesOption,
     agree,
+    echo,
     settle,
 )
 
@@ -59,8 +60,8 @@ def collect(
     if json:
         show.print_json({**show.fields(done), "dry_run": dry_run})
         return
-    typer.echo(f"{'would collect' if dry_run else 'collected'} {done.counts()}")
+    echo(f"{'would collect' if dry_run else 'collected'} {done.counts()}")
     for name, why in list(done.skipped.items())[:_MOST_SHOWN]:
-        typer.echo(f"skipped {name}: {why}", err=True)
+        echo(f"skipped {name}: {why}", err=True)
     if len(done.skipped) > _MOST_SHOWN:
-        typer.echo(f"and {len(done.skipped) - _MOST_SHOWN:,} more; --json names all", err=True)
+        echo(f"and {len(done.skipped) - _MOST_SHOWN:,} more; --json names all", err=True)
