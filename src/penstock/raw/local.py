@@ -137,7 +137,7 @@ class LocalStore:
                 with _told(self.root):
                     raise error
             if not isinstance(error, FileNotFoundError):
-                yield Unreadable(str(error.filename), str(error.strerror))
+                yield Unreadable(os.path.relpath(error.filename, self.root), str(error.strerror))
 
     def discard(self, found: Unfinished) -> bool:
         place = self.root / found.path

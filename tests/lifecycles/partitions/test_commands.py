@@ -139,6 +139,13 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(shell, arguments, expec
     assert len(told.strip().splitlines()) == 1
 
 
+def test_cadence_is_shown_and_empty_at_first(shell):
+    assert "nothing has been loaded yet" in shell("cadence")
+    shell.land()
+    shell("validate", NAME)
+    assert shell("cadence", "google_ads", "--json") == [], "judged by hand"
+
+
 def test_a_program_without_partitions_says_so(penstock, tmp_path):
     found = penstock("partitions", "status", NAME, cwd=tmp_path)
     assert (found.code, "keeps no partitions" in found.err) == (2, True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import tomllib
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +26,18 @@ from penstock.lifecycles.partitions.google_ads import (
     make_extractors,
     project_gate,
 )
-from penstock.lifecycles.partitions.jobs import wanted_unit
+from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, wanted_unit
 from penstock.lifecycles.partitions.machine import P, X
+from penstock.lifecycles.partitions.operate import cadence
 from penstock.lifecycles.partitions.validate import Schema
 from penstock.machine import Actor
 from penstock.raw.paths import PartitionKey
+from penstock.runtime.schedule import Schedule, Schedules, keep_schedules
 from penstock.setting import ConfigError
 from penstock.simulators.google_ads import Fault, GoogleAdsSimulator, failure, quota
-from penstock.simulators.google_data import Campaigns
+from penstock.simulators.google_data import Campaigns, Gaql
 from penstock.simulators.server import in_thread
+from tests.support.ad_source import CUSTOMERS
 from tests.support.google import DAILY, secrets
 from tests.support.partitions import KEY, Partitions
 
@@ -65,14 +71,14 @@ def want(world: Partitions, key: PartitionKey = KEY) -> None:
     world.ledger.birth([wanted_unit(key, world.ledger.clock.now())], actor=Actor.SCHEDULER, who="test")
 
 
-@pytest.fixture
-def google(partitions_url, tmp_path) -> Any:
+@contextlib.contextmanager
+def site(url: str, folder: Path, zones: dict[str, str], **source: Any) -> Iterator[Any]:
     """A ledger, a simulator in the same process on the same clock, and the flow between them."""
-    world = Partitions(partitions_url, tmp_path, queries={"campaign_daily": SCHEMA})
-    simulator = GoogleAdsSimulator(world.time, batch_rows=2)
-    credentials = secrets(tmp_path, simulator)
+    world = Partitions(url, folder, queries={"campaign_daily": SCHEMA}, time_zones=zones, **source)
+    simulator = GoogleAdsSimulator(world.time, Campaigns(time_zones=zones), batch_rows=2)
+    credentials = secrets(folder, simulator)
 
-    def work(seconds: float = 60) -> None:
+    def work(*more: Any, seconds: float = 60) -> None:
         ads = GoogleAds(
             credentials,
             world.time,
@@ -80,11 +86,18 @@ def google(partitions_url, tmp_path) -> Any:
             transport=httpx2.ASGITransport(app=simulator),
         )
         query = Query("campaign_daily", DAILY, "1", FIELDS)
-        world.work(world.flow(GoogleAdsExtractor(ads, {query.name: query})), seconds=seconds)
+        world.work(world.flow(GoogleAdsExtractor(ads, {query.name: query})), *more, seconds=seconds)
 
-    want(world)
-    yield world, simulator, work
-    world.close()
+    with contextlib.closing(world):
+        yield world, simulator, work
+
+
+@pytest.fixture
+def google(partitions_url, tmp_path) -> Any:
+    """One that wants a partition."""
+    with site(partitions_url, tmp_path, dict.fromkeys(CUSTOMERS, "UTC")) as made:
+        want(made[0])
+        yield made
 
 
 def test_the_answer_to_a_query_becomes_a_safe_partition(google):
@@ -100,6 +113,30 @@ def test_the_answer_to_a_query_becomes_a_safe_partition(google):
     facts = world.sink.open_partition(KEY, str(state.current_run_id)).metadata.facts
     assert facts == {"gaql": DAILY.replace("{date}", "2026-11-01"), "api_version": "v26"}
     assert len(simulator.calls("search_stream")) == 1
+
+
+def test_a_day_of_los_angeles_is_landed_whole_and_restated_conversions_follow(partitions_url, tmp_path):
+    """At 00:00 UTC the simulator knows two thirds of the day; at T+3d it knows all conversions."""
+    key = dataclasses.replace(KEY, logical_date=date(2026, 11, 2))
+    gaql = Gaql.parse(DAILY.replace("{date}", "2026-11-02"))
+
+    def clicks(rows: Any) -> list[int]:
+        return [int(row["metrics"]["clicks"]) for row in rows]
+
+    with site(partitions_url, tmp_path, {KEY.customer_id: "America/Los_Angeles"}, days=1) as (world, simulator, work):
+        keep_schedules(world.ledger, [Schedule(name="daily", job=ENUMERATE, every="6h")], "test")
+        for _ in range(17):
+            work(Schedules({ENUMERATE: enumerate_partitions(world.settings)}), seconds=5)
+            world.time.advance(6 * 3_600 - 5)
+        known = clicks(simulator.campaigns.rows(key.customer_id, gaql, world.time.now()))
+        early = clicks(simulator.campaigns.rows(key.customer_id, gaql, datetime(2026, 11, 3, tzinfo=UTC)))
+        runs = world.sink.runs(key)
+        assert [run_id[:13] for run_id in runs] == ["2026-11-03T12", "2026-11-05T12"], "T+1d, and T+3d"
+        assert clicks(world.sink.open_partition(key, runs[0]).rows()) == known != early
+        assert [(c.offset, c.compared, c.changed) for c in cadence(world.ledger.database)] == [
+            ("T+1d", 0, 0),
+            ("T+3d", 3, 3),
+        ]
 
 
 def test_a_quota_of_eleven_hours_closes_the_gate_and_is_not_asked_again_before(google):
@@ -160,7 +197,7 @@ def test_a_spent_quota_of_the_project_is_everybodys(google):
     assert [world.extraction(key).status for key in (KEY, OTHER)] == [X.EXTRACTING, X.EXTRACTING]
     simulator.faults["search_stream"].clear()
     world.time.advance(40_700)
-    work(300)
+    work(seconds=300)
     assert [world.extraction(key).status for key in (KEY, OTHER)] == [X.DONE, X.DONE]
 
 
@@ -200,7 +237,7 @@ def test_revoked_credentials_stop_the_login_with_one_alert(google):
     world, simulator, work = google
     want(world, OTHER)
     simulator.refresh_tokens.clear()
-    work(300)
+    work(seconds=300)
     assert {world.extraction(key).status for key in (KEY, OTHER)} <= {X.WANTED, X.EXTRACTING}
     assert world.state() is None
     assert closed(world) == {PROJECT}
@@ -209,7 +246,7 @@ def test_revoked_credentials_stop_the_login_with_one_alert(google):
     assert not simulator.calls("search_stream")
     simulator.refresh_tokens.add("1//simulated-refresh-token")
     world.ledger.gates.resume(PROJECT, who="anna")
-    work(120)
+    work(seconds=120)
     assert [world.extraction(key).status for key in (KEY, OTHER)] == [X.DONE, X.DONE]
 
 
