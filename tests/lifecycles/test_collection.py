@@ -123,7 +123,10 @@ def test_every_program_with_landed_data_collects_by_itself():
 def test_the_dataset_of_a_partition_is_the_one_that_landed_it(aggregation):
     name = Account("a/c-me %", "1", "ES", "Europe/Madrid")
     unit = dataset(name, aggregation=aggregation, hour=datetime(2026, 11, 1, 23, tzinfo=UTC))
-    assert dataset_of(raw_key(unit)) == unit_id_of(unit)
+    key = raw_key(unit)
+    assert dataset_of(key) == unit_id_of(unit)
+    other = PartitionKey(key.source, key.customer_id, f"{key.query_name}-x", key.logical_date)
+    assert dataset_of(other) != unit_id_of(unit)
 
 
 def under_way(ledger: Ledger, unit: Report, **columns: Any) -> None:

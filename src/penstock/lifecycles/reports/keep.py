@@ -40,6 +40,6 @@ def dataset_of(key: PartitionKey) -> str:
     """The unit whose reports land in a partition, as `flow.raw_key` names it."""
     aggregation, _, rest = key.query_name.partition("-")
     entity_type, _, period = rest.partition("-")
-    if aggregation == Aggregation.DAILY:
+    if aggregation == Aggregation.DAILY and not period:
         period = key.logical_date.isoformat()
     return "/".join(map(key_part, (key.customer_id, period, aggregation, entity_type)))
