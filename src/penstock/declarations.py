@@ -47,6 +47,18 @@ SETTINGS = (
         "PENSTOCK_CONCURRENCY",
     ),
     Setting(
+        "worker.lease",
+        kind.span,
+        "30s",
+        "How long others wait for a worker that is silent before they take over what it holds.",
+    ),
+    Setting(
+        "worker.renew",
+        kind.span,
+        "10s",
+        "How often a worker renews its lease; at most half of it.",
+    ),
+    Setting(
         "worker.stop_seconds",
         kind.number(0, 3_600),
         8.0,

@@ -6,6 +6,7 @@ import hashlib
 import os
 import resource
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 from pysqlite3 import dbapi2 as driver
 
+from penstock.clock import SystemClock
+from penstock.ledger.sqlite import SqliteDatabase
 from tests.support.disks import disk, fill, remount
 from tests.support.fleet import Fleet, until
 
@@ -97,6 +100,49 @@ def created(fleet: Fleet) -> Path:
     fleet.born(*NAMES)
     fleet.ledger.close()
     return ledger_path(fleet)
+
+
+@pytest.mark.parametrize("how", ["renamed", "removed", "replaced"])
+def test_a_ledger_that_loses_its_name_stops_the_worker(tmp_path, how):
+    """It would go on into a file that nobody finds again."""
+    with Fleet(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path / "fleet", concurrency=5, slots=20) as fleet:
+        fleet.born(*NAMES, before_ms=50)
+        (worker,) = fleet.start()
+        until(lambda: done(fleet) > 0, "units flow")
+        path = ledger_path(fleet)
+        fleet.ledger.close()
+        if how == "renamed":
+            path.rename(tmp_path / "elsewhere.db")
+        elif how == "removed":
+            path.unlink()
+        else:
+            (tmp_path / "other.db").write_bytes(b"")
+            (tmp_path / "other.db").replace(path)
+        assert worker.wait() == 2, worker.text()
+        assert "was renamed, removed or replaced while it was in use" in worker.text()
+        assert "Traceback" not in worker.text()
+
+
+def test_a_file_that_is_misread_once_is_read_again(tmp_path):
+    path = tmp_path / "penstock.db"
+    with Fleet(f"sqlite:///{path}", tmp_path / "fleet") as fleet:
+        created(fleet)
+        good = path.read_bytes()[:16]
+        overwrite(path, 0, 16)
+
+        def mend() -> None:
+            time.sleep(0.2)
+            with path.open("r+b") as file:
+                file.write(good)
+
+        mending = threading.Thread(target=mend)
+        mending.start()
+        database = SqliteDatabase(str(path), SystemClock())
+        try:
+            assert database.read(lambda cursor: cursor.rows("SELECT count(*) FROM job")) == [(len(NAMES),)]
+        finally:
+            mending.join()
+            database.close()
 
 
 def test_a_read_only_disk_is_a_clear_error(tmp_path):

@@ -216,7 +216,7 @@ def test_retiring_frees_everything(world):
         assert freed.claimed_by is None
         assert freed.version == unit.version + 1
         assert freed.crashes == 1, "nobody released it: its step may have begun"
-    assert worker.renew() is False
+    assert worker.renew() is None
     assert world.one("SELECT count(*) FROM worker WHERE stopped_at IS NOT NULL AND reaped_at IS NOT NULL") == 1
     assert ids(world.worker().claim({"invoice": 1})) == ["acme/1"]
 

@@ -298,12 +298,12 @@ class LedgerModel(RuleBasedStateMachine):
     @rule(worker=pick)
     def renew(self, worker: int) -> None:
         hand = self.working(worker)
-        assert hand.session.renew() is not hand.gone
+        assert (hand.session.renew() is None) == hand.gone
         hand.lease_until = self.now + LEASE
 
     def renew_if_alive(self, hand: Hand) -> None:
         if not hand.gone:
-            assert hand.session.renew()
+            assert hand.session.renew() is not None
             hand.lease_until = self.now + LEASE
 
     @rule(worker=pick)

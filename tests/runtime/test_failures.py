@@ -327,6 +327,38 @@ def test_a_handler_that_is_cancelled_by_its_own_doing_is_a_crashed_step(world):
     assert (found.crashes, found.claimed_by) == (3, None)
 
 
+class Panic(BaseException):
+    """What a panic of a Rust extension looks like."""
+
+
+@pytest.mark.parametrize("kind", [Panic, GeneratorExit, SystemExit])
+@pytest.mark.parametrize("where", ["act", "look", "decide"])
+def test_what_is_no_exception_is_a_crashed_step_all_the_same(world, kind, where):
+    bad, good = world.born(invoice("1"), invoice("2"))
+
+    def trip(unit: Any, place: str) -> None:
+        if unit.number == "1" and place == where:
+            raise kind("out")
+
+    def decide(unit: Any, now: Any, seen: Any) -> Any:
+        trip(unit, "decide")
+        return Look("first") if seen is None else Act("send", "due")
+
+    async def look(unit: Any, io: Io) -> str:
+        trip(unit, "look")
+        return "seen"
+
+    async def act(unit: Any, io: Io) -> Any:
+        trip(unit, "act")
+        return sent(unit)
+
+    work(world, Probe(act, decide=decide, look=look), seconds=30)
+    assert world.unit(good).status is InvoiceState.SENT
+    found = world.unit(bad)
+    assert (found.crashes, found.claimed_by, found.parked_at is None) == (3, None, False)
+    assert kind.__name__ in str(found.parked_reason)
+
+
 class Siblings(Flow[Any, None, Any]):
     machine = BATCH_ITEM
     batch_by = "run_id"

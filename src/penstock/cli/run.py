@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from penstock.cadence import parse_span
 from penstock.cli.options import Setup, settle
 from penstock.cli.process import Plan, Process
 from penstock.config import Config
@@ -44,10 +45,18 @@ def plan(setup: Setup, *, scheduler: bool) -> Plan:
     """Raises UsageError for flows that cannot be made of the configuration; nothing is opened yet."""
     config = setup.config
     concurrency = config["worker.concurrency"]
+    lease, renew = parse_span(config["worker.lease"]), parse_span(config["worker.renew"])
+    if renew * 2 > lease:
+        msg = f"worker.renew = {config['worker.renew']} is more than half of worker.lease = {config['worker.lease']}"
+        raise UsageError(f"{config.path or 'the configuration'}: {msg}; a renewal that fails must have a second try")
     return Plan(
         setup.app.make_flows(config),
         WorkerSettings(
-            concurrency=concurrency, slots=concurrency * 2 + 2_000, stop_seconds=config["worker.stop_seconds"]
+            concurrency=concurrency,
+            slots=concurrency * 2 + 2_000,
+            stop_seconds=config["worker.stop_seconds"],
+            lease_ms=int(lease.total_seconds() * 1_000),
+            renew_seconds=renew.total_seconds(),
         ),
         config.version,
         str(config.path or "no file"),

@@ -14,13 +14,13 @@ from datetime import datetime
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from penstock.clock import Clock, instant_text, parse_instant
+from penstock.clock import Clock, instant, instant_text, parse_instant
 from penstock.errors import CommitUnknown
 from penstock.ledger import statements
 from penstock.ledger.budget import HORIZON, Metered, Pass
 from penstock.ledger.columns import UNREADABLE, readable, unit_decoder
 from penstock.ledger.commit import Committer, Result, insert_events
-from penstock.ledger.database import Cursor, Database, Row
+from penstock.ledger.database import Cursor, Database, Row, present
 from penstock.ledger.entries import Entry
 from penstock.ledger.finding import Finding
 from penstock.ledger.gates import AT_ONCE as GATES_AT_ONCE
@@ -111,15 +111,15 @@ class Session:
     def _me(self) -> dict[str, str]:
         return {"worker": self.identity.id, "actor": f"{Actor.WORKER}:{self.identity.id}"}
 
-    def register(self, config_version: str | None = None) -> None:
-        """Write the worker's row; the lease runs from here.
+    def register(self, config_version: str | None = None) -> datetime:
+        """Write the worker's row; the lease runs from here. Returns the ledger's present instant.
 
         Calling it again, when the answer was lost, changes nothing.
         """
         database = self._database
         boot = ":boot_id" if database.dialect == "sqlite" else "NULL"
 
-        def work(cursor: Cursor) -> None:
+        def work(cursor: Cursor) -> datetime:
             _lock_parking(database, cursor)
             cursor.run(
                 "INSERT INTO worker (id, host, pid, started_at, lease_until, boot_id, machines, config_version)"
@@ -132,8 +132,9 @@ class Session:
                 config_version=config_version,
                 **database.bind_now(),
             )
+            return present(database, cursor)
 
-        database.write(work)
+        return database.write(work)
 
     def unpark_known(self) -> int:
         """Take up units that were parked because nobody knew their machine, a thousand at a time; how many."""
@@ -173,14 +174,32 @@ class Session:
             correlation = f"{name}:{unit_id}@{version + 1}"
             insert_events(database, cursor, [[*alert, payload, name, unit_id, correlation]])
 
-    def renew(self) -> bool:
-        """Extend the lease. False: it was lost and everything held with it; register anew under another id."""
+    def renew(self) -> datetime | None:
+        """Extend the lease; the ledger's present instant.
+
+        None: the lease was lost, and everything held with it; register anew under another id.
+        """
         database = self._database
         sql = (
             f"UPDATE worker SET lease_until = {database.lease_value_sql(self._lease_ms)}"
-            " WHERE id = :worker AND reaped_at IS NULL"
+            f" WHERE id = :worker AND reaped_at IS NULL RETURNING {database.now_sql}"
         )
-        return database.write(lambda c: c.run(sql, worker=self.identity.id, **database.bind_now())) == 1
+        rows = database.write(lambda c: c.rows(sql, worker=self.identity.id, **database.bind_now()))
+        return instant(rows[0][0]) if rows else None
+
+    def claims(self) -> dict[tuple[str, str], int]:
+        """What the ledger says is this worker's: machine and unit, and the version of its claim."""
+
+        def work(cursor: Cursor) -> dict[tuple[str, str], int]:
+            return {
+                (name, str(unit_id)): version
+                for name, machine in self.served.items()
+                for unit_id, version in cursor.rows(
+                    f"SELECT unit_id, version FROM {machine.table} WHERE claimed_by = :worker", worker=self.identity.id
+                )
+            }
+
+        return self._database.read(work)
 
     def retire(self) -> None:
         """Say goodbye: the row stays for the history, nobody waits for the lease, and nothing stays claimed."""
@@ -384,7 +403,16 @@ class Session:
         names = {m.unit: n for n, m in self.machines.items()}
         for unit, begun in units:
             by_machine.setdefault(names[type(unit)], []).append([unit.unit_id, unit.version, int(begun)])
+        self._release(by_machine)
 
+    def release_forgotten(self, claims: Mapping[tuple[str, str], int]) -> None:
+        """Give back claims that the ledger knows and this worker does not; what their steps came to is not known."""
+        by_machine: dict[str, list[list[Any]]] = {}
+        for (name, unit_id), version in claims.items():
+            by_machine.setdefault(name, []).append([unit_id, version, 1])
+        self._release(by_machine)
+
+    def _release(self, by_machine: Mapping[str, list[list[Any]]]) -> None:
         def work(cursor: Cursor) -> None:
             for name, rows in by_machine.items():
                 machine = self.machines[name]

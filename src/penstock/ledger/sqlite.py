@@ -11,6 +11,7 @@ import contextlib
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ _PRAGMAS = {
     "cache_size": -32_768,
 }
 _CLOSE_SECONDS = 1.0
+_SECOND_LOOKS = (0.1, 0.4)
 _BROKEN = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
 _AWAY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY"}
 
@@ -114,6 +116,7 @@ class SqliteDatabase:
         self._writer_lock = threading.Lock()
         self._writer: Any = None
         self._idle_readers: list[Any] = []
+        self._opened: tuple[int, int] | None = None
         self._queue = WriterLock(Path(f"{self.path}-writer"))
 
     def lease_value_sql(self, milliseconds: int) -> str:
@@ -127,8 +130,31 @@ class SqliteDatabase:
         }
 
     def write(self, work: Callable[[SqliteCursor], T]) -> T:
+        return self._believed(lambda: self._write(work))
+
+    def _write(self, work: Callable[[SqliteCursor], T]) -> T:
         with self._writing() as connection:
             return self._transaction(connection, "BEGIN IMMEDIATE", work)
+
+    def _believed(self, attempt: Callable[[], T]) -> T:
+        """A disk may misread once. A file is called broken when it is so again, on fresh connections."""
+        for pause in _SECOND_LOOKS:
+            try:
+                return attempt()
+            except LedgerBroken:
+                if self._lost_its_name():
+                    raise
+                self._reopen()
+                time.sleep(pause)
+        return attempt()
+
+    def _reopen(self) -> None:
+        with self._writer_lock:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+        while self._idle_readers:
+            self._idle_readers.pop().close()
 
     def alter(self, work: Callable[[SqliteCursor], T]) -> T:
         with self._writing() as connection:
@@ -144,13 +170,18 @@ class SqliteDatabase:
         with self._writer_lock:
             if self._writer is None:
                 self._writer = self._connect(create=True)
+                self._opened = self._place()
             self._queue.acquire()
             try:
+                self._refuse_another_file()
                 yield self._writer
             finally:
                 self._queue.release()
 
     def read(self, work: Callable[[SqliteCursor], T]) -> T:
+        return self._believed(lambda: self._read(work))
+
+    def _read(self, work: Callable[[SqliteCursor], T]) -> T:
         # A connection for every read under way: a step's long one must not keep a worker from asking what is due.
         try:
             reader = self._idle_readers.pop()
@@ -160,9 +191,15 @@ class SqliteDatabase:
             # There are several, and what they read is mostly read once; the system keeps the file in memory anyway.
             reader.execute("PRAGMA cache_size = -4096")
         try:
-            return self._transaction(reader, "BEGIN", work)
-        finally:
+            result = self._transaction(reader, "BEGIN", work)
+        except LedgerBroken:
+            reader.close()
+            raise
+        except BaseException:
             self._idle_readers.append(reader)
+            raise
+        self._idle_readers.append(reader)
+        return result
 
     def close(self) -> None:
         # A thread that still reads, or waits behind somebody's lock, keeps its connection; the process's end closes it.
@@ -216,6 +253,26 @@ class SqliteDatabase:
                 self._refuse_unwritable()
             raise explained from error
         return connection
+
+    def _place(self) -> tuple[int, int] | None:
+        """Which file has the ledger's name now."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _lost_its_name(self) -> bool:
+        return self._opened is not None and self._place() != self._opened
+
+    def _refuse_another_file(self) -> None:
+        """A file that lost its name is open still, and what is written to it would be lost with this process."""
+        if self._lost_its_name():
+            msg = (
+                f"{self.path} was renamed, removed or replaced while it was in use; stop every process that works on"
+                " it, put the ledger back, and start them again"
+            )
+            raise LedgerBroken(msg)
 
     def _make(self) -> None:
         """Make the file for its owner alone; SQLite's own would be for everybody, and its companions take after it."""

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from penstock.ledger.budget import HORIZON
 from penstock.ledger.session import CRASH_LIMIT, Claimed
 from penstock.outcome import Outcome
 from penstock.runtime.stepping import AnyFlow, Held, Parts, Stepping
-from penstock.runtime.steps import traceback_of
+from penstock.runtime.steps import as_failure, traceback_of
 from penstock.unit import Unit, replace
 
 log = structlog.get_logger()
@@ -74,10 +74,7 @@ class Stepper(Stepping):
             held = Held(key, unit, flow, passes.get(unit.gate_id) if passes else None, at)
             if key in holding:
                 # Taken from us and claimed anew: the older claim's step, begun or not, has lost its unit.
-                displaced = holding[key]
-                displaced.displaced = True
-                if displaced.task is not None:
-                    displaced.task.cancel()
+                self._displaced(holding[key])
             holding[key] = held
             if flow in with_door and not self._at_its_door(held):
                 continue
@@ -138,6 +135,18 @@ class Stepper(Stepping):
             after = replace(held.unit, due_at=now + turn * _SUSPECT_SPACING)
             reason = f"waits to be stepped alone: it was in {held.unit.crashes} steps that did not end"
             self._submit(held, Outcome(held.unit, after, reason, uncharged=True))
+
+    def displace(self, units: Sequence[Held]) -> None:
+        """The ledger knows nothing of these claims: their steps end, and whatever they come to is not written."""
+        for held in units:
+            self._displaced(held)
+            self.counts.lost += 1
+            self._drop(held, None)
+
+    def _displaced(self, held: Held) -> None:
+        held.displaced = True
+        if held.task is not None:
+            held.task.cancel()
 
     def unstarted(self) -> list[Unit]:
         """Take back the units whose step has not started; the caller releases them."""
@@ -221,11 +230,11 @@ class Stepper(Stepping):
                         await self._step(first)
                     else:
                         await self._step_together(_undisplaced(item, task, now))
-                except asyncio.CancelledError:
-                    if not self._cancelled(_listed(item)):
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    if not await self._survived(_listed(item), error):
                         raise
-                except Exception as error:  # noqa: BLE001 - our own bug: the units go back, and the worker lives
-                    await self._let_go(_listed(item), error)
         finally:
             self._running -= 1
             self._spawn()
@@ -235,11 +244,25 @@ class Stepper(Stepping):
         if not self._leased():
             self.halt()
 
+    async def _survived(self, group: list[Held], error: BaseException) -> bool:
+        """Whatever came out of a step, its units are seen to and the runner goes on; False for what ends the runner."""
+        if isinstance(error, asyncio.CancelledError):
+            return self._cancelled(group)
+        if isinstance(error, Exception):  # our own bug
+            await self._let_go(group, error)
+        else:
+            await self._failed(self._at_work(group), as_failure(error))
+        return True
+
+    def _at_work(self, group: list[Held]) -> list[Held]:
+        """Those that are still held here, and whose step has come to nothing yet."""
+        return [h for h in group if self.held.get(h.key) is h and h.task is not None]
+
     async def _let_go(self, group: list[Held], error: Exception) -> None:
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
         units = [h.unit.unit_id for h in group]
         log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
-        mine = [h for h in group if self.held.get(h.key) is h and h.task is not None]
+        mine = self._at_work(group)
         # Given back at its last chance, it would come again at once, and again.
         hopeless = [h for h in mine if h.unit.crashes >= _LAST_CHANCE]
         others = [h for h in mine if h not in hopeless]

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.clock import Rng, instant_text
-from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient
+from penstock.errors import BrokenFlow, Fatal, InDoubt, Rejected, StepError, Throttled, Transient
 from penstock.ledger.columns import readable
 from penstock.ledger.session import CRASH_LIMIT
 from penstock.machine import Machine
@@ -17,6 +17,13 @@ from penstock.unit import NO_GATE, Unit, replace
 
 _LONGEST_WAIT = timedelta(days=366)
 _CRASH_POLICY = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(seconds=64))
+
+
+def as_failure(error: BaseException) -> BrokenFlow:
+    """What is no Exception and was raised in a step (SystemExit, a panic of an extension) is a bug like any other."""
+    bug = BrokenFlow(f"the step raised {type(error).__name__}: {error}")
+    bug.__cause__ = error
+    return bug
 
 
 def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:

@@ -29,6 +29,7 @@ from penstock.runtime.doors import Doors
 from penstock.runtime.executor import Executor, ThreadExecutor, unless
 from penstock.runtime.flow import Io
 from penstock.runtime.patience import pauses
+from penstock.runtime.reconcile import Reconciliation
 from penstock.runtime.stepper import Stepper
 from penstock.runtime.stepping import AnyFlow, Counts, Parts
 
@@ -179,7 +180,9 @@ class Worker:
         log.info("worker.stopped", worker=session.identity.id, **dataclasses.asdict(self.counts))
 
     async def _register(self, session: Session) -> None:
-        await self._patiently(functools.partial(session.register, self._config_version))
+        now = await self._patiently(functools.partial(session.register, self._config_version))
+        if now is not None:
+            self._learn(now)
         await self._patiently(self.ledger.gates.apply)
         await self._patiently(functools.partial(self.ledger.gates.reconfigured, self._config_version))
 
@@ -238,14 +241,15 @@ class Worker:
 
     async def _lease(self, session: Session, stepper: Stepper) -> None:
         """Renew the lease in time; returns when it was taken away."""
+        reconciliation = Reconciliation()
         while True:
             await asyncio.sleep(self.settings.renew_seconds)
             asked = self._clock.uptime()
             try:
-                alive = await self._executor.run(session.renew)
+                now = await self._executor.run(session.renew)
             except LedgerUnavailable:
                 continue
-            if not alive:
+            if now is None:
                 log.warning("worker.lease_lost", worker=session.identity.id, held=len(stepper.held))
                 self.counts.lost += len(stepper.held)
                 return
@@ -254,6 +258,26 @@ class Worker:
             if interrupted:
                 await self._patiently(functools.partial(session.release, interrupted))
             stepper.resume()
+            self._learn(now)
+            await self._reconcile(session, stepper, reconciliation)
+
+    async def _reconcile(self, session: Session, stepper: Stepper, reconciliation: Reconciliation) -> None:
+        """Give back claims that nobody holds, and drop what is held without a claim."""
+        claims = await self._quietly(session.claims)
+        if claims is None:
+            return
+        forgotten, unclaimed = reconciliation.compare(claims, stepper.held)
+        if forgotten:
+            log.warning("worker.forgotten", worker=session.identity.id, units=len(forgotten))
+            await self._quietly(functools.partial(session.release_forgotten, forgotten))
+        if unclaimed:
+            log.warning("worker.unclaimed", worker=session.identity.id, units=len(unclaimed))
+            stepper.displace(unclaimed)
+
+    def _learn(self, now: datetime) -> None:
+        """How far this machine's clock is from the ledger's."""
+        skew = now - self._clock.now()
+        self._skew = skew if abs(skew) > _SKEW else timedelta()
 
     def _measure(self) -> None:
         """How many units are committed in a second; asked often, so that the read-ahead soon meets a burst."""
@@ -314,8 +338,7 @@ class Worker:
     async def _sleep(self, idle: Idle | None) -> bool:
         """Sleep until the ledger says; False when the time was up before, and asking again is all there is to do."""
         if idle is not None:
-            skew = idle.now - self._clock.now()
-            self._skew = skew if abs(skew) > _SKEW else timedelta()
+            self._learn(idle.now)
         wanted = 1.0 if idle is None else idle.seconds()
         seconds, longest = wanted, self.settings.idle_seconds
         if longest is not None:
