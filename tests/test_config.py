@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock import config, redaction
-from penstock.config import SETTINGS, ConfigError, validate
+from penstock.config import SETTINGS, ConfigError, read, validate
 from penstock.declarations import reference, sample
 from penstock.provider import Limit, Provider, provider_of
 from penstock.setting import Secret, Setting, age, hours, ledger_address, limits, moments, secret, span, text, zone
@@ -119,6 +122,44 @@ def test_a_number_in_the_environment_is_a_number():
 def test_what_is_not_toml_is_one_clear_line(tmp_path, content):
     with pytest.raises(ConfigError, match="is not TOML"):
         load(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "{a=" * 3_000,
+        "a = " + "9" * 5_000,
+        "[ledger]\nurl = 0x" + "f" * 5_000,
+        "[worker]\nslots = 0x" + "f" * 5_000,
+        ".".join(["a"] * 3_000) + " = 1",
+        "[providers.a]\nlimits = [{ name = 'x', rate = 0x" + "f" * 500 + ", burst = 1 }]",
+        "[schedules.x]\njob = 'a'\nevery = '" + "9" * 5_000 + "d'",
+        "[prune]\nreport = 0x" + "f" * 5_000,
+    ],
+    ids=range(9),
+)
+@pytest.mark.parametrize("strangers", [False, True])
+def test_no_file_is_too_long_or_too_deep_for_a_clear_error(tmp_path, content, strangers):
+    path = tmp_path / "penstock.toml"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        validate(read(path), path, strangers=strangers)
+    assert len(str(caught.value)) < 1_000
+
+
+@settings(max_examples=100)
+@given(st.text(alphabet="[]{}=.,#'\"\n 019xaeTZ:+-_\\\U0001f600", max_size=60))
+def test_any_text_is_a_configuration_or_a_clear_error(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("any") / "penstock.toml"
+    path.write_text(content)
+    with contextlib.suppress(ConfigError):
+        validate(read(path), path)
+
+
+def test_a_number_without_end_in_the_environment_is_a_clear_error():
+    with pytest.raises(ConfigError, match="PENSTOCK_CONCURRENCY"):
+        validate({}, environment={"PENSTOCK_CONCURRENCY": "9" * 5_000})
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path):

@@ -11,7 +11,7 @@ def test_importing_the_package_loads_no_database_and_no_web():
     import subprocess
     import sys
 
-    heavy = "sqlalchemy", "psycopg", "pysqlite3", "httpx2", "starlette", "uvicorn", "typer", "rich"
+    heavy = "sqlalchemy", "psycopg", "pysqlite3", "aiohttp", "starlette", "uvicorn", "typer", "rich"
     code = f"import sys, penstock; print([n for n in {heavy!r} if n in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

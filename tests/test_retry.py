@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.clock import Rng
@@ -104,7 +104,19 @@ def test_nonsense_is_no_answer(value):
     assert parse_retry_after(value, NOW) is None
 
 
-@given(st.text())
+@given(
+    st.text()
+    | st.from_regex(r"[+-]?[0-9]{1,30}(\.[0-9]{0,5})?", fullmatch=True)
+    | st.from_regex(
+        r"(Mon, )?[0-9]{1,25} (Jan|Feb|dec)[ -][0-9]{1,25} [0-9:.]{0,20} (GMT|[+-][0-9]{0,25}|)", fullmatch=True
+    )
+)
+@example("Mon, 01 Jan 0001 00:00:00 +2359")
+@example("Fri, 31 Dec 9999 23:59:59 -2359")
+@example(f"Mon, 01 Jan {'9' * 5_000} 00:00:00 GMT")
+@example(f"Mon, 01 Jan 2026 00:00:00 +{'9' * 5_000}")
+@example("9" * 5_000)
+@example("1 Jan 99999999999999999999 00:00:00")
 def test_no_header_breaks_the_reader(value):
     found = parse_retry_after(value, NOW)
     assert found is None or found >= 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from uuid import UUID
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.clock import truncate
-from penstock.errors import BadReference
+from penstock.clock import parse_instant, truncate
+from penstock.errors import BadInstant, BadReference
 from penstock.unit import Ref, key_part, parse_key, unit_id_of
 from tests.support.machines import BatchItem, Invoice, Sample, batch_run, invoice, partition, sample
 
@@ -114,6 +115,7 @@ def test_a_text_is_read_as_the_key_it_is_the_form_of_or_refused(text):
         ("r%2fn/1", "it is 'r%2Fn'"),
         ("r%n/1", "it is 'r%25n'"),
         ("r%FFn/1", "'r%FFn' is not a valid run_id"),
+        ("run/" + "9" * 5_000, "is not a valid position"),
     ],
 )
 def test_a_text_that_is_not_a_key_is_refused_with_the_form(unit_id, message):
@@ -141,6 +143,24 @@ def test_a_date_has_one_form(part):
 def test_a_uuid_has_one_form(part):
     with pytest.raises(BadReference, match="token"):
         parse_key(Sample, f"a/1/2026-11-15/2026-11-15T19:31:00.123Z/{part}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "9" * 5_000, "2026-11-15T19:31:00", "", "\0"),
+        *("2026-11-15T19:31:00+" + "9" * 100, "2026-W47-2T00:00:00+25:00", "\ud800"),
+    ],
+)
+def test_what_is_no_instant_is_refused_by_name(text):
+    with pytest.raises(BadInstant):
+        parse_instant(text)
+
+
+@given(st.text() | st.from_regex(r"[0-9]{1,6}-[0-9]{2}-[0-9]{2}T[0-9:.]{0,15}([+-][0-9:]{1,9}|Z)", fullmatch=True))
+def test_any_text_is_an_instant_or_refused_by_name(text):
+    with contextlib.suppress(BadInstant):
+        assert parse_instant(text).tzinfo is UTC
 
 
 def test_a_reference_is_printed_as_it_is_read():

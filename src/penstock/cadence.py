@@ -26,7 +26,7 @@ _DIGITS = 6
 def parse_span(text: str) -> timedelta:
     """`30s`, `5m`, `6h` or `7d`. Raises UsageError."""
     match = _SPAN.match(text.strip())
-    if match is None or int(match[1]) == 0 or len(match[1]) > _DIGITS:
+    if match is None or len(match[1]) > _DIGITS or int(match[1]) == 0:
         msg = f"{text!r} is not a span of time; write a number and s, m, h or d, for example 5m"
         raise UsageError(msg)
     return timedelta(**{_UNITS[match[2]]: int(match[1])})

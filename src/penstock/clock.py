@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.errors import BadInstant
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 _VERSION_BITS = 48  # below 2**53, so that a JSON reader in any language keeps it exact
@@ -129,9 +131,13 @@ def instant(value: Any) -> Any:
 
 
 def parse_instant(text: str) -> datetime:
-    """Read `instant_text` back (any ISO form with an offset is accepted)."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        msg = f"{text!r} has no time zone"
-        raise ValueError(msg)
-    return moment.astimezone(UTC)
+    """Read `instant_text` back (any ISO form with an offset is accepted). Raises BadInstant."""
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError) as error:  # the first hours of the year 1 lie before it in UTC
+        msg = f"{text!r:.100} is not an instant: {error!s:.100}"
+        raise BadInstant(msg) from error
+    msg = f"{text!r:.100} has no time zone"
+    raise BadInstant(msg)

@@ -31,6 +31,9 @@ __all__ = ["FILE", "SETTINGS", "Config", "ConfigError", "check_secrets", "find",
 FILE = "penstock.toml"
 VARIABLE = "PENSTOCK_CONFIG"
 Key = tuple[str, ...]
+_DIGITS = 20
+_LONGEST = 300
+_DEEPEST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,8 @@ def read(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_text())
+        found = tomllib.loads(path.read_text())
+        json.dumps(found, default=str)  # what cannot be shown is found here, and not where an error would show it
     except FileNotFoundError:
         msg = f"{path} does not exist; 'penstock init' writes a configuration, --config names another"
         raise ConfigError(msg) from None
@@ -106,6 +110,10 @@ def read(path: Path | None) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         msg = f"{path} is not TOML: {error}"
         raise ConfigError(msg) from error
+    except (ValueError, RecursionError) as error:
+        msg = f"{path} cannot be read: a number has thousands of digits, or tables are nested without end"
+        raise ConfigError(msg) from error
+    return found
 
 
 def validate(
@@ -129,7 +137,7 @@ def validate(
     values = reader.file(raw, strangers=strangers)
     for setting in settings:
         if setting.variable and (text := (environment or {}).get(setting.variable)):
-            reader.take(values, setting, setting.parts, int(text) if text.isdecimal() else text, setting.variable)
+            reader.take(values, setting, setting.parts, _plain(text), setting.variable)
         if setting.option and (value := (given or {}).get(setting.key)) is not None:
             reader.take(values, setting, setting.parts, value, setting.option)
     reader.schedules(values, jobs)
@@ -218,6 +226,9 @@ class _Reader:
     def _leaves(self, raw: Mapping[str, Any], above: Key, tables: list[Key]) -> Iterator[tuple[Key, Any]]:
         for name, value in raw.items():
             key = (*above, name)
+            if len(key) > _DEEPEST:
+                self._say(f"{_shown_key(key)[:100]}… is deeper than any setting")
+                return
             if isinstance(value, dict) and self._setting(key) is None:
                 tables.append(key)
                 yield from self._leaves(value, key, tables)
@@ -242,6 +253,11 @@ class _Reader:
 
     def _say(self, error: str) -> None:
         self.errors.append(f"{self.path or 'the configuration'}: {error}")
+
+
+def _plain(text: str) -> str | int:
+    """What a variable says: a whole number, if it is one that can be read."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else text
 
 
 def _matches(pattern: Key, key: Key) -> bool:
@@ -272,7 +288,8 @@ def _shown(setting: Setting, value: Any) -> str:
         return "(not shown)"
     shown = json.dumps(value, default=str, ensure_ascii=False)
     shown = re.sub(r"(://[^:/@\"]*):[^/@\"]*@", r"\1:…@", shown)
-    return re.sub(r"(://[^?\"]*\?)[^\"]*", r"\1…", shown)
+    shown = re.sub(r"(://[^?\"]*\?)[^\"]*", r"\1…", shown)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 
 def check_secrets(config: Config) -> None:

@@ -6,6 +6,7 @@ PenstockError
 │   ├── UnknownMachine    no machine of that name
 │   ├── UnknownUnit       no unit of that reference
 │   ├── BadReference      a unit reference that cannot be read
+│   ├── BadInstant        a text that is no instant
 │   └── IllegalMove       no such edge, or not for that actor
 ├── LedgerError           the database refuses or cannot answer
 │   ├── LedgerUnavailable     away for now: wait and try again
@@ -53,6 +54,10 @@ class UnknownUnit(UsageError):
 
 class BadReference(UsageError):
     """A unit reference that cannot be read; the form is machine:key, parts joined by '/'."""
+
+
+class BadInstant(UsageError, ValueError):
+    """A text that is no instant; the form is ISO with an offset, 2026-11-15T19:31:00.123Z."""
 
 
 class IllegalMove(UsageError):

@@ -49,6 +49,10 @@ THROTTLE_POLICY = RetryPolicy(base=timedelta(seconds=16), cap=timedelta(seconds=
 """16, 32, 64 s: how long a gate stays closed after a throttle that named no time."""
 
 
+LONGEST_WAIT = timedelta(hours=48)
+"""How long a provider is believed when it asks for quiet; what is longer is cut to this, and somebody is told."""
+
+
 def parse_retry_after(value: str, now: datetime) -> float | None:
     """Seconds asked for by a `Retry-After` header (integer, decimal or HTTP date); None when unreadable."""
     text = value.strip()
@@ -57,8 +61,8 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
     else:
         try:
             moment = parsedate_to_datetime(text)
-        except (TypeError, ValueError):
+            aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            seconds = (aware - now).total_seconds()
+        except (TypeError, ValueError, OverflowError, IndexError, AttributeError):  # all that the parser raises
             return None
-        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        seconds = (aware - now).total_seconds()
     return max(0.0, seconds) if math.isfinite(seconds) else None

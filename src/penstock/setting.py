@@ -8,7 +8,6 @@ is kept out of every text (see `redaction`).
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from penstock.redaction import SHORTEST, conceal
 REQUIRED: Any = object()
 """The default of a setting that has none: whoever opens its table must give it."""
 NEVER = "never"
+_MOST = 1e15
 
 
 class ConfigError(UsageError):
@@ -257,7 +257,7 @@ def _limit(item: Any) -> Limit:
 
 
 def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST
 
 
 def _as(parse: Callable[[str], Any], value: Any, wanted: str) -> str:

@@ -23,7 +23,7 @@ HEAVY = (
         "alembic",
         "psycopg",
         "pysqlite3",
-        "httpx2",
+        "aiohttp",
         "starlette",
         "uvicorn",
         "structlog",

@@ -95,6 +95,9 @@ def storage(context: ssl.SSLContext | None = None) -> Iterator[Storage]:
         LINK.replace("https", "http"),
         LINK.replace("https", "ftp"),
         f"https://{HOST}:8443/a",
+        f"https://{HOST}:0/a",
+        f"https://{HOST}:00/a",
+        f"https://{HOST}:-443/a",
         f"https://user:pass@{HOST}/a",
         f"https://{HOST}@evil.test/a",
         f"https://{HOST}.evil.test/a",
@@ -149,6 +152,8 @@ def test_a_link_to_anywhere_else_is_refused_before_anything_is_looked_up(url):
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
         "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        *("fec0::1", "feff::1", "3fff::1", "3fff:fff::1", "192.88.99.1", "168.63.129.16"),
+        *("::ffff:168.63.129.16", "64:ff9b::a83f:8110", "64:ff9b:1::1", "192.0.0.192", "5f00::1", "100::1", "::7f00:1"),
         "nonsense",
     ],
 )
@@ -189,6 +194,14 @@ def test_the_connection_goes_to_the_address_that_was_checked():
         assert names.asked == [("storage.test", made.port)], "asked once: there is no second answer to be fooled by"
         (request,) = made.requests
         assert (request["Host"], request[":path"]) == (host, "/file?a=%2F&b=1")
+
+
+def test_plain_http_goes_to_this_machine_alone():
+    allowed = Allowed((), ("storage.test:80", "storage.test:443"))
+    with pytest.raises(RefusedLink, match="plain http is for this machine alone"):
+        get("http://storage.test/file", allowed, resolve=Names(["10.0.0.1"]))
+    with pytest.raises(RefusedLink, match="plain http is for this machine alone"):
+        get("http://storage.test/file", allowed, resolve=Names(["127.0.0.1", "52.216.0.1"]))
 
 
 def test_nothing_of_the_environment_is_sent(tmp_path, monkeypatch):
@@ -281,8 +294,8 @@ def test_tls_asks_for_the_name_and_checks_the_certificate_against_it(tmp_path):
             host = f"{name}:{made.port}"
             allowed, names = Allowed((), (host,)), Names(["127.0.0.1"])
             if name == "storage.test":
-                assert get(f"https://{host}/file", allowed, resolve=names, verify=client) == b"the file"
+                assert get(f"https://{host}/file", allowed, resolve=names, context=client) == b"the file"
             else:
                 with pytest.raises(Transient, match="could not connect"):
-                    get(f"https://{host}/file", allowed, resolve=names, verify=client)
+                    get(f"https://{host}/file", allowed, resolve=names, context=client)
     assert seen == ["storage.test", "other.test"]

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -32,8 +33,7 @@ MIB = 1 << 20
 def read_all(pieces: Iterable[bytes], limits: Limits | None = None) -> list[Record]:
     reader = Reader(limits or Limits())
     found = [record for piece in pieces for batch in reader.feed(piece) for record in batch]
-    reader.close()
-    return found
+    return found + reader.close()
 
 
 def read(raw: bytes, *, at_once: int = 65_536, limits: Limits | None = None) -> list[Record]:
@@ -221,3 +221,13 @@ def test_a_report_of_1_gb_is_read_under_150_mb():
 def test_the_bomb_is_one():
     whole = zlib.decompressobj(31)
     assert sum(len(whole.decompress(piece)) for piece in bomb(64 * MIB)) >= 64 * MIB
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_small_pieces_cost_no_more_than_large_ones(size):
+    """Each record is as long as a record may be, and comes byte by byte: a look at each byte would take minutes."""
+    record = json.dumps({"text": "x" * 60_000})
+    raw = gzip.compress(f"[{','.join([record] * 20)}]".encode(), 0)
+    started = process_time()
+    assert len(read(raw, at_once=size)) == 20
+    assert process_time() - started < 20

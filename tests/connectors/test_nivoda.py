@@ -8,18 +8,18 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx2
 import pytest
 
 from penstock import correlation
 from penstock.clock import VirtualClock
+from penstock.connectors.in_process import InProcess
 from penstock.connectors.nivoda import LIMIT, Api, Credentials, Nivoda, Order, Query
 from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
 from penstock.lifecycles.partitions.machine import Extraction
 from penstock.redaction import MARK, redact
 from penstock.setting import Secret
 from penstock.simulators.nivoda import Churn, Fault, NivodaSimulator, errors, throttle
-from tests.support.nivoda import NOW, Login, login, on, secrets
+from tests.support.nivoda import NOW, Login, on, secrets
 
 STYLES = pytest.mark.parametrize("style", ["bearer", "as"])
 
@@ -223,7 +223,7 @@ def test_a_record_that_is_wrong_spoils_no_other(tmp_path, item, expected):
         (Fault(504), Transient, "504"),
         (Fault(404), Rejected, "404"),
         (Fault(400, b"no"), Rejected, "400 no"),
-        (Fault(cut=True), Transient, "Protocol|Read"),
+        (Fault(cut=True), Transient, "without a whole answer"),
         (errors("Internal server error", "INTERNAL_SERVER_ERROR"), Transient, "INTERNAL_SERVER_ERROR"),
         (errors("Something went wrong"), Transient, "Something"),
         (errors("Variable is bad", "BAD_USER_INPUT", status=400), Fatal, "BAD_USER_INPUT"),
@@ -262,7 +262,7 @@ def test_what_a_failed_page_means(tmp_path, fault, kind, words):
         (throttle("soon"), None),
         (throttle(), None),
         (errors("x", "THROTTLED", retryAfter=2.5), 2.5),
-        (errors("x", "RATE_LIMITED", retryAfter=1e12), 86_400.0),
+        (errors("x", "RATE_LIMITED", retryAfter=1e12), 1e12),
         (errors("x", "RATE_LIMITED", retryAfter="later"), None),
     ],
 )
@@ -434,7 +434,7 @@ def test_it_runs_in_process_without_a_socket(tmp_path):
         clock = VirtualClock(NOW)
         simulator = NivodaSimulator(clock)
         api = Api("http://nivoda.sim/api/diamonds")
-        nivoda = Nivoda(secrets(tmp_path, simulator), clock, api=api, transport=httpx2.ASGITransport(app=simulator))
+        nivoda = Nivoda(secrets(tmp_path, simulator), clock, api=api, transport=InProcess(simulator))
         assert await nivoda.count(Query()) == 1_000
         assert len((await nivoda.page(Query(), 0, 50)).items) == 50
         await nivoda.close()
@@ -445,7 +445,7 @@ def test_it_runs_in_process_without_a_socket(tmp_path):
 def test_an_answer_that_breaks_off_may_come_whole(tmp_path):
     async def test(n: Login) -> None:
         n.simulator.faults["page"].append(Fault(cut=True))
-        with pytest.raises(Transient, match="RemoteProtocolError"):
+        with pytest.raises(Transient, match="breaks off"):
             await n.nivoda.page(Query(), 0, 30)
         assert len((await n.nivoda.page(Query(), 0, 30)).items) == 30
 
@@ -460,19 +460,6 @@ def test_a_server_that_is_not_there_may_come_back(tmp_path):
         with pytest.raises(Transient, match="could not connect"):
             await nivoda.count(Query())
         await nivoda.close()
-
-    asyncio.run(main())
-
-
-def test_behind_a_proxy_it_asks_through_the_proxy(tmp_path, monkeypatch):
-    async def main() -> None:
-        async with login(tmp_path) as n:
-            monkeypatch.setenv("HTTP_PROXY", n.address)
-            api = Api("http://nivoda.example/api/diamonds")
-            nivoda = Nivoda(secrets(tmp_path, n.simulator), n.clock, api=api)
-            with pytest.raises(Rejected, match=r"Cannot POST http://nivoda\.example/api/diamonds"):  # by the simulator
-                await nivoda.count(Query())
-            await nivoda.close()
 
     asyncio.run(main())
 

@@ -79,11 +79,21 @@ def test_a_wait_that_is_none_is_read_as_such(world, seconds, closed):
     assert shut(world) == closed
 
 
-@pytest.mark.parametrize("seconds", [1e18, float("inf")])
-def test_a_wait_beyond_the_calendar_is_a_very_long_wait(world, seconds):
+@pytest.mark.parametrize("seconds", [48 * 3_600 + 1, 1e9, 1e18, float("inf")])
+def test_a_wait_is_believed_for_two_days_and_a_longer_one_is_told_of(world, seconds):
     crowd(world, 1)
-    world.ledger.gates.throttle(EMPTY, seconds, "429", 1.0)
-    assert shut(world) > 90 * 365 * 86_400
+    for _ in range(3):
+        world.ledger.gates.throttle(EMPTY, seconds, "429", 0.0)
+    assert shut(world) == 48 * 3_600
+    assert alerts(world) == [("gate.long_wait", "warning")], "one alert"
+
+
+def test_a_wait_of_two_days_is_nothing_special(world):
+    crowd(world, 1)
+    world.ledger.gates.throttle(EMPTY, 48 * 3_600, "429", 0.0)
+    assert (shut(world), alerts(world)) == (48 * 3_600, [])
+    world.ledger.gates.throttle(EMPTY, 49 * 3_600, "429", 0.0)
+    assert alerts(world) == [("gate.long_wait", "warning")], "of one that came later, too"
 
 
 def test_after_a_throttle_a_gate_without_limits_lets_one_probe_through(world):

@@ -150,6 +150,13 @@ def test_a_throttle_that_names_no_time_closes_the_gate_for_sixteen_seconds(world
     assert close(gaps(seconds(flow.acted)), 16)
 
 
+def test_a_throttle_without_a_gate_is_believed_for_two_days_and_a_longer_one_is_told_of(world):
+    (ref,) = world.born(feed())
+    work(world, FeedProbe(raising(Throttled("slow down", 1e9))), seconds=1)
+    assert 0 <= (world.unit(ref).due_at - after(48 * 3_600)).total_seconds() <= 1
+    assert alerts(world) == [("unit.long_wait", "warning", ref.unit_id)]
+
+
 def test_a_throttle_without_a_gate_puts_the_unit_off(world):
     (ref,) = world.born(invoice())
     flow = Probe(raising(*[Throttled("slow down", 5)] * 2))

@@ -20,7 +20,8 @@ from urllib.parse import quote, urlsplit
 
 from penstock.clock import Clock, parse_instant
 from penstock.connectors.download import Allowed, Downloads
-from penstock.connectors.http import Http, Response, Transport
+from penstock.connectors.exchange import Transport
+from penstock.connectors.http import Http, NotJson, Response
 from penstock.connectors.oauth import Credentials, Login
 from penstock.connectors.records import Limits, Record, records
 from penstock.errors import InDoubt, Rejected, Transient, UsageError
@@ -150,7 +151,10 @@ class ReportStatus:
 
 
 class Amazon:
-    """The connections and the tokens that the profiles of a region share. `transport` replaces the network."""
+    """What the profiles of a region share: their tokens and their downloads. `transport` replaces the network.
+
+    No two profiles share a connection to the API: an answer that comes too late can then reach no other profile.
+    """
 
     def __init__(
         self,
@@ -164,7 +168,9 @@ class Amazon:
         token = urlsplit(region.token_url)
         self.clock = clock
         self.limits = limits or Limits()
-        self.http = Http(region.api_url, clock, transport=transport)
+        self._region = region
+        self._transport = transport
+        self._https: dict[str, Http] = {}
         self.downloads = Downloads(downloads or Allowed(DOWNLOAD_HOSTS), clock, transport=transport)
         self._token_http = Http(f"{token.scheme}://{token.netloc}", clock, transport=transport)
         self._token_path = token.path
@@ -175,24 +181,28 @@ class Amazon:
         login = self._logins.get(credentials)
         if login is None:
             login = self._logins[credentials] = Login(credentials, self._token_http, self.clock, self._token_path)
-        return AmazonAds(profile_id, login, self)
+        http = self._https.get(profile_id)
+        if http is None:
+            http = self._https[profile_id] = Http(self._region.api_url, self.clock, transport=self._transport)
+        return AmazonAds(profile_id, login, http, self)
 
     async def close(self) -> None:
         """Close the connections."""
         for login in self._logins.values():
             login.close()
-        for http in (self.http, self.downloads, self._token_http):
+        for http in (*self._https.values(), self._token_http):
             await http.close()
+        await self.downloads.close()
 
 
 class AmazonAds:
     """The reports of one profile; made by `Amazon.profile`."""
 
-    def __init__(self, profile_id: str, login: Login, amazon: Amazon) -> None:
+    def __init__(self, profile_id: str, login: Login, http: Http, amazon: Amazon) -> None:
         self._login = login
         self._clock = amazon.clock
         self._limits = amazon.limits
-        self._http = amazon.http
+        self._http = http
         self._downloads = amazon.downloads
         self._headers = {
             "Amazon-Advertising-API-ClientId": login.credentials.client_id,
@@ -324,7 +334,7 @@ def _object(response: Response) -> dict[str, Any]:
     """The answer; an empty one where it cannot be read, since only the caller knows what that means."""
     try:
         answer = response.json()
-    except (ValueError, RecursionError):
+    except NotJson:
         return {}
     return answer if isinstance(answer, dict) else {}
 

@@ -14,18 +14,30 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Any
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
 from penstock.clock import Clock
-from penstock.connectors.http import Http, Response, Transport
+from penstock.connectors.exchange import Patience, Transport
+from penstock.connectors.http import Head, Http, is_loopback
 from penstock.errors import Rejected, Transient
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 _GIB = 1 << 30
 _NAT64 = IPv6Network("64:ff9b::/96")
+_UNICAST = IPv6Network("2000::/3")
+_SPECIAL = tuple(
+    map(
+        ip_network,
+        (
+            *("192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15"),  # protocols, relays of 6to4, benchmarks
+            "168.63.129.16/32",  # answers for the cloud's own machinery, to every machine of Azure
+            *("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"),  # protocols, documentation, tunnels
+        ),
+    )
+)
+"""Addresses that not every version of Python knows for what they are."""
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _HTTPS = 443
 _FORBIDDEN = 403
@@ -56,8 +68,8 @@ async def resolve(host: str, port: int) -> list[str]:
 class Allowed:
     """Where downloads may come from, and how much.
 
-    A `*` in `hosts` stands for any part of one label. `private_hosts` are exact, `host:port`: plain `http` and an
-    address that is not public are allowed for them and for nobody else.
+    A `*` in `hosts` stands for any part of one label. `private_hosts` are exact, `host:port`: an address that is not
+    public is allowed for them and for nobody else, and plain `http` where that address is this machine's own.
     """
 
     hosts: tuple[str, ...]
@@ -84,12 +96,13 @@ class Downloads:
         *,
         transport: Transport | None = None,
         resolve: Resolve = resolve,
-        verify: ssl.SSLContext | bool = True,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self._allowed = allowed
         self._clock = clock
         self._resolve = None if transport is not None else resolve
-        self._http = Http("", clock, transport=transport, stranger=True, verify=verify)
+        self._http = Http("", clock, headers={"Accept-Encoding": "identity"}, transport=transport, context=context)
+        self._patience = Patience(total=allowed.max_seconds)
 
     async def get(self, url: str) -> AsyncGenerator[bytes]:
         """The file's bytes as they are stored, piece by piece.
@@ -97,11 +110,13 @@ class Downloads:
         Raises LinkExpired, RefusedLink, TooLarge, or Transient when the other side is away or breaks off.
         """
         place = _Place.read(url, self._allowed)
-        url, request = place.request(await self._address(place))
+        address = await self._address(place)
         started, received = self._clock.elapsed(), 0
-        async with self._http.stream(url, shown=place.shown, **request) as response:
-            await self._check(place, response)
-            async for piece in response.aiter_raw():
+        async with self._http.stream(
+            place.url, shown=place.shown, address=address, patience=self._patience
+        ) as response:
+            self._check(place, response)
+            async for piece in response.pieces():
                 received += len(piece)
                 self._check_size(place, received)
                 if self._clock.elapsed() - started > self._allowed.max_seconds:
@@ -125,9 +140,11 @@ class Downloads:
         # One bad address among good ones is how a name is made to pass a check and then lead elsewhere.
         if not place.private and (bad := [address for address in found if not is_public(address)]):
             raise RefusedLink(f"GET {place.shown}: the name leads to {bad[0]}, which is not a public address")
+        if place.parts.scheme == "http" and not all(map(is_loopback, found)):
+            raise RefusedLink(f"GET {place.shown}: plain http is for this machine alone, and this is {found[0]}")
         return found[0]
 
-    async def _check(self, place: _Place, response: Response) -> None:
+    def _check(self, place: _Place, response: Head) -> None:
         if response.is_success:
             length = response.headers.get("content-length", "")
             self._check_size(place, int(length) if length.isdecimal() else 0)
@@ -158,7 +175,7 @@ class _Place:
         try:
             parts = urlsplit(url)
             host = (parts.hostname or "").encode("idna").decode().lower()
-            port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+            port = _DEFAULT_PORTS.get(parts.scheme, 0) if parts.port is None else parts.port
         except ValueError:  # UnicodeError included
             raise RefusedLink("the link is not an address") from None
         place = cls(parts, host, port, allowed.private(host, port))
@@ -177,17 +194,12 @@ class _Place:
     def shown(self) -> str:
         return f"{self.host}{self.parts.path}"
 
-    def request(self, address: str | None) -> tuple[str, dict[str, Any]]:
-        """To the checked address, in the host's name: TLS asks for the name and checks the certificate against it."""
-        if address is None:
-            return self.parts.geturl(), {}
-        literal = f"[{address}]" if ":" in address else address
-        target = self.parts._replace(netloc=f"{literal}:{self.port}", fragment="").geturl()
-        usual = self.port == _DEFAULT_PORTS[self.parts.scheme]
+    @property
+    def url(self) -> str:
+        """What is asked for. The name is the host's, whatever address it is asked at: TLS checks the certificate."""
         name = f"[{self.host}]" if ":" in self.host else self.host
-        host = name if usual else f"{name}:{self.port}"
-        headers = {"Host": host, "Accept-Encoding": "identity"}
-        return target, {"headers": headers, "extensions": {"sni_hostname": self.host}}
+        usual = self.port == _DEFAULT_PORTS[self.parts.scheme]
+        return self.parts._replace(netloc=name if usual else f"{name}:{self.port}", fragment="").geturl()
 
 
 def is_public(address: str) -> bool:
@@ -197,10 +209,11 @@ def is_public(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(found, IPv6Address):
-        if found.sixtofour is not None or found.teredo is not None:
-            return False
         if found.ipv4_mapped is not None:
             found = found.ipv4_mapped
         elif found in _NAT64:
             found = IPv4Address(int(found) & 0xFFFFFFFF)
-    return found.is_global and not found.is_multicast and not found.is_reserved
+        elif found not in _UNICAST:
+            return False
+    special = any(found.version == network.version and found in network for network in _SPECIAL)
+    return found.is_global and not found.is_multicast and not found.is_reserved and not special

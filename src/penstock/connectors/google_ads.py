@@ -16,19 +16,19 @@ from urllib.parse import urlsplit
 
 from penstock.clock import Clock
 from penstock.connectors.customer import customer_digits
+from penstock.connectors.exchange import Patience, Transport
 from penstock.connectors.google_errors import Failure, meaning, read_body, read_error
 from penstock.connectors.google_stream import ROW_LIMITS, BadAnswer, BrokenStream, Row, Splitter, inflated, rows
-from penstock.connectors.http import Http, Response, Transport
+from penstock.connectors.http import Http, Response, Streamed
 from penstock.connectors.oauth import Credentials, Login
 from penstock.connectors.records import Limits
 from penstock.errors import StepError, Transient, UsageError
-from penstock.retry import parse_retry_after
 
 DATE = "{date}"
 
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 _ERROR_BYTES = 1 << 16
-_TIMEOUT = (10.0, 300.0, 30.0, 10.0)  # connect, read, write, pool: a large query is silent for minutes at first
+_PATIENCE = Patience(silence=300.0, total=3_600.0)  # a large query is silent for minutes at first
 _VERSION = re.compile(r"v[1-9][0-9]{0,3}")
 _SELECT = re.compile(r"\s*SELECT\s+([a-z0-9_.,\s]+?)\s+FROM\s+[a-z_]+\b", re.IGNORECASE)
 _FIELD = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)+")
@@ -96,7 +96,6 @@ class GoogleAds:
         self.endpoint = endpoint or Endpoint()
         self.client_id = credentials.client_id
         token = urlsplit(self.endpoint.token_url)
-        self._clock = clock
         self._limits = limits
         self._http = Http(self.endpoint.api_url, clock, transport=transport)
         self._token_http = Http(f"{token.scheme}://{token.netloc}", clock, transport=transport)
@@ -121,8 +120,9 @@ class GoogleAds:
             while True:
                 token = await self._login.token(instead_of=refused)
                 headers = self._headers | {"Authorization": f"Bearer {token}"}
-                request = {"json": {"query": query}, "headers": headers, "timeout": _TIMEOUT}
-                async with self._http.stream(path, method="POST", shown=path, **request) as response:
+                async with self._http.stream(
+                    path, method="POST", json={"query": query}, headers=headers, patience=_PATIENCE
+                ) as response:
                     if response.status_code == _UNAUTHORIZED and refused is None:
                         refused = token
                         continue
@@ -146,34 +146,31 @@ class GoogleAds:
         await self._http.close()
         await self._token_http.close()
 
-    async def _rows(self, call: str, response: Response) -> AsyncGenerator[list[Row]]:
-        encoding = response.headers.get("content-encoding", "").strip().lower()
+    async def _rows(self, call: str, response: Streamed) -> AsyncGenerator[list[Row]]:
+        encoding = response.headers.get("content-encoding", "")
         splitter = Splitter(self._limits)
         async with (
-            contextlib.aclosing(inflated(response.aiter_raw(), encoding, self._limits)) as pieces,
-            contextlib.aclosing(rows(pieces, self._limits, splitter)) as batches,
+            contextlib.aclosing(inflated(response.pieces(), encoding, self._limits)) as pieces,
+            contextlib.aclosing(rows(pieces, splitter)) as batches,
         ):
             async for batch in batches:
                 _check(call, splitter)
                 yield batch
         _check(call, splitter)
 
-    async def _failure(self, call: str, response: Response) -> StepError:
+    async def _failure(self, call: str, response: Streamed) -> StepError:
         """What an answer means that is no success; no more of it is read than an error takes."""
-        encoding = response.headers.get("content-encoding", "").strip().lower()
+        encoding = response.headers.get("content-encoding", "")
         body = b""
-        async with contextlib.aclosing(inflated(response.aiter_raw(), encoding, self._limits)) as pieces:
+        async with contextlib.aclosing(inflated(response.pieces(), encoding, self._limits)) as pieces:
             async for piece in pieces:
                 body += piece
                 if len(body) > _ERROR_BYTES:
                     break
-        asked = response.headers.get("retry-after")
         failure = read_body(body, response.status_code)
         if failure is not None or response.status_code == _NOT_FOUND:
-            wait = None if asked is None else parse_retry_after(asked, self._clock.now())
-            return meaning(call, failure or Failure(response.status_code), wait)
-        headers = {} if asked is None else {"retry-after": asked}
-        short = Response(response.status_code, headers=headers, content=body[:_ERROR_BYTES])
+            return meaning(call, failure or Failure(response.status_code), self._http.retry_after(response))
+        short = Response(response.status_code, response.headers, body[:_ERROR_BYTES])
         return self._http.classify(call, short, repeatable=True)
 
 

@@ -16,9 +16,6 @@ import msgspec
 from penstock.errors import Fatal, Rejected, StepError, Throttled, Transient
 from penstock.redaction import redact
 
-LONGEST_WAIT = 7 * 86_400.0
-"""Quotas are of a day at most; a longer wait is a mistake, and is cut to this."""
-
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TIMEOUT, _THROTTLED, _SERVER = 401, 403, 404, 408, 429, 500
 _SECONDS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
 _RETRY_IN = re.compile(r"\b[Rr]etry in ([0-9]{1,12}) ?s")
@@ -86,7 +83,7 @@ def read_error(error: Any, code: int) -> Failure:
         _text(error.get("status")),
         messages,
         tuple(dict.fromkeys(causes)),
-        min(max(waits), LONGEST_WAIT) if waits else None,
+        max(waits) if waits else None,
         tuple(dict.fromkeys(filter(None, (_text(quota.get("rateScope")) for quota in _quotas(errors))))),
         next((_text(detail.get("requestId")) for detail in details if detail.get("requestId")), None),
     )

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
 
 from penstock.connectors.records import Limits
+from penstock.connectors.unpacking import BadBody, TooLarge, Unpacker
 from penstock.errors import Rejected, Transient
 
 Row = dict[str, Any]
@@ -26,8 +26,6 @@ DEPTH = 24
 """How deep a row may nest; those of the API stay below ten."""
 
 _PIECE = 1 << 18
-_RATIO_FROM = 1 << 24  # below it any ratio is harmless
-_GZIP = 16 + zlib.MAX_WBITS
 _INT64 = range(-(2**63), 2**63)
 _LONG_DIGITS = re.compile(rb"[0-9]{19}")
 
@@ -89,16 +87,12 @@ class BadAnswer(Rejected):
     """The stream is whole and cannot be read: too large, too deep, or no JSON; asking again brings the same."""
 
 
-async def rows(pieces: AsyncIterator[bytes], limits: Limits, splitter: Splitter) -> AsyncGenerator[list[Row]]:
+async def rows(pieces: AsyncIterator[bytes], splitter: Splitter) -> AsyncGenerator[list[Row]]:
     """The rows of a stream, some hundreds at a time, as its text arrives. Raises BrokenStream or BadAnswer.
 
     Other work gets its turn between the pieces, however fast they arrive.
     """
-    received = 0
     async for piece in pieces:
-        received += len(piece)
-        if received > limits.max_bytes:
-            raise BadAnswer(f"the answer is larger than {limits.max_bytes:,} bytes, the limit of an answer")
         if found := splitter.feed(piece):
             yield found
             await asyncio.sleep(0)
@@ -108,35 +102,16 @@ async def rows(pieces: AsyncIterator[bytes], limits: Limits, splitter: Splitter)
 
 async def inflated(pieces: AsyncIterator[bytes], encoding: str, limits: Limits) -> AsyncGenerator[bytes]:
     """The text of a body, in pieces of bounded size. Raises BrokenStream, or BadAnswer where it grows out of bounds."""
-    if encoding not in ("", "identity", "gzip"):
-        raise BrokenStream(f"the answer is encoded as {encoding[:40]!r}, which nobody asked for")
-    if encoding != "gzip":
+    try:
+        unpacker = Unpacker(encoding, limits.max_bytes, limits.max_ratio)
         async for piece in pieces:
-            yield piece
-        return
-    stream = zlib.decompressobj(_GZIP)
-    received = made = 0
-    async for piece in pieces:
-        received += len(piece)
-        for text in _inflate(stream, piece):
-            made += len(text)
-            if made > max(_RATIO_FROM, received * limits.max_ratio):
-                raise BadAnswer(f"{received:,} bytes became {made:,}: more than {limits.max_ratio} times as much")
-            yield text
-    if not stream.eof:
-        raise BrokenStream(f"the compressed answer breaks off after {received:,} bytes")
-
-
-def _inflate(stream: Any, piece: bytes) -> Iterator[bytes]:
-    text = b""
-    # The input may be spent and its text not yet.
-    while (piece or len(text) == _PIECE) and not stream.eof:
-        try:
-            text = stream.decompress(piece, _PIECE)
-        except zlib.error as error:
-            raise BrokenStream(f"the compressed answer is damaged: {error}") from error
-        piece = stream.unconsumed_tail
-        yield text
+            for text in unpacker.feed(piece):
+                yield text
+        unpacker.close()
+    except BadBody as error:
+        raise BrokenStream(str(error)) from error
+    except TooLarge as error:
+        raise BadAnswer(str(error)) from error
 
 
 class Splitter:

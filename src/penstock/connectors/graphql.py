@@ -13,9 +13,7 @@ from typing import Any
 from penstock.errors import Fatal, StepError, Throttled, Transient
 from penstock.redaction import redact
 
-LONGEST_WAIT = 86_400.0
-"""A longer wait is taken for a mistake, and cut to this."""
-
+_ENDLESS = 1e12  # no float holds every number that JSON does
 _LOGIN_CODES = frozenset(
     {"UNAUTHENTICATED", "UNAUTHORIZED", "FORBIDDEN", "ACCESS_DENIED", "AUTHENTICATION_ERROR", "INVALID_TOKEN"}
     | {"TOKEN_EXPIRED", "401", "403"}
@@ -55,7 +53,7 @@ def meaning(call: str, errors: Any, retry_after: float | None = None) -> StepErr
         return Unauthenticated(text)
     if codes & _THROTTLE_CODES or _THROTTLE_WORDS.search(words):
         waits = [wait for wait in (retry_after, *map(_wait, extensions)) if wait is not None]
-        return Throttled(text, min(max(waits), LONGEST_WAIT) if waits else None)
+        return Throttled(text, max(waits) if waits else None)
     if codes & _WRONG_CODES or _WRONG_WORDS.search(words):
         return Fatal(text)
     return Transient(text)
@@ -67,5 +65,5 @@ def _list(errors: Any) -> Sequence[Any]:
 
 def _wait(extensions: Mapping[str, Any]) -> float | None:
     said = extensions.get("retryAfter", extensions.get("retry_after"))
-    good = isinstance(said, int | float) and not isinstance(said, bool) and 0 <= said < float("inf")
-    return float(said) if good else None
+    good = isinstance(said, int | float) and not isinstance(said, bool) and said >= 0
+    return float(min(said, _ENDLESS)) if good else None

@@ -1,39 +1,104 @@
-"""The one place that makes HTTP calls and says what a failed one means."""
+"""The one place that makes HTTP calls and says what a failed one means.
+
+Calls that only read use connections again; every other call has one of its own. An `Http` is for one account: what
+speaks for several has one for each, so that no answer can reach another account, whatever the server does.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from ipaddress import ip_address
 from typing import Any
-from urllib.parse import quote
-from urllib.request import getproxies
+from urllib.parse import quote, urlencode, urlsplit
 
-import httpx2
+import msgspec
 
 from penstock import correlation
 from penstock.clock import Clock
-from penstock.connectors.wire import Wire
-from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient
+from penstock.connectors.exchange import Answer, NotSent, Patience, Request, Transport, Unanswered
+from penstock.connectors.unpacking import BadBody, TooLarge, Unpacker
+from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
 from penstock.redaction import redact
 from penstock.retry import parse_retry_after
 
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-# As many connections as a worker takes steps at once: a step that waits for one would count as a failed call.
-_LIMITS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100)
-_STRANGER_LIMITS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=0)
-_TIMEOUT = httpx2.Timeout(30.0, connect=10.0)
-_TIMEOUTS = _TIMEOUT.as_dict()
-Response = httpx2.Response
-Transport = httpx2.AsyncBaseTransport
+MOST_BYTES = 32 << 20
+"""How large an answer may be, decompressed, where a call says nothing else."""
 CORRELATION = "X-Correlation-Id"
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_ERROR_BYTES = 1 << 16
+_USUAL_HEADERS = {"User-Agent": "penstock", "Accept": "*/*", "Accept-Encoding": "gzip"}
+_PATIENCE = Patience()
+_STREAM_PATIENCE = Patience(total=3_600.0)
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TIMEOUT, _THROTTLED, _UNAVAILABLE = 401, 403, 404, 408, 429, 503
+_PLAIN_URL = re.compile(r"https?://[!-~]+")
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+_PLAIN_TEXT = re.compile(r"[\t -~]*")
+
+
+class NotJson(ValueError):
+    """The body of an answer is not JSON, or too deep to be read."""
+
+
+class Head:
+    """The status and the headers of an answer; their names are in lower case."""
+
+    def __init__(self, status_code: int, headers: Mapping[str, str]) -> None:
+        self.status_code = status_code
+        self.headers = headers
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status_code < 300  # noqa: PLR2004 - HTTP's own
+
+    @property
+    def is_redirect(self) -> bool:
+        return 300 <= self.status_code < 400  # noqa: PLR2004 - HTTP's own
+
+    @property
+    def is_server_error(self) -> bool:
+        return self.status_code >= 500  # noqa: PLR2004 - HTTP's own
+
+
+class Response(Head):
+    """A whole answer, its body decompressed."""
+
+    def __init__(self, status_code: int, headers: Mapping[str, str], content: bytes) -> None:
+        super().__init__(status_code, headers)
+        self.content = content
+
+    @property
+    def text(self) -> str:
+        return self.content.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The document in it. Raises NotJson."""
+        try:
+            return msgspec.json.decode(self.content)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise NotJson(f"the answer is not JSON: {error}") from error
+
+
+class Streamed(Head):
+    """An answer whose body is still to be read."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status, answer.headers)
+        self._answer = answer
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it is sent, compressed if it is."""
+        while piece := await self._answer.piece():
+            yield piece
 
 
 class Http:
     """A client of one base address. `transport` replaces the network, for a simulator in the same process.
 
-    A `stranger` is a server that somebody else named: nothing of the environment reaches it (a proxy, a password in
-    `.netrc`), and no connection to it is used twice, since the same address may answer for other names.
+    Plain `http` is spoken to this machine alone. Cookies, redirects, proxies and `.netrc` are not known.
     """
 
     def __init__(
@@ -42,135 +107,212 @@ class Http:
         clock: Clock,
         *,
         headers: Mapping[str, str] | None = None,
-        transport: httpx2.AsyncBaseTransport | None = None,
-        stranger: bool = False,
-        verify: ssl.SSLContext | bool = True,
+        transport: Transport | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
+        if transport is None and base_url:
+            check_address(base_url)
+        self._base = base_url.rstrip("/")
         self._clock = clock
-        self._stranger = stranger
-        if transport is None and not stranger and not getproxies().keys() - {"no"}:
-            transport = Wire(verify)  # httpx2's own knows proxies, and takes three times as long
-        self._transport = transport
-        self._urls: dict[str, httpx2.URL] = {}
-        self._client = httpx2.AsyncClient(
-            base_url=base_url,
-            headers=dict(headers or {}),
-            timeout=_TIMEOUT,
-            limits=_STRANGER_LIMITS if stranger else _LIMITS,
-            transport=transport,
-            trust_env=not stranger,
-            verify=verify,
-            follow_redirects=False,
-        )
+        self._headers = _merged(_USUAL_HEADERS, headers or {})
+        self._transport = transport or _network(context)
 
     async def send(self, method: str, path: str, *, missing_ok: bool = False, **request: Any) -> Response | None:
         """The response of a call that succeeded; with `missing_ok`, None for a 404. Raises a StepError otherwise.
 
         A call made by a step carries the step's correlation id, percent-encoded.
         """
-        answers = (httpx2.codes.NOT_FOUND,) if missing_ok else ()
+        answers = (_NOT_FOUND,) if missing_ok else ()
         response = await self.call(method, path, answers=answers, **request)
         return response if response.is_success else None
 
     async def call(
-        self, method: str, path: str, *, answers: Collection[int] = (), repeatable: bool = False, **request: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        answers: Collection[int] = (),
+        repeatable: bool = False,
+        alone: bool | None = None,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        form: Mapping[str, str] | None = None,
+        content: bytes = b"",
+        most_bytes: int = MOST_BYTES,
+        patience: Patience = _PATIENCE,
     ) -> Response:
         """The response of a call that succeeded or has a status among `answers`. Raises a StepError otherwise.
 
-        A `repeatable` call is never in doubt: made twice it does what it does once.
+        A `repeatable` call is never in doubt: made twice it does what it does once. It goes `alone`, over a connection
+        of its own, unless it is repeatable.
         """
-        _correlate(request)
+        call = f"{method} {path}"
         repeatable = repeatable or method in _SAFE
-        with _meaning(f"{method} {path}", repeatable=repeatable):
-            response = await self._client.request(method, path, **request)
-        if response.is_success or response.status_code in answers:
-            return response
-        raise self.classify(f"{method} {path}", response, repeatable=repeatable)
-
-    async def post(
-        self, path: str, content: bytes, headers: Mapping[str, str], *, answers: Collection[int] = ()
-    ) -> Response:
-        """`call` for what is asked thousands of times: a POST that only reads, in three quarters of the time."""
-        request: dict[str, Any] = {"headers": headers}
-        if self._transport is None:
-            return await self.call("POST", path, answers=answers, repeatable=True, content=content, **request)
-        _correlate(request)
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = self._client.build_request("POST", path).url
-        sent = httpx2.Request(
-            "POST",
-            url,
-            headers=[*self._client.headers.raw, *_raw(request["headers"])],
-            content=content,
-            extensions={"timeout": _TIMEOUTS},
-        )
-        call = f"POST {path}"
-        with _meaning(call, repeatable=True):
-            response = await self._transport.handle_async_request(sent)
-            response.request = sent
+        given = _merged(self._headers, _correlation())
+        if json is not None:
+            given, content = _merged(given, {"Content-Type": "application/json"}), msgspec.json.encode(json)
+        elif form is not None:
+            given = _merged(given, {"Content-Type": "application/x-www-form-urlencoded"})
+            content = urlencode(form).encode("ascii")
+        own = not repeatable if alone is None else alone
+        given = _merged(given, headers or {})
+        _check(call, given)
+        request = Request(method, _plain(f"{self._base}{path}"), given, content, patience, own)
+        with _meaning(call, repeatable=repeatable):
+            answer = await self._transport.send(request)
             try:
-                await response.aread()
+                wanted = 200 <= answer.status < 300 or answer.status in answers  # noqa: PLR2004 - HTTP's own
+                body = await (_whole(answer, most_bytes) if wanted else _begin(answer))
             finally:
-                await response.aclose()
-        if response.is_success or response.status_code in answers:
+                answer.close()
+        response = Response(answer.status, answer.headers, body)
+        if wanted:
             return response
-        raise self.classify(call, response, repeatable=True)
+        raise self.classify(call, response, repeatable=repeatable)
 
     @contextlib.asynccontextmanager
-    async def stream(self, url: str, *, shown: str, method: str = "GET", **request: Any) -> AsyncIterator[Response]:
-        """The answer to a call that only reads, whatever its status, with its body still to be read: `aiter_raw()`.
+    async def stream(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        shown: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        address: str | None = None,
+        patience: Patience = _STREAM_PATIENCE,
+    ) -> AsyncIterator[Streamed]:
+        """The answer to a call that only reads, whatever its status, with its body still to be read: `pieces()`.
 
-        `shown` stands for the address in errors. A body that breaks off is Transient. A stranger gets no
-        correlation id.
+        It goes alone, and to `address`, where one is given. `shown` stands for the path in errors: then it is a
+        stranger's, who gets no correlation id. A body that breaks off is Transient.
         """
-        if not self._stranger:
-            _correlate(request)
-        with _meaning(f"{method} {shown}", repeatable=True):
-            async with self._client.stream(method, url, **request) as response:
-                yield response
+        call = f"{method} {shown or path}"
+        given = _merged(self._headers, _correlation() if shown is None else {})
+        content = b""
+        if json is not None:
+            given, content = _merged(given, {"Content-Type": "application/json"}), msgspec.json.encode(json)
+        given = _merged(given, headers or {})
+        _check(call, given)
+        url = _plain(f"{self._base}{path}")
+        request = Request(method, url, given, content, patience, alone=True, address=address)
+        with _meaning(call, repeatable=True):
+            answer = await self._transport.send(request)
+            try:
+                yield Streamed(answer)
+            finally:
+                answer.close()
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._transport.close()
 
     def classify(self, call: str, response: Response, *, repeatable: bool) -> StepError:
         """What an answer that is no success means."""
         status = response.status_code
         text = f"{call}: {status} {redact(response.text)[:200]}".rstrip()
-        if status == httpx2.codes.TOO_MANY_REQUESTS:
-            asked = response.headers.get("retry-after")
-            return Throttled(text, None if asked is None else parse_retry_after(asked, self._clock.now()))
-        if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
+        if status == _THROTTLED:
+            return Throttled(text, self.retry_after(response))
+        if status in (_UNAUTHORIZED, _FORBIDDEN):
             return Fatal(text)
-        if status == httpx2.codes.SERVICE_UNAVAILABLE:
+        if status == _UNAVAILABLE:
             return Transient(text)
-        if status >= httpx2.codes.INTERNAL_SERVER_ERROR or status == httpx2.codes.REQUEST_TIMEOUT:
+        if response.is_server_error or status == _TIMEOUT:
             return _unanswered(text, repeatable=repeatable)
         return Rejected(text)
 
+    def retry_after(self, response: Head) -> float | None:
+        """For how many seconds an answer asks for quiet, if it does."""
+        asked = response.headers.get("retry-after")
+        return None if asked is None else parse_retry_after(asked, self._clock.now())
 
-def _raw(headers: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
+
+def _network(context: ssl.SSLContext | None) -> Transport:
+    # aiohttp takes a fifth of a second to load: only who makes calls waits for it, and before the loop runs.
+    from penstock.connectors.network import Network
+
+    return Network(context)
+
+
+def check_address(url: str) -> str:
+    """The address of an API, as it is; plain `http` is for this machine alone. Raises UsageError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    if not host or port == 0 or not _PLAIN_URL.fullmatch(url) or parts.username is not None:
+        raise UsageError(f"{url!r} is not the address of an API; it is like https://api.example.com")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise UsageError(f"{url!r} is not https; plain http is for this machine alone")
+    return url
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its very name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _check(call: str, headers: Mapping[str, str]) -> None:
+    """What cannot be written on one line without meaning something else is refused before anything leaves."""
     for name, value in headers.items():
-        yield name.encode("ascii"), value.encode("ascii")
+        if not _PLAIN_TEXT.fullmatch(value):
+            raise Rejected(f"{call}: the header {name} has characters that cannot be sent")
 
 
-def _correlate(request: dict[str, Any]) -> None:
-    """Send the step's correlation id along, if a step makes the call."""
+def _plain(url: str) -> str:
+    """An address as it can be sent: what is no part of addresses is percent-encoded."""
+    return url if _PLAIN_URL.fullmatch(url) else quote(url, safe=_PRINTABLE)
+
+
+def _merged(usual: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:
+    """Both; what is given counts, however its name is written."""
+    if not given:
+        return usual
+    names = {name.lower() for name in given}
+    return {**{name: value for name, value in usual.items() if name.lower() not in names}, **given}
+
+
+def _correlation() -> dict[str, str]:
+    """The step's correlation id, if a step makes the call."""
     step = correlation.current()
-    if step is not None:
-        request["headers"] = {CORRELATION: quote(step, safe="/:@+"), **(request.get("headers") or {})}
+    return {} if step is None else {CORRELATION: quote(step, safe="/:@+")}
+
+
+async def _whole(answer: Answer, most: int) -> bytes:
+    unpacker = Unpacker(answer.headers.get("content-encoding", ""), most)
+    texts: list[bytes] = []
+    while piece := await answer.piece():
+        texts.extend(unpacker.feed(piece))
+    unpacker.close()
+    return texts[0] if len(texts) == 1 else b"".join(texts)
+
+
+async def _begin(answer: Answer) -> bytes:
+    """The beginning of a body that only says why; where it cannot be read, the status says enough."""
+    text = b""
+    with contextlib.suppress(BadBody, TooLarge):
+        unpacker = Unpacker(answer.headers.get("content-encoding", ""), _ERROR_BYTES)
+        while piece := await answer.piece():
+            for part in unpacker.feed(piece):
+                text += part
+    return text
 
 
 @contextlib.contextmanager
 def _meaning(call: str, *, repeatable: bool) -> Iterator[None]:
-    """Say what it means that a call had no answer."""
+    """Say what it means that a call had no answer, or none that can be read."""
     try:
         yield
-    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+    except NotSent as error:
         raise Transient(f"{call}: could not connect: {error}") from error
-    except httpx2.RequestError as error:
-        raise _unanswered(f"{call}: {type(error).__name__} {error}".rstrip(), repeatable=repeatable) from error
+    except (Unanswered, BadBody) as error:
+        raise _unanswered(f"{call}: {error}", repeatable=repeatable) from error
+    except TooLarge as error:
+        raise (Rejected if repeatable else InDoubt)(f"{call}: {error}") from error
 
 
 def _unanswered(text: str, *, repeatable: bool) -> StepError:

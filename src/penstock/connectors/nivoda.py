@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.clock import EPOCH, Clock, instant_text, parse_instant
+from penstock.connectors.exchange import Transport
 from penstock.connectors.graphql import Unauthenticated, meaning
-from penstock.connectors.http import Http, Response, Transport
+from penstock.connectors.http import Http, Response
 from penstock.connectors.tokens import Tokens
 from penstock.errors import Fatal, Transient, UsageError
-from penstock.retry import parse_retry_after
 from penstock.setting import ConfigError, Secret
 
 PRODUCTION = "https://integrations.nivoda.net/api/diamonds"
@@ -247,7 +247,9 @@ class Nivoda:
         """One call. Raises Unauthenticated where the token is refused."""
         call = f"POST {self._path}"
         body = _encode({"query": document, "variables": variables})
-        response = await self._http.post(self._path, body, headers, answers=_ANSWERED)
+        response = await self._http.call(
+            "POST", self._path, content=body, headers=headers, answers=_ANSWERED, repeatable=True
+        )
         try:
             answer = _decode(response.content)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -255,8 +257,7 @@ class Nivoda:
                 raise self._refusal(call, response) from error
             raise Transient(f"{call}: the answer cannot be read: {error}") from error
         if answer.errors:
-            asked = response.headers.get("retry-after")
-            raise meaning(call, answer.errors, None if asked is None else parse_retry_after(asked, self._clock.now()))
+            raise meaning(call, answer.errors, self._http.retry_after(response))
         if not response.is_success:
             raise self._refusal(call, response)
         if answer.data is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.clock import Clock
-from penstock.connectors.http import Http, Response
+from penstock.connectors.http import Http, NotJson, Response
 from penstock.connectors.tokens import Tokens
 from penstock.errors import Fatal, Rejected, Transient
 from penstock.setting import ConfigError, Secret
@@ -43,21 +43,22 @@ class Login(Tokens):
         try:
             form["client_secret"] = self.credentials.client_secret.reveal()
             form["refresh_token"] = self.credentials.refresh_token.reveal()
-            response = await self._http.call("POST", self._path, data=form, repeatable=True)
+            # Alone: a token that answers somebody else's request would open somebody else's account.
+            response = await self._http.call("POST", self._path, form=form, repeatable=True, alone=True)
         except ConfigError as error:
             raise Fatal(str(error)) from error
         except Rejected as error:
             raise Fatal(f"{error}; check the client and the refresh token of {self.credentials.client_id}") from error
-        return _answer(response)
+        return self._answer(response)
 
-
-def _answer(response: Response) -> tuple[str, float]:
-    try:
-        answer = response.json()
-        token, life = answer["access_token"], answer.get("expires_in", _USUAL_LIFE)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        token, life = None, 0
-    usable = isinstance(token, str) and token and token.isprintable() and token.isascii()
-    if not usable or isinstance(life, bool) or not isinstance(life, int | float) or not 0 < life < 10 * _USUAL_LIFE:
-        raise Transient(f"POST {response.url.path}: the answer has no access token that can be used")
-    return token, float(life)
+    def _answer(self, response: Response) -> tuple[str, float]:
+        try:
+            answer = response.json()
+        except NotJson:
+            answer = None
+        found = answer if isinstance(answer, dict) else {}
+        token, life = found.get("access_token"), found.get("expires_in", _USUAL_LIFE)
+        usable = isinstance(life, int | float) and not isinstance(life, bool) and 0 < life < 10 * _USUAL_LIFE
+        if not isinstance(token, str) or not token or not token.isprintable() or not token.isascii() or not usable:
+            raise Transient(f"POST {self._path}: the answer has no access token that can be used")
+        return token, float(life)

@@ -83,7 +83,8 @@ async def records(pieces: AsyncIterator[bytes], limits: Limits | None = None) ->
         for batch in reader.feed(piece):
             yield batch
             await asyncio.sleep(0)
-    reader.close()
+    if last := reader.close():
+        yield last
 
 
 class Reader:
@@ -94,15 +95,15 @@ class Reader:
         self._array = _Array(limits)
 
     def feed(self, piece: bytes) -> Iterator[list[Record]]:
-        """The records that became whole."""
+        """The records that became whole; those of small pieces come later, some hundreds at a time."""
         for text in self._inflate.feed(piece):
             if batch := self._array.feed(text):
                 yield batch
 
-    def close(self) -> None:
-        """The file has ended; raises BadReport when it should not have."""
+    def close(self) -> list[Record]:
+        """The file has ended: the last records. Raises BadReport when it should not have."""
         self._inflate.close()
-        self._array.close()
+        return self._array.close()
 
 
 class _Inflate:
@@ -166,11 +167,26 @@ class _Array:
     def __init__(self, limits: Limits) -> None:
         self._limit = limits.max_record
         self._rest = b""
+        self._waiting: list[bytes] = []
+        self._size = 0
         self._opened = self._closed = False
         self._seen = 0
 
     def feed(self, text: bytes) -> list[Record]:
-        held = self._rest + text
+        """The records that became whole. Small pieces are gathered: a record is not looked at for each of them."""
+        self._waiting.append(text)
+        self._size += len(text)
+        return self._cut() if self._size >= _PIECE else []
+
+    def close(self) -> list[Record]:
+        found = self._cut()
+        if not self._closed:
+            raise BadReport(f"the JSON ends in the middle, after {self._seen:,} records")
+        return found
+
+    def _cut(self) -> list[Record]:
+        held = self._rest + b"".join(self._waiting)
+        self._waiting, self._size = [], 0
         if not self._opened:
             held = self._open(held)
         if self._closed or not self._opened:
@@ -187,10 +203,6 @@ class _Array:
             self._closed = True
             held = held[empty.end() :]
         return self._keep(held, found)
-
-    def close(self) -> None:
-        if not self._closed:
-            raise BadReport(f"the JSON ends in the middle, after {self._seen:,} records")
 
     def _open(self, held: bytes) -> bytes:
         start = _OPEN.match(held)

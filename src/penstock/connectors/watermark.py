@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from penstock.clock import instant_text, parse_instant
+from penstock.connectors.http import check_address
 from penstock.errors import Fatal, Rejected, Transient, UsageError
 from penstock.setting import Secret, secret
 
@@ -218,9 +219,10 @@ def open_blob(address: str, options: Mapping[str, str | Secret] | None = None) -
 
 
 def _plain_http(options: Mapping[str, Any]) -> bool:
-    """Whether the store was given an address without TLS, as an emulator of one has."""
+    """Whether the store was given an address without TLS, as an emulator of one on this machine has."""
     ends = [v for n, v in (*options.items(), *os.environ.items()) if n.lower().endswith(("endpoint", "endpoint_url"))]
-    return any(str(end).startswith("http://") for end in ends)
+    plain = [check_address(str(end)) for end in ends if str(end).startswith("http://")]
+    return bool(plain)
 
 
 def _landed(address: str, found: Found | None, content: bytes) -> str:

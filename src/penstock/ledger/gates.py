@@ -20,14 +20,14 @@ from penstock.ledger.database import Cursor, Database
 from penstock.ledger.gate_rows import HELD, GateRows, text, under
 from penstock.machine import Machine
 from penstock.provider import Provider
-from penstock.retry import THROTTLE_POLICY
+from penstock.retry import LONGEST_WAIT, THROTTLE_POLICY
 
 BREAKER_SECONDS = 60.0
 FATAL = "fatal"
 AT_ONCE = 200
 _JITTER = 0.1
 _MOST_JITTER = 30.0
-# A provider may ask for any wait; beyond this the databases' calendars end, and a gate would open instead.
+# Beyond this the databases' calendars end, and a gate would open instead.
 _LONGEST = 100 * 365 * 86_400.0
 # A place that was never taken, or that nobody knows the age of, is good no longer.
 _OVER = -1.0
@@ -137,8 +137,8 @@ class Gates(GateRows):
     def throttle(self, given: Pass, retry_after: float | None, reason: str, chance: float) -> datetime | None:
         """The provider asked for quiet. Of all calls under one epoch the first escalates; the rest may only lengthen.
 
-        `chance` (0 to 1) places the wait within its jitter, which only lengthens it. Returns until when the gate is
-        closed.
+        `chance` (0 to 1) places the wait within its jitter, which only lengthens it. A wait of more than 48 hours is
+        not believed: it is cut to them, with one alert. Returns until when the gate is closed.
         """
 
         def work(cursor: Cursor) -> datetime | None:
@@ -152,8 +152,8 @@ class Gates(GateRows):
                 wait = _throttle_seconds(throttles)
             if first and throttles > BREAKER_AFTER:
                 wait = max(wait, BREAKER_SECONDS)
-            wait = min(max(wait, 0.0), _LONGEST)
-            until = found.now + timedelta(seconds=wait + chance * min(wait * _JITTER, _MOST_JITTER))
+            believed = min(max(wait, 0.0), LONGEST_WAIT.total_seconds())
+            until = found.now + timedelta(seconds=believed + chance * min(believed * _JITTER, _MOST_JITTER))
             why: str | None = reason
             if found.closed_until is not None and found.closed_until >= until:
                 until, why = found.closed_until, found.closed_reason
@@ -163,6 +163,10 @@ class Gates(GateRows):
             if first and throttles == BREAKER_AFTER + 1:
                 told = {"gate": given.gate_id, "reason": reason, "throttles": throttles, "until": instant_text(until)}
                 self._alert(cursor, "gate.breaker", "critical", f"{given.gate_id}:{found.epoch}", told)
+            if wait > believed:
+                asked = int(min(wait, _LONGEST) // 3600)
+                told = {"gate": given.gate_id, "reason": reason, "asked_hours": asked, "until": instant_text(until)}
+                self._alert(cursor, "gate.long_wait", "warning", f"{given.gate_id}:{given.epoch}", told)
             return until
 
         return self._database.write(work)

@@ -12,10 +12,9 @@ from penstock.ledger.columns import readable
 from penstock.ledger.session import CRASH_LIMIT
 from penstock.machine import Machine
 from penstock.outcome import Event, Outcome
-from penstock.retry import THROTTLE_POLICY, RetryPolicy
+from penstock.retry import LONGEST_WAIT, THROTTLE_POLICY, RetryPolicy
 from penstock.unit import NO_GATE, Unit, replace
 
-_LONGEST_WAIT = timedelta(days=366)
 _CRASH_POLICY = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(seconds=64))
 
 
@@ -37,7 +36,8 @@ def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: R
         # Nobody is charged: the gate is closed, the unit keeps its attempts and its schedule. Where there is no
         # gate to close, the unit itself waits.
         due = now + throttle(error, rng) if isinstance(error, Throttled) and unit.gate_id == NO_GATE else unit.due_at
-        return Outcome(unit, replace(unit, status=stay, due_at=due), text, uncharged=True)
+        after = replace(unit, status=stay, due_at=due)
+        return Outcome(unit, after, text, events=_long(machine, unit, error), uncharged=True)
     if rules is None or not isinstance(error, StepError):
         return crashed(machine, unit, error, now, rng)
     # A call whose answer is unknown is never given up unseen: past its retries it may still look, until that works.
@@ -59,10 +59,19 @@ def spent(machine: Machine, unit: Unit) -> bool:
 
 
 def throttle(error: Throttled, rng: Rng) -> timedelta:
-    """How long a throttle asks everybody to wait."""
+    """How long a throttle makes a unit wait that has no gate."""
     if error.retry_after is None:
         return THROTTLE_POLICY.delay(0, rng)
-    return timedelta(seconds=min(error.retry_after, _LONGEST_WAIT.total_seconds()))
+    return timedelta(seconds=min(error.retry_after, LONGEST_WAIT.total_seconds()))
+
+
+def _long(machine: Machine, unit: Unit, error: StepError) -> list[Event]:
+    """An alert where a unit without a gate is asked to wait for longer than is believed; a gate tells of its own."""
+    asked = error.retry_after if isinstance(error, Throttled) and unit.gate_id == NO_GATE else None
+    if asked is None or asked <= LONGEST_WAIT.total_seconds():
+        return []
+    text = f"asked to wait {asked / 3600:,.0f} hours, waits 48: {error}"
+    return [_alert(machine, unit, "unit.long_wait", "warning", readable(text))]
 
 
 def crashed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:

@@ -11,12 +11,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from penstock.config import SETTINGS as KERNEL
 from penstock.config import Config, validate
 from penstock.connectors.google_ads import Endpoint, GoogleAds, Query
+from penstock.connectors.in_process import InProcess
 from penstock.declarations import reference, sample
 from penstock.ledger.gate_status import gate_statuses
 from penstock.lifecycles.partitions.google_ads import (
@@ -83,7 +83,7 @@ def site(url: str, folder: Path, zones: dict[str, str], **source: Any) -> Iterat
             credentials,
             world.time,
             endpoint=Endpoint("http://google.sim", "http://google.sim/token"),
-            transport=httpx2.ASGITransport(app=simulator),
+            transport=InProcess(simulator),
         )
         query = Query("campaign_daily", DAILY, "1", FIELDS)
         world.work(world.flow(GoogleAdsExtractor(ads, {query.name: query})), *more, seconds=seconds)
