@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.clock import Rng, VirtualClock, instant
+from penstock.clock import Rng, SystemClock, VirtualClock, instant
 from penstock.errors import LedgerMismatch, LedgerRefused, Rejected, Transient, UsageError
 from penstock.ledger.expand import create
 from penstock.ledger.ledger import Ledger
@@ -18,12 +18,22 @@ from penstock.ledger.prune import Ages, Pruner
 from penstock.ledger.tables import machine_table
 from penstock.lifecycles.harvest import operate
 from penstock.lifecycles.harvest.flow import worker_run_id
-from penstock.lifecycles.harvest.machine import MACHINES, C, Chunk, R, WorkerRun, harvest_run, harvest_worker
+from penstock.lifecycles.harvest.machine import (
+    MACHINES,
+    C,
+    Chunk,
+    Partition,
+    R,
+    WorkerRun,
+    harvest_partition,
+    harvest_run,
+    harvest_worker,
+)
 from penstock.lifecycles.harvest.tables import DATA_TABLES
-from penstock.machine import Actor
-from penstock.unit import Ref
+from penstock.machine import Actor, Machine
+from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, field_types, unit_id_of
 from tests.support.consolidation import Site, a_run, run_id
-from tests.support.hand import Hand
+from tests.support.hand import Hand, literal
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
 
 pytestmark = pytest.mark.by_day
@@ -128,33 +138,26 @@ def a_worker(number: int = 1) -> WorkerRun:
     return WorkerRun(id=own, run_id=run_id(number), partition_id="partition-0", worker_id="w", started_at=START)
 
 
+def typed_without(machine: Machine, unit: GuardedUnit, *omitted: str) -> str:
+    """The INSERT of a person who leaves columns to their defaults."""
+    kept = [n for n in field_types(type(unit)) if n not in DRIVEN_COLUMNS and n not in omitted]
+    values = [literal(unit_id_of(unit)), literal(unit.status), *(literal(getattr(unit, n)) for n in kept)]
+    return f"INSERT INTO {machine.table} (unit_id, status, {', '.join(kept)}) VALUES ({', '.join(values)})"
+
+
 def test_a_row_that_is_typed_without_its_defaults_has_them(ledger, ledger_url):
-    run = UUID(int=9, version=4)
-    before = datetime.now(UTC) - timedelta(seconds=5)
+    before = SystemClock().now() - timedelta(seconds=5)
+    own = {"run_id": run_id(1), "partition_id": "partition-0", "feed": FEED, "ordinal": 0, "low": 0}
+    partition = Partition(**own, expected_records=0, created_at=START, updated_at=START)
     with Hand(ledger_url) as hand:
-        hand.type(
-            "INSERT INTO run_metadata (unit_id, run_id, status, run_type, expected_workers, feed, window_to,"
-            f" expected_records) VALUES ('{run}', '{run}', 'created', 'full', 1, 'f', '2026-11-02T12:00:00.000Z', 0)"
-        )
-        hand.type(
-            "INSERT INTO partition_progress (unit_id, run_id, partition_id, status, feed, ordinal, low,"
-            " expected_records, records, pages, duplicate_pages, rescans)"
-            f" VALUES ('{run}/partition-0', '{run}', 'partition-0', 'pending', 'f', 0, 0, 0, 0, 0, 0, 0)"
-        )
-        own = worker_run_id(run, "partition-0")
-        hand.type(
-            "INSERT INTO worker_runs (unit_id, id, run_id, partition_id, worker_id, status)"
-            f" VALUES ('{own}', '{own}', '{run}', 'partition-0', 'w', 'running')"
-        )
-    ((started, completed, failed),) = ledger.read(
-        lambda c: c.rows("SELECT started_at, completed_workers, failed_workers FROM run_metadata")
-    )
-    ((created, updated, offset, done),) = ledger.read(
-        lambda c: c.rows("SELECT created_at, updated_at, next_offset, completed FROM partition_progress")
-    )
-    ((worked, processed),) = ledger.read(lambda c: c.rows("SELECT started_at, records_processed FROM worker_runs"))
-    assert (completed, failed, offset, bool(done), processed) == (0, 0, 0, False, 0)
-    for moment in (started, created, updated, worked):
+        hand.type(typed_without(harvest_run, a_run(), "started_at", "completed_workers", "failed_workers"))
+        hand.type(typed_without(harvest_partition, partition, "created_at", "updated_at", "next_offset", "completed"))
+        hand.type(typed_without(harvest_worker, a_worker(), "started_at", "records_processed"))
+        run = hand.type("SELECT started_at, completed_workers, failed_workers FROM run_metadata")[0]
+        typed = hand.type("SELECT created_at, updated_at, next_offset, completed FROM partition_progress")[0]
+        worker = hand.type("SELECT started_at, records_processed FROM worker_runs")[0]
+    assert (*run[1:], *typed[2:], *worker[1:]) == (0, 0, 0, False, 0)
+    for moment in (run[0], *typed[:2], worker[0]):
         assert before <= instant(moment) <= before + timedelta(minutes=2)
 
 

@@ -28,7 +28,8 @@ def test_the_example_is_valid():
     example = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0]
     config = validate(tomllib.loads(example), None, (*KERNEL, *SETTINGS), jobs=app.all_jobs())
     assert [(s.name, s.at, s.time_zone) for s in schedules(config)] == [
-        ("harvest-diamonds", ["02:00"], "Europe/Madrid")
+        ("harvest-diamonds", ["02:00"], "Europe/Madrid"),
+        ("reprice-diamonds", None, "UTC"),
     ]
 
 

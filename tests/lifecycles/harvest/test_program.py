@@ -28,14 +28,18 @@ def test_the_defaults_are_the_issue_s():
     assert (found.page_size, found.tolerance, found.feeds) == (30, 0.005, {"diamonds": False})
 
 
-def test_every_feed_has_one_schedule():
-    pruning, at_two = app.usual_schedules(configured())
+def test_every_feed_has_a_schedule_for_its_runs_and_one_for_its_prices():
+    pruning, at_two, prices = app.usual_schedules(configured())
+    assert (prices.name, prices.job, prices.every, prices.settings) == (
+        *("reprice-diamonds", "reprice", "1m"),
+        {"feed": "diamonds"},
+    )
     assert (pruning.name, pruning.every) == ("prune-raw-records", "1h")
     assert (at_two.name, at_two.job, at_two.at, at_two.settings) == (
         *("harvest-diamonds", "harvest", ["02:00"]),
         {"feed": "diamonds"},
     )
-    _, hourly = app.usual_schedules(configured(every="1h"))
+    _, hourly, _ = app.usual_schedules(configured(every="1h"))
     assert (hourly.every, hourly.at) == ("1h", None)
     with pytest.raises(UsageError, match="both 'every' and 'at'"):
         app.usual_schedules(configured(every="1h", at=["02:00"]))
