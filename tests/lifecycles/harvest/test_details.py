@@ -147,7 +147,7 @@ def typed_without(machine: Machine, unit: GuardedUnit, *omitted: str) -> str:
 
 def test_a_row_that_is_typed_without_its_defaults_has_them(ledger, ledger_url):
     before = SystemClock().now() - timedelta(seconds=5)
-    own = {"run_id": run_id(1), "partition_id": "partition-0", "feed": FEED, "ordinal": 0, "low": 0}
+    own: dict[str, Any] = {"run_id": run_id(1), "partition_id": "partition-0", "feed": FEED, "ordinal": 0, "low": 0}
     partition = Partition(**own, expected_records=0, created_at=START, updated_at=START)
     with Hand(ledger_url) as hand:
         hand.type(typed_without(harvest_run, a_run(), "started_at", "completed_workers", "failed_workers"))

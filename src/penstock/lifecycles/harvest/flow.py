@@ -223,16 +223,15 @@ def _worker_told(ledger: Ledger, feed: Feed, partition: Partition, rows: Sequenc
 
 
 def _known_records(ledger: Ledger, feed: Feed, partition: Partition, among: Iterable[str]) -> set[str]:
-    """Those of the records that an earlier page of the partition brought."""
+    """Those of the records that an earlier page brought, whichever partition's it was."""
     source = statements.batch(ledger.database, {"record": statements.TEXT})
     run_id = identifier_sql(ledger.database, "run_id")
     sql = (
-        f"SELECT {feed.identity} FROM {feed.raw.name} WHERE run_id = {run_id} AND partition_id = :partition"
+        f"SELECT {feed.identity} FROM {feed.raw.name} WHERE run_id = {run_id}"
         f" AND {feed.identity} IN (SELECT n_record FROM {source})"
     )
-    given = {"run_id": str(partition.run_id), "partition": partition.partition_id}
-    text = statements.batch_text([[record] for record in among])
-    return {str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, batch=text, **given))}
+    given = {"run_id": str(partition.run_id), "batch": statements.batch_text([[record] for record in among])}
+    return {str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, **given))}
 
 
 def found_records(ledger: Ledger, feed: Feed, partition: Partition) -> int:
