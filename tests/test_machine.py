@@ -105,6 +105,30 @@ def test_an_unknown_actor_is_named_with_the_known_ones(actors):
     assert "actors are worker, scheduler, operator, validator, api" in text
 
 
+@pytest.mark.parametrize("actors", [{"robot"}, {"sql"}, "worker", Actor.WORKER, ()])
+def test_an_unknown_or_missing_actor_of_a_birth_is_named(actors):
+    text = complaint(births={S.A: actors})
+    assert "birth state A: actor" in text
+    assert "actors are worker, scheduler, operator, validator, api" in text
+
+
+def test_a_birth_is_for_its_actors_and_for_anybody_where_none_are_named():
+    machine = declare(births={S.A: {Actor.API}})
+    machine.check_birth("A", Actor.API)
+    for actor in set(Actor) - {Actor.API}:
+        with pytest.raises(IllegalMove, match=f"thing: a birth as A is for api, not for {actor}"):
+            machine.check_birth("A", actor)
+    with pytest.raises(IllegalMove, match="thing cannot be born as B; it is born as A"):
+        machine.check_birth("B", Actor.API)
+    for actor in Actor:
+        declare().check_birth("A", actor)
+
+
+def test_a_copy_of_a_machine_keeps_who_may_give_birth():
+    machine = declare(births={S.A: {Actor.API}})
+    assert declare(births=machine.births).digest() == machine.digest() != declare().digest()
+
+
 def test_an_edge_needs_an_actor():
     assert "edge A -> B (go): actor missing" in complaint(edges=[Edge(S.A, S.B, "go", set()), *EDGES[1:]])
 
@@ -356,12 +380,21 @@ def test_a_declared_self_loop_is_for_its_actors():
         PARTITION.check_move("success", "success", Actor.WORKER)
 
 
+def test_a_worker_waits_in_any_state_but_pulls_no_self_loop_of_others():
+    machine = declare(edges=[*EDGES, Edge(S.B, S.B, "marked", {Actor.OPERATOR})])
+    machine.check_move("B", "B", Actor.WORKER)
+    machine.check_loop("B", Actor.OPERATOR)
+    machine.check_loop("A", Actor.WORKER)
+    with pytest.raises(IllegalMove, match="thing: B -> B is for operator, not for worker"):
+        machine.check_loop("B", Actor.WORKER)
+
+
 def test_the_definition_is_plain_data_of_the_documented_shape():
     found = json.loads(json.dumps(INVOICE.definition()))
     assert found["name"] == "invoice"
     assert found["table"] == "invoice"
     assert found["states"] == ["QUEUED", "SENDING", "SENT", "FAILED"]
-    assert found["initial"] == ["QUEUED"]
+    assert found["initial"] == {"QUEUED": ["api", "operator", "scheduler", "validator", "worker"]}
     assert [(t["source"], t["target"], t["trigger"], t["actors"]) for t in found["transitions"]] == [
         ("QUEUED", "SENDING", "claim", ["worker"]),
         ("SENDING", "SENT", "accepted", ["worker"]),

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from penstock.errors import IllegalMove, MachineError
@@ -29,7 +29,7 @@ _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
 
 class Actor(StrEnum):
-    """Who pulls an edge. Anyone who types SQL is `sql`, and no edge can name that actor."""
+    """Who gives birth to a unit or pulls an edge. Anyone who types SQL is `sql`, which no machine can name."""
 
     WORKER = "worker"
     SCHEDULER = "scheduler"
@@ -80,11 +80,15 @@ class Parent:
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """A validated state machine over one unit type. Raises MachineError when the declaration is wrong."""
+    """A validated state machine over one unit type. Raises MachineError when the declaration is wrong.
+
+    `births` maps each state that a unit may be born in to those who may give birth there; states alone leave it to
+    anybody.
+    """
 
     name: str
     unit: type[GuardedUnit]
-    births: Collection[str]
+    births: Mapping[str, Collection[Actor]] | Collection[str]
     edges: Sequence[Edge]
     terminal: Collection[str] = ()
     on_error: OnError | None = None
@@ -108,7 +112,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         freeze = object.__setattr__
-        freeze(self, "births", tuple(sorted(str(s) for s in self.births)))
+        given = self.births if isinstance(self.births, Mapping) else dict.fromkeys(self.births, frozenset(Actor))
+        freeze(self, "born_by", {str(s): frozenset(given[s]) for s in sorted(given)})
+        freeze(self, "births", self.born_by)
         freeze(self, "terminal", frozenset(str(s) for s in self.terminal))
         freeze(self, "edges", tuple(self.edges))
         freeze(self, "tracked", tuple(self.tracked))
@@ -121,11 +127,18 @@ class Machine:
         freeze(self, "pairs", pairs)
 
     pairs: Mapping[tuple[str, str], Collection[Actor]] = field(init=False, default_factory=dict)
+    born_by: Mapping[str, frozenset[Actor]] = field(init=False, default_factory=dict)
 
     @property
     def driven(self) -> bool:
         """Whether workers move its units; otherwise it has guard and history only."""
         return issubclass(self.unit, Unit)
+
+    @property
+    def judged(self) -> bool:
+        """Whether validators have the word: it is guarded, and something in it is for them alone."""
+        named = (*self.pairs.values(), *self.born_by.values())
+        return not self.driven and any(set(actors) == {Actor.VALIDATOR} for actors in named)
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -151,16 +164,38 @@ class Machine:
         specs = {f.name: f.metadata.get("penstock") for f in dataclasses.fields(self.unit)}
         return frozenset(n for n, spec in specs.items() if spec is not None and spec.generated)
 
+    def check_birth(self, state: str, actor: Actor) -> None:
+        """Raise IllegalMove unless the actor may give birth to a unit in that state."""
+        actors = self.born_by.get(state)
+        if actors is None:
+            msg = f"{self.name} cannot be born as {state}; it is born as {', '.join(self.born_by)}"
+            raise IllegalMove(msg)
+        if actor not in actors:
+            msg = f"{self.name}: a birth as {state} is for {', '.join(sorted(actors))}, not for {actor}"
+            raise IllegalMove(msg)
+
+    def check_loop(self, state: str, actor: Actor) -> None:
+        """Raise IllegalMove where a self-loop is declared for others: who changes a tracked column pulls it."""
+        if actor not in self.pairs.get((state, state), (actor,)):
+            self._refuse(state, state, actor)
+
     def check_move(self, source: str, target: str, actor: Actor) -> None:
-        """Raise IllegalMove unless the actor may move a unit from source to target. Staying is always legal."""
+        """Raise IllegalMove unless the actor may move a unit from source to target.
+
+        Staying is legal where no self-loop is declared, and for a worker everywhere: it waits and retries without
+        pulling anything, unless it changes a tracked column (`check_loop`).
+        """
         actors = self.pairs.get((source, target))
         if actors is not None and actor in actors:
             return
         if source == target and (actors is None or (actor is Actor.WORKER and self.driven)):
             return
+        self._refuse(source, target, actor)
+
+    def _refuse(self, source: str, target: str, actor: Actor) -> NoReturn:
+        actors = self.pairs.get((source, target))
         if actors is not None:
-            allowed = ", ".join(sorted(actors))
-            msg = f"{self.name}: {source} -> {target} is for {allowed}, not for {actor}"
+            msg = f"{self.name}: {source} -> {target} is for {', '.join(sorted(actors))}, not for {actor}"
             raise IllegalMove(msg)
         legal = ", ".join(sorted(t for s, t in self.pairs if s == source and t != source)) or "nothing"
         msg = f"{self.name}: {source} -> {target} is not an edge; from {source} a unit goes to {legal}"
@@ -172,7 +207,7 @@ class Machine:
             "name": self.name,
             "table": self.table,
             "states": list(self.states),
-            "initial": list(self.births),
+            "initial": {state: sorted(map(str, actors)) for state, actors in self.born_by.items()},
             "terminal": sorted(self.terminal),
             "transitions": [
                 {
@@ -262,6 +297,10 @@ def _unit_problems(machine: Machine) -> list[str]:
 def _edge_problems(machine: Machine) -> list[str]:
     states = set(machine.states)
     problems = [f"birth state {s!r} is unknown" for s in machine.births if s not in states]
+    for state, actors in machine.born_by.items():
+        if not actors or not all(isinstance(a, Actor) for a in actors):
+            named = ", ".join(sorted(map(repr, actors))) or "missing"
+            problems.append(f"birth state {state}: actor {named}; actors are {', '.join(Actor)}")
     problems += [f"terminal state {s!r} is unknown" for s in sorted(set(machine.terminal) - states)]
     if not machine.births:
         problems.append("it has no birth state")

@@ -6,13 +6,13 @@ from datetime import date
 
 import pytest
 
-from penstock.errors import BrokenFlow, LedgerRefused
+from penstock.errors import BrokenFlow, IllegalMove, LedgerRefused
 from penstock.ledger.births import Product, Side, birth_products
 from penstock.ledger.doctor import examine
 from penstock.machine import Actor
 from penstock.outcome import Write
 from penstock.unit import Ref, replace
-from tests.support.machines import DUE, INVOICE, PARTITION, InvoiceState, invoice, partition
+from tests.support.machines import DUE, INVOICE, PARTITION, InvoiceState, PartitionState, invoice, partition
 from tests.support.more_machines import DATA_TABLES
 
 TENANTS = Side([{"tenant": name, "gate_id": f"shop/{n}"} for n, name in enumerate(("acme", "a/b%c", "é"))])
@@ -52,7 +52,7 @@ def test_a_guarded_machine_with_a_date_in_its_key(world):
 @pytest.mark.parametrize(
     ("like", "these", "those", "said"),
     [
-        (replace(invoice(), status=InvoiceState.SENT), TENANTS, NUMBERS, "cannot be born as SENT"),
+        (invoice(), TENANTS, Side([{"number": "1", "status": "SENT"}]), "the state of units in a product"),
         (invoice(), ACME, Side([{"amount_minor": 1}]), "do not make up its key"),
         (invoice(), ACME, Side([{"number": "1", "tenant": "b"}]), "name a column twice"),
         (invoice(), ACME, Side([{"number": "1", "nonsense": 1}]), "do not make up its key"),
@@ -62,6 +62,16 @@ def test_what_makes_no_units_is_refused(world, like, these, those, said):
     with pytest.raises(BrokenFlow, match=said):
         bear(world, Product(INVOICE, like, these, those))
     assert world.one("SELECT count(*) FROM invoice") == 0
+
+
+def test_a_product_is_born_by_those_who_may(world):
+    days = [{"logical_date": date(2026, 11, n)} for n in (1, 2)]
+    sold = Product(PARTITION, partition(status=PartitionState.SUCCESS), Side([{"source": "ads"}]), Side(days))
+    with pytest.raises(IllegalMove, match="a birth as success is for validator, not for api"):
+        birth_products(world.ledger, [sold], actor=Actor.API, who="t")
+    with pytest.raises(IllegalMove, match="cannot be born as SENT"):
+        bear(world, Product(INVOICE, replace(invoice(), status=InvoiceState.SENT), TENANTS, NUMBERS))
+    assert birth_products(world.ledger, [sold], actor=Actor.VALIDATOR, who="t") == 2
 
 
 def test_rows_of_different_columns_are_refused():

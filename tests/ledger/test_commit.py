@@ -386,11 +386,22 @@ def test_a_birth_of_what_is_there_refuses_or_leaves_it(world):
     assert world.unit(Ref("feed", "b")).status == "missing"
 
 
-def test_a_birth_outside_the_birth_states_breaks_the_flow(world):
+def test_a_birth_outside_the_birth_states_is_illegal(world):
     worker, (unit,) = claim_invoices(world, "1")
     born = Birth(invoice("9", status=InvoiceState.SENT, remote_id="r"))
-    with pytest.raises(BrokenFlow, match="invoice cannot be born as SENT"):
+    with pytest.raises(IllegalMove, match="invoice cannot be born as SENT"):
         world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[born]))
+
+
+def test_a_step_gives_birth_as_the_worker_unless_it_says_who(world):
+    """Whoever extracts does not declare its own data safe."""
+    worker, (unit,) = claim_invoices(world, "1")
+    safe = partition(status=PartitionState.SUCCESS, current_run_id="r1", record_count=1)
+    for born in (Birth(safe), Birth(replace(safe, status=PartitionState.PENDING)), Birth(safe, actor=Actor.OPERATOR)):
+        with pytest.raises(IllegalMove, match=f"as {born.unit.status} is for .*validator, not for {born.actor}"):
+            world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[born]))
+    world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[Birth(safe, actor=Actor.VALIDATOR)]))
+    assert world.history(Ref("partition", "sales/2026-11-15"))[0][2].startswith("validator:")
 
 
 def test_moves_of_guarded_units_ride_on_the_outcome(world):

@@ -155,7 +155,8 @@ def test_triggers_and_views_that_this_program_does_not_know_survive_a_revision(l
 
 def test_rows_that_point_to_nothing_stop_a_revision(tmp_path):
     url = upgraded(f"sqlite:///{tmp_path / 'penstock.db'}", INVOICE)
-    with Hand(url) as hand:  # its foreign keys are off, as in any shell
+    with Hand(url) as hand:
+        hand.type("PRAGMA foreign_keys = OFF")  # as they are in any shell
         hand.type(typed_insert(INVOICE, invoice()))
         hand.type("UPDATE invoice SET gate_id = 'nowhere'")
         before = describe(url)

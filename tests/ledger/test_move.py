@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import BadReference, BrokenFlow, IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.ledger.commit import Lost
 from penstock.machine import Actor
-from penstock.outcome import Outcome
+from penstock.outcome import Birth, Outcome
 from penstock.unit import Ref
 from tests.support.machines import (
     INVOICE,
@@ -253,8 +253,18 @@ def test_the_same_unit_twice_in_one_import(world):
 
 
 def test_a_birth_outside_the_birth_states_is_refused_by_name(world):
-    with pytest.raises(BrokenFlow, match="invoice cannot be born as SENT; it is born as QUEUED"):
+    with pytest.raises(IllegalMove, match="invoice cannot be born as SENT; it is born as QUEUED"):
         world.born(invoice("1", status=InvoiceState.SENT, remote_id="r"))
+
+
+def test_a_birth_is_for_its_actors(world):
+    part = partition(status=PartitionState.FAILED)
+    for actor in set(Actor) - {Actor.VALIDATOR}:
+        with pytest.raises(IllegalMove, match=f"partition: a birth as failed is for validator, not for {actor}"):
+            world.ledger.birth([part], actor=actor, who="t")
+        with pytest.raises(IllegalMove, match=f"a birth as failed is for validator, not for {actor}"):
+            world.ledger.together([Birth(part, actor=actor)], who="t")
+    assert world.ledger.birth([part], actor=Actor.VALIDATOR, who="t") == 1
 
 
 def test_reading_many_gives_those_that_exist_in_order(world):

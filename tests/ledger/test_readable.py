@@ -79,7 +79,7 @@ def test_the_shell_can_make_a_legal_move(path):
         (typed_move(INVOICE, "acme/1", "LOST"), "penstock: invoice has no such state"),
         ("UPDATE invoice SET number = '2'", "penstock: invoice: the key of a unit (tenant, number) cannot be changed"),
         ("DELETE FROM invoice", "penstock: invoice: a unit is never deleted"),
-        (typed_insert(INVOICE, invoice(), "REPLACE"), "penstock: invoice: that unit is alive"),
+        (typed_insert(INVOICE, invoice(), "REPLACE"), "penstock: that unit is alive"),
         (typed_insert(INVOICE, invoice("2", status="FAILED")), "penstock: invoice cannot be born as FAILED"),
         ("UPDATE transition_log SET actor = 'nobody'", "penstock: transition_log is append-only"),
         ("DELETE FROM transition_log", "penstock: transition_log is append-only"),

@@ -20,6 +20,7 @@ from penstock.ledger.stage import Staged, StageWriter, sweep
 from penstock.machine import Actor
 from penstock.outcome import MAX_ROWS, Outcome
 from penstock.unit import Ref, replace
+from tests.support.hand import Hand
 from tests.support.machines import DUE, PARTITION
 from tests.support.staging import LOAD, MEASURES, Load, S, measure, measures
 
@@ -290,13 +291,8 @@ def test_what_no_unit_points_at_any_more_is_swept(loading):
     for _ in "abc":
         loading.loaded(session, 5)
     loading.ledger.move(Ref("load", "a"), S.WANTED, actor=Actor.OPERATOR, who="jo", reason="emptied", loaded_stage=None)
-    permit = "('p', 'load', 'operator:jo', 'old', '2026-01-01T00:00:00.000Z', true)"
-    for sql in (
-        f"INSERT INTO prune_permit (id, machine, actor, reason, at, open) VALUES {permit}",
-        "DELETE FROM load WHERE unit_id = 'b'",
-        "UPDATE prune_permit SET open = false",
-    ):
-        loading.database.write(lambda c, sql=sql: c.run(sql))
+    with Hand(loading.database.url) as hand:
+        hand.prune("DELETE FROM load WHERE unit_id = 'b'", machine="load")
     assert loading.sweep() == (2, 10, False)
     assert (loading.kept(), loading.visible()) == ((1, 5), 5)
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from penstock.ledger import birth_rules
 from penstock.machine import Machine
 from penstock.unit import unit_id_of
 from tests.support.hand import Hand, literal, typed_insert, typed_move
@@ -31,8 +32,8 @@ def born(hand: Hand, number: str = "1") -> str:
 
 
 def path_to(machine: Machine, state: str) -> list[str]:
-    """The shortest way from a birth state: the states to pass, the first one included."""
-    todo = [[b] for b in machine.births]
+    """The shortest way from a state that one may type a birth in: the states to pass, the first one included."""
+    todo = [[b] for b in machine.births if "sql" in birth_rules.actors(machine, b)]
     while todo:
         path = todo.pop(0)
         if path[-1] == state:
@@ -88,9 +89,9 @@ def test_a_missing_target_state_is_refused(hand):
 def test_a_birth_in_a_wrong_state_is_refused(hand, machine):
     for state in set(machine.states) - set(machine.births):
         text = hand.refused(typed_insert(machine, SAMPLES[machine.name](status=state)))
-        assert re.search(f"{machine.name} cannot be born as {state}; it is born as {machine.births[0]}", text) or (
-            state == "SENT" and "sent_has_id" in text
-        )
+        assert re.search(
+            f"{machine.name} cannot be born as {state}; it is born as {next(iter(machine.births))}", text
+        ) or (state == "SENT" and "sent_has_id" in text)
 
 
 def test_a_birth_in_an_unknown_state_is_refused(hand):
@@ -274,7 +275,7 @@ def test_replace_of_a_living_unit_is_refused(sqlite_hand, verb, recursive):
     sqlite_hand.type(typed_move(INVOICE, "acme/1", "SENDING"))
     sqlite_hand.type(f"PRAGMA recursive_triggers = {recursive}")
     text = sqlite_hand.refused(typed_insert(INVOICE, invoice(), verb))
-    assert "penstock: invoice: that unit is alive" in text or "a unit is never deleted" in text
+    assert "penstock: that unit is alive" in text or "a unit is never deleted" in text
 
 
 @pytest.mark.parametrize("verb", ["REPLACE", "INSERT OR REPLACE", "INSERT OR IGNORE", "INSERT OR FAIL"])

@@ -34,6 +34,7 @@ from penstock.runtime.simulation import simulate
 from penstock.runtime.worker import Worker, WorkerSettings
 from penstock.unit import Ref
 from tests.support.fleet import ROOT, Member, until
+from tests.support.hand import Hand
 from tests.support.machines import DUE, INVOICE
 from tests.support.nightly import by_night
 from tests.support.post_app import FOLDER, ORDER, Order, app, noted
@@ -239,13 +240,8 @@ def test_an_event_that_was_pruned_is_given_up_in_sight(post):
     taker = Taker()
     keep_subscriptions(post.ledger, [audit(taker)])
     post.write("1")
-    permit = "('p', 'event_log', 'operator:jo', 'old', '2026-01-01T00:00:00.000Z', true)"
-    for sql in (
-        f"INSERT INTO prune_permit (id, machine, actor, reason, at, open) VALUES {permit}",
-        "DELETE FROM event_log",
-        "UPDATE prune_permit SET open = false",
-    ):
-        post.ledger.database.write(lambda c, sql=sql: c.run(sql))
+    with Hand(post.ledger.database.url) as hand:
+        hand.prune("DELETE FROM event_log", machine="event_log")
     post.run([audit(taker)], 5)
     assert (post.delivery().status, post.delivery().change_reason) == ("dead", "the event is no longer in the log")
 

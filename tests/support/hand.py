@@ -16,6 +16,8 @@ from penstock.machine import Machine
 from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, field_types, unit_id_of
 from tests.support.machines import MACHINES
 
+THEN = "'2026-11-15T19:31:00.123Z'"
+
 
 class Hand:
     """Types statements into a ledger, each a transaction of its own unless inside `together`."""
@@ -26,6 +28,7 @@ class Hand:
             self.dialect = "sqlite"
             self.error: type[Exception] = driver.Error
             self.connection = driver.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+            self.connection.execute("PRAGMA foreign_keys = ON")  # or no permit could be typed
         else:
             self.dialect = "postgresql"
             self.error = psycopg.Error
@@ -57,10 +60,27 @@ class Hand:
         self.type("BEGIN")
         try:
             yield
+            self.type("COMMIT" if keep else "ROLLBACK")
         except BaseException:
-            self.type("ROLLBACK")
+            if self.dialect == "postgresql" or self.connection.in_transaction:
+                self.type("ROLLBACK")
             raise
-        self.type("COMMIT" if keep else "ROLLBACK")
+
+    def permit(self, machine: str = "invoice", name: str = "p1") -> None:
+        """Type a permit to prune; outside of `together` the database refuses it."""
+        this = "'open'" if self.dialect == "sqlite" else "pg_current_xact_id()::text"
+        self.type(
+            "INSERT INTO prune_permit (id, machine, actor, reason, at, open) VALUES"
+            f" ('{name}', '{machine}', 'operator:alice', 'too old', {THEN}, {this})"
+        )
+
+    def prune(self, *statements: str, machine: str = "invoice", permit: str = "p1") -> None:
+        """Type statements under a permit that is opened and closed in one transaction."""
+        with self.together():
+            self.permit(machine, permit)
+            for sql in statements:
+                self.type(sql)
+            self.type("UPDATE prune_permit SET open = NULL WHERE open IS NOT NULL")
 
     def log(self, unit_id: str | None = None) -> list[tuple[Any, ...]]:
         """(from, to, actor, reason) of every log row, oldest first."""

@@ -85,7 +85,11 @@ class Partition(GuardedUnit):
 PARTITION = Machine(
     "partition",
     Partition,
-    births={PartitionState.PENDING, PartitionState.SUCCESS, PartitionState.FAILED},
+    births={
+        PartitionState.PENDING: VALIDATOR | OPERATOR | {Actor.API, Actor.SCHEDULER},
+        PartitionState.SUCCESS: VALIDATOR,
+        PartitionState.FAILED: VALIDATOR,
+    },
     edges=[
         Edge(PartitionState.PENDING, PartitionState.SUCCESS, "validated", VALIDATOR),
         Edge(PartitionState.FAILED, PartitionState.SUCCESS, "validated", VALIDATOR),

@@ -225,8 +225,10 @@ def machines(found: Sequence[Machine]) -> None:
     """Machines with their edges."""
     for machine in found:
         kind = "driven by workers" if machine.driven else "guarded"
-        console.print(f"[bold]{machine.name}[/] on table {machine.table}, {kind}; born as {', '.join(machine.births)}")
+        console.print(f"[bold]{machine.name}[/] on table {machine.table}, {kind}")
         table = _table("from", "to", "trigger", "who")
+        for state, actors in machine.born_by.items():
+            table.add_row("", state, "born", ", ".join(sorted(actors)))
         for edge in machine.edges:
             claim = " (on claim)" if edge.on_claim else ""
             table.add_row(edge.source, edge.target, edge.trigger + claim, ", ".join(sorted(edge.actors)))

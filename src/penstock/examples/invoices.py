@@ -41,7 +41,7 @@ class Invoice(Unit):
 machine = Machine(
     "invoice",
     Invoice,
-    births={S.QUEUED},
+    births={S.QUEUED: {Actor.API, Actor.OPERATOR}},
     edges=[
         Edge(S.QUEUED, S.SENDING, "claim", {Actor.WORKER}, on_claim=True),
         Edge(S.SENDING, S.SENT, "accepted", {Actor.WORKER}),

@@ -76,7 +76,12 @@ def birth_products(
     reason: str = "born",
     writes: Sequence[Write] = (),
 ) -> int:
-    """Give birth to those units that are not there yet, in one transaction with `writes`; returns how many were new."""
+    """Give birth to those units that are not there yet, in one transaction with `writes`; returns how many were new.
+
+    Raises IllegalMove unless the actor may give birth to every one of them.
+    """
+    for product in products:
+        product.machine.check_birth(str(product.like.status), actor)
     made = {
         "version": ledger.rng.version(),  # the same for all of them; a unit is only ever compared with itself
         "changed_by": f"{actor}:{who}",
@@ -100,11 +105,11 @@ def birth_products(
 
 def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     machine, database = product.machine, ledger.database
-    if str(product.like.status) not in machine.births:
-        raise BrokenFlow(f"{machine.name} cannot be born as {product.like.status}")
     table = machine_table(machine, database.dialect)
     sides = {"these": product.these, "those": product.those}
     named = [name for side in sides.values() for name in side.columns]
+    if "status" in named:
+        raise BrokenFlow(f"{machine.name}: the state of units in a product is that of `like`")
     if len(set(named)) != len(named) or not set(machine.unit.key) <= set(named) <= set(machine.columns):
         raise BrokenFlow(f"{machine.name}: {', '.join(named)} do not make up its key, or name a column twice")
     parameters: dict[str, Any] = {}

@@ -37,10 +37,18 @@ def facts(machine: Machine) -> dict[str, Any]:
         "shape": machine.shape(),
         "tracked": list(machine.tracked),
         "counters": list(machine.counters),
+        "judged": machine.judged,
         "parent": machine.parent.facts() if machine.parent else None,
     }
     plain: dict[str, Any] = json.loads(json.dumps(made))
     return plain
+
+
+def _former(there: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What a replaced definition, and those before it, allowed: the history goes on telling of it."""
+    if there is None:
+        return []
+    return [*there.get("former", ()), {part: there[part] for part in ("initial", "transitions", "tracked", "judged")}]
 
 
 def stale(cursor: Cursor, machines: Iterable[Machine]) -> dict[str, str]:
@@ -63,8 +71,8 @@ def stale(cursor: Cursor, machines: Iterable[Machine]) -> dict[str, str]:
 def unfit(there: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """In what the ledger's definition did more than add to ours: then our program cannot work with it.
 
-    A new edge, a new birth state and a new column leave an older program's statements right. A new state does not: it
-    would claim units that it cannot read.
+    A new edge, a new birth state, an actor more for either and a new column leave an older program's statements right.
+    A new state does not: it would claim units that it cannot read.
     """
 
     def pairs(definition: Mapping[str, Any]) -> set[tuple[str, str]]:
@@ -74,7 +82,7 @@ def unfit(there: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     wrong += [p for p in ("key", "due", "driven", "checks", "references") if there["shape"][p] != ours["shape"][p]]
     if not pairs(ours) <= pairs(there):
         wrong.append("edges")
-    if not set(ours["initial"]) <= set(there["initial"]):
+    if not all(set(actors) <= set(there["initial"].get(state, ())) for state, actors in ours["initial"].items()):
         wrong.append("births")
     if not set(ours["counters"]) <= set(there["counters"]):
         wrong.append("counters")
@@ -134,7 +142,8 @@ def refuse_other_shape(database: Database, cursor: Cursor, machine: Machine, *, 
 
 
 def record(database: Database, cursor: Cursor, machine: Machine) -> None:
-    """Store the machine's definition; the one it replaces is remembered by its digest."""
+    """Store the machine's definition. The one it replaces is remembered by its digest, and by what it allowed."""
+    there = stored(cursor).get(machine.name)
     cursor.run(
         "INSERT INTO penstock_meta (name, value) SELECT :replaced || name || ' ' || digest, CAST(installed_at AS text)"
         " FROM machine_definition WHERE name = :name AND digest <> :digest"
@@ -156,6 +165,6 @@ def record(database: Database, cursor: Cursor, machine: Machine) -> None:
         driven=machine.driven,
         due=machine.due,
         digest=machine.digest(),
-        definition=json.dumps(facts(machine)),
+        definition=json.dumps({**facts(machine), "former": _former(there)}),
         **database.bind_now(),
     )

@@ -163,12 +163,10 @@ class Preparer:
         return entry
 
     def newborn(self, birth: Birth, who: str) -> Newborn:
-        """A birth as a row; a version is drawn, and the key's text is made."""
+        """A birth as a row; a version is drawn, and the key's text is made. Raises IllegalMove."""
         unit = birth.unit
         machine = self.machine_of(unit)
-        if str(unit.status) not in machine.births:
-            msg = f"{machine.name} cannot be born as {unit.status}; it is born as {', '.join(machine.births)}"
-            raise BrokenFlow(msg)
+        machine.check_birth(str(unit.status), birth.actor)
         made = {
             "unit_id": unit_id_of(unit),
             "version": self._rng.version(),
@@ -195,6 +193,8 @@ class Preparer:
         if "due_at" in often:
             often["due_at"] = new["due_at"]
         changed = () if often == new else self._changed(machine, old, new)
+        if source == target and machine.tracked and any(name in machine.tracked for name in changed):
+            machine.check_loop(source, actor)
         row = [before.unit_id, before.version, source, target, self._name(actor, who), readable(reason)]
         try:
             if "wakes" in old:

@@ -131,6 +131,13 @@ def _missing_column(table: sa.Table, column: sa.Column[Any], dialect: str) -> Di
     return Difference(table.name, column.name, "the column is missing", tuple(statements))
 
 
+def checks_of(table: sa.Table, dialect: str) -> dict[str, str]:
+    """Name to condition of a table's named CHECKs."""
+    made = ddl(CreateTable(table), dialect)  # one of a name may be there for each dialect
+    texts = [(str(c.name), _text(c, dialect)) for c in _checks(table, dialect)]
+    return {name: text for name, text in texts if f"CHECK ({text})" in made}
+
+
 def _checks(table: sa.Table, dialect: str) -> list[sa.CheckConstraint]:
     found = [c for c in table.constraints if isinstance(c, sa.CheckConstraint)]
     return [c for c in found if f"CONSTRAINT {c.name} " in ddl(CreateTable(table), dialect)]

@@ -189,7 +189,9 @@ def _check_file(database: Database, cursor: Cursor) -> None:
     """Find damage before the first write, which would change the file further; too large a file is not read through."""
     if cursor.rows("PRAGMA page_count")[0][0] > _PAGES_CHECKED:
         return
-    problem = cursor.rows("PRAGMA quick_check(1)")[0][0]
+    found = [str(line) for (line,) in cursor.rows("PRAGMA quick_check")]
+    # A row that somebody typed past a CHECK damages nothing else; the doctor names it.
+    problem = next((line for line in found if not line.startswith("CHECK constraint failed")), "ok")
     if problem != "ok":
         msg = f"{database.url.removeprefix('sqlite:///')}: {problem}; restore it from a backup, Penstock changes nothing in it"
         raise LedgerBroken(msg)
@@ -202,29 +204,39 @@ def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machi
             cursor.run(f"DROP TRIGGER IF EXISTS {name}")
             cursor.run(sql)
         return
-    functions, triggers = expected_postgres(cursor, machines)
-    # The functions take this path over. Unless pg_temp is named last it comes first, and anybody's temporary
-    # transition_log would swallow the history.
-    cursor.run("SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true)")
-    for sql in functions.values():
+    schema = schema_of(cursor)
+    functions, triggers = expected_postgres(cursor, machines, schema)
+    ((path,),) = cursor.rows("SELECT current_setting('search_path')")
+    # What a trigger's condition calls is looked up now, and must not be somebody's who may create in the schema.
+    cursor.run("SET LOCAL search_path = pg_catalog, pg_temp")
+    for name, sql in functions.items():
         cursor.run(sql)
+        # It runs with its owner's rights: nobody else may make it the trigger of a table of theirs.
+        cursor.run(f"REVOKE ALL ON FUNCTION {schema}.{name}() FROM PUBLIC")
     for name, (table, sql) in triggers.items():
-        cursor.run(f"DROP TRIGGER IF EXISTS {name} ON {table}")
+        cursor.run(f"DROP TRIGGER IF EXISTS {name} ON {schema}.{table}")
         cursor.run(f"CREATE TRIGGER {name} {sql}")
-        cursor.run(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")
+        cursor.run(f"ALTER TABLE {schema}.{table} ENABLE ALWAYS TRIGGER {name}")
+    cursor.run("SELECT set_config('search_path', :path, true)", path=path)
+    for name, (table, _) in triggers.items():
         # PostgreSQL keeps a trigger in words of its own; they are remembered, for the doctor to compare.
         cursor.run(
-            "INSERT INTO penstock_meta (name, value) SELECT 'trigger ' || tgname, md5(pg_get_triggerdef(oid)) FROM pg_trigger"
-            " WHERE tgname = :name AND tgrelid = CAST(:table AS regclass)"
+            "INSERT INTO penstock_meta (name, value) SELECT 'trigger ' || tgname, md5(pg_get_triggerdef(oid))"
+            " FROM pg_trigger WHERE tgname = :name AND tgrelid = CAST(:table AS regclass)"
             " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             name=name,
-            table=table,
+            table=f"{schema}.{table}",
         )
+
+
+def schema_of(cursor: Cursor) -> str:
+    """The schema of a ledger on PostgreSQL, quoted where it must be."""
+    return str(cursor.rows("SELECT quote_ident(current_schema())")[0][0])
 
 
 def expected_sqlite(cursor: Cursor, machines: Iterable[Machine]) -> dict[str, str]:
     """Name to statement of every trigger that must be there."""
-    expected = triggers_sqlite.kernel_triggers()
+    expected = triggers_sqlite.kernel_triggers(definitions.stored(cursor))
     if outbox.installed(cursor):  # whoever's program brought it: event_log is everybody's
         expected |= outbox.sqlite_triggers()
     for machine in machines:
@@ -232,15 +244,17 @@ def expected_sqlite(cursor: Cursor, machines: Iterable[Machine]) -> dict[str, st
     return expected
 
 
-def expected_postgres(cursor: Cursor, machines: Iterable[Machine]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+def expected_postgres(
+    cursor: Cursor, machines: Iterable[Machine], schema: str
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Functions by name, and triggers by name with their table."""
-    functions, triggers = triggers_postgres.kernel_functions(), triggers_postgres.kernel_triggers()
+    functions, triggers = triggers_postgres.kernel_functions(schema), triggers_postgres.kernel_triggers(schema)
     if outbox.installed(cursor):
-        functions |= outbox.postgres_functions()
-        triggers |= outbox.postgres_triggers()
+        functions |= outbox.postgres_functions(schema)
+        triggers |= outbox.postgres_triggers(schema)
     for machine in machines:
-        functions |= triggers_postgres.machine_functions(machine)
-        triggers |= triggers_postgres.machine_triggers(machine)
+        functions |= triggers_postgres.machine_functions(machine, schema)
+        triggers |= triggers_postgres.machine_triggers(machine, schema)
     return functions, triggers
 
 

@@ -20,7 +20,7 @@ from penstock.clock import instant_text, parse_instant
 from penstock.errors import UsageError
 from penstock.ledger import statements
 from penstock.ledger.database import Cursor, Database, instant_sql
-from penstock.ledger.triggers_postgres import FUNCTION
+from penstock.ledger.triggers_postgres import PLANNER, function
 from penstock.machine import Actor, Edge, Machine, OnError
 from penstock.retry import RetryPolicy
 from penstock.unit import Unit, unit_id_of
@@ -53,7 +53,7 @@ class Delivery(Unit):
 machine = Machine(
     "delivery",
     Delivery,
-    births={D.PENDING},
+    births={D.PENDING: {Actor.SCHEDULER}},
     edges=[
         Edge(D.PENDING, D.DELIVERED, "taken", {Actor.WORKER}),
         Edge(D.PENDING, D.DEAD, "give_up", {Actor.WORKER, Actor.OPERATOR}),
@@ -272,11 +272,11 @@ def _unborn(event: str) -> str:
     return f"NOT EXISTS (SELECT 1 FROM {machine.table} AS d WHERE d.unit_id = {_key(event)})"
 
 
-def _born(source: str, event: str = "e") -> str:
+def _born(source: str, event: str = "e", *, table: str = machine.table) -> str:
     """The births of deliveries, from events and the subscriptions `s` that want them."""
     # A subscriber may want an event by two of its subscriptions, hence DISTINCT.
     return (
-        f"INSERT INTO {machine.table} (unit_id, subscriber, tenant_id, event_key, status, changed_by, change_reason,"
+        f"INSERT INTO {table} (unit_id, subscriber, tenant_id, event_key, status, changed_by, change_reason,"
         f" changed_at, due_at, gate_id) SELECT DISTINCT {_key(event)}, s.subscriber, {event}.tenant_id,"
         f" {event}.event_key, '{D.PENDING}', 'scheduler:outbox', {event}.event_type, {event}.created_at,"
         f" {event}.created_at, '{gate_of('')}' || s.subscriber FROM {source} WHERE true"
@@ -297,25 +297,25 @@ END"""
     }
 
 
-def postgres_functions() -> dict[str, str]:
+def postgres_functions(schema: str) -> dict[str, str]:
     """Name to statement of the function behind the trigger."""
-    return {
-        _TRIGGER: f"""CREATE OR REPLACE FUNCTION {_TRIGGER}() RETURNS trigger {FUNCTION} AS $body$
+    source = f"written AS e JOIN {schema}.subscription AS s ON {_matches('e')}"
+    body = f"""
 BEGIN
-  IF EXISTS (SELECT 1 FROM subscription) THEN
-    {_born(f"written AS e JOIN subscription AS s ON {_matches('e')}")} ON CONFLICT DO NOTHING;
+  IF EXISTS (SELECT 1 FROM {schema}.subscription) THEN
+    {_born(source, table=f"{schema}.{machine.table}")} ON CONFLICT DO NOTHING;
   END IF;
   RETURN NULL;
-END $body$"""
-    }
+END """
+    return {_TRIGGER: function(schema, _TRIGGER, body, settings=PLANNER)}
 
 
-def postgres_triggers() -> dict[str, tuple[str, str]]:
+def postgres_triggers(schema: str) -> dict[str, tuple[str, str]]:
     """Name to (table, statement) of the trigger that comes with the machine."""
     return {
         _TRIGGER: (
             "event_log",
-            f"""AFTER INSERT ON event_log REFERENCING NEW TABLE AS written
-FOR EACH STATEMENT EXECUTE FUNCTION {_TRIGGER}()""",
+            f"""AFTER INSERT ON {schema}.event_log REFERENCING NEW TABLE AS written
+FOR EACH STATEMENT EXECUTE FUNCTION {schema}.{_TRIGGER}()""",
         )
     }

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from penstock.clock import Rng, instant_text, parse_instant
 from penstock.errors import UnknownMachine
 from penstock.ledger import definitions, statements
-from penstock.ledger.columns import Document, readable
+from penstock.ledger.columns import readable
 from penstock.ledger.database import Cursor, Database, instant_sql
 from penstock.ledger.inspect import BASELINE, require_ledger
 from penstock.ledger.prune_rules import Eligible, Finished
@@ -282,51 +282,39 @@ class Pruner:
         text = statements.batch_text([list(row) for row in cuts])
         # CROSS JOIN: from the batch to the history. SQLite would rather go through the history once for each row of it.
         find = (
-            "SELECT l.unit_id, l.seq, l.from_status, l.to_status, l.actor, l.reason, l.version, CAST(l.at AS text),"
-            f" CAST(l.data AS text), (SELECT count(*) FROM {HISTORY} o WHERE o.machine = :machine"
-            f" AND o.unit_id = l.unit_id AND o.seq < l.seq) FROM {source} CROSS JOIN {HISTORY} l"
+            "SELECT l.unit_id, l.seq, l.from_status, l.to_status, l.actor, l.reason,"
+            f" (SELECT count(*) FROM {HISTORY} o WHERE o.machine = :machine AND o.unit_id = l.unit_id"
+            f" AND o.seq < l.seq) FROM {source} CROSS JOIN {HISTORY} l"
             " WHERE l.machine = :machine AND l.unit_id = n_unit_id AND l.seq = n_seq"
         )
         which = (
             f"seq IN (SELECT l.seq FROM {source} CROSS JOIN {HISTORY} l"
-            " WHERE l.machine = :machine AND l.unit_id = n_unit_id AND l.seq <= n_seq)"
+            " WHERE l.machine = :machine AND l.unit_id = n_unit_id AND l.seq < n_seq)"
         )
         if self._database.dialect == "postgresql":
             which = "(machine, unit_id, seq) IN (SELECT l.machine, l.unit_id, " + which.removeprefix("seq IN (SELECT ")
 
         def work(cursor: Cursor) -> int:
             permit = self._permit(cursor, name)
-            rows = [row for row in cursor.rows(find, batch=text, machine=name) if row[9]]
-            pruned = [[row[0], row[1]] for row in rows]
-            gone = statements.batch_text(pruned)
+            rows = [row for row in cursor.rows(find, batch=text, machine=name) if row[-1]]
+            gone = statements.batch_text([[row[0], row[1]] for row in rows])
             deleted = cursor.run(f"DELETE FROM {HISTORY} WHERE {which}", batch=gone, machine=name)
             self._baselines(cursor, name, permit, rows)
             self._close(cursor, permit)
-            return deleted - len(rows)
+            return deleted
 
         return work
 
     def _baselines(self, cursor: Cursor, name: str, permit: str, rows: Sequence[Sequence[Any]]) -> None:
-        types: dict[str, statements.SqlType] = {
-            "seq": sa.BigInteger(),
-            "unit_id": sa.Text(),
-            "to_status": sa.Text(),
-            "reason": sa.Text(),
-            "version": sa.BigInteger(),
-            "at": sa.Text(),
-            "data": Document(),
-        }
-        values = [[r[1], r[0], r[3], _told(r), r[6], r[7], r[8]] for r in rows]
-        postgres = self._database.dialect == "postgresql"
+        """The newest of the old rows stays, and now stands for those before it."""
+        types: dict[str, statements.SqlType] = {"unit_id": sa.Text(), "seq": sa.BigInteger(), "reason": sa.Text()}
         cursor.run(
-            f"INSERT INTO {HISTORY} (seq, machine, unit_id, from_status, to_status, actor, reason, version, at, data)"
-            + (" OVERRIDING SYSTEM VALUE" if postgres else "")
-            + " SELECT n_seq, :machine, n_unit_id, NULL, n_to_status, :actor, n_reason, n_version,"
-            + (" CAST(n_at AS timestamptz)," if postgres else " n_at,")
-            + f" n_data FROM {statements.batch(self._database, types)}",
+            f"UPDATE {HISTORY} SET from_status = NULL, actor = :actor, reason = n_reason"
+            f" FROM {statements.batch(self._database, types)}"
+            f" WHERE {HISTORY}.machine = :machine AND {HISTORY}.unit_id = n_unit_id AND {HISTORY}.seq = n_seq",
             machine=name,
             actor=f"{BASELINE}{permit}",
-            batch=statements.batch_text(values),
+            batch=statements.batch_text([[row[0], row[1], _told(row)] for row in rows]),
         )
 
     def _prune_events(self, went: Progress) -> None:
@@ -367,25 +355,25 @@ class Pruner:
 
     def _permit(self, cursor: Cursor, machine: str) -> str:
         name = self._rng.token()
+        transaction = "CAST(pg_current_xact_id() AS text)" if self._database.dialect == "postgresql" else "'open'"
         cursor.run(
             "INSERT INTO prune_permit (id, machine, actor, reason, at, open)"
-            f" VALUES (:id, :machine, :actor, :reason, {self._database.now_sql}, :open)",
+            f" VALUES (:id, :machine, :actor, :reason, {self._database.now_sql}, {transaction})",
             id=name,
             machine=machine,
             actor=self._who,
             reason="pruned: old enough",
-            open=True,
             **self._database.bind_now(),
         )
         return name
 
     def _close(self, cursor: Cursor, permit: str) -> None:
-        cursor.run("UPDATE prune_permit SET open = :open WHERE id = :id", open=False, id=permit)
+        cursor.run("UPDATE prune_permit SET open = NULL WHERE id = :id", id=permit)
 
 
 def _told(row: Sequence[Any]) -> str:
     """What a baseline says of the row it stands for, and of those before it."""
-    _, _, source, target, actor, reason, _, _, _, before = row
+    _, _, source, target, actor, reason, before = row
     ended = f"gone, last {source}; " if target is None and source is not None else ""
     return readable(
         f"baseline, {before} row{'s' if before != 1 else ''} before it pruned; {ended}{actor}: {reason or ''}"

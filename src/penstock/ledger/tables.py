@@ -167,9 +167,9 @@ def transition_log(dialect: str) -> sa.Table:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("at", Instant, nullable=False),
         sa.Column("data", Document),
-        # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others.
+        # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others. No
+        # AUTOINCREMENT: the newest row is never deleted, and anybody could exhaust the counter that it keeps.
         *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
-        sqlite_autoincrement=True,
     )
     if dialect == "postgresql":
         sa.Index("transition_log_at", table.c.at, postgresql_using="brin")
@@ -187,10 +187,25 @@ prune_permit = sa.Table(
     sa.Column("actor", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("at", Instant, nullable=False),
-    # True only inside the pruning transaction, which closes it before it commits.
-    sa.Column("open", sa.Boolean(create_constraint=False), nullable=False),
+    # Set only inside the pruning transaction: its id on PostgreSQL, the word `open` on SQLite. No permit is called
+    # that, so that the database refuses to commit an open one.
+    sa.Column("open", sa.Text, sa.ForeignKey("prune_permit.id", deferrable=True, initially="DEFERRED")),
     sqlite_with_rowid=False,
 )
+
+
+def _prune_probe() -> sa.Table:
+    """Empty, and only on SQLite, where keys bind a connection only if it asks: a permit is opened by one that does.
+
+    The guard of permits puts two rows here and deletes the first. Where keys bind, the second goes with it.
+    """
+    return sa.Table(
+        "prune_probe",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("parent", sa.Integer, sa.ForeignKey("prune_probe.id", ondelete="CASCADE")),
+    )
+
 
 event_log = sa.Table(
     "event_log",
@@ -244,7 +259,7 @@ sa.Index("stage_of_table", stage.c.table_name, stage.c.stage_id)
 
 def kernel_tables(dialect: str) -> list[sa.Table]:
     """Every table of the kernel for this dialect, in the order of creation."""
-    return [*kernel.sorted_tables, transition_log(dialect)]
+    return [*kernel.sorted_tables, *([_prune_probe()] if dialect == "sqlite" else []), transition_log(dialect)]
 
 
 @functools.cache
@@ -367,8 +382,8 @@ def _unit_id_check(machine: Machine, dialect: str) -> str:
         type_name = python_type(unit_types[name])[0].__name__
         if dialect == "postgresql":
             text = {
-                "date": f"to_char({name}, 'YYYY-MM-DD')",
-                "datetime": f"""to_char({name} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')""",
+                "date": f"pg_catalog.to_char({name}, 'YYYY-MM-DD')",
+                "datetime": f"""pg_catalog.to_char({name} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')""",
             }.get(type_name, f"CAST({name} AS TEXT)")
         else:
             text = f"CAST({name} AS TEXT)"

@@ -6,32 +6,51 @@ is coalesced, because an outer `INSERT OR IGNORE` would turn a failed NOT NULL i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from penstock.ledger import foreign
+from penstock.ledger import birth_rules, foreign
 from penstock.machine import Machine
 
 CLOCK = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
 _LOG = "INSERT INTO transition_log (machine, unit_id, from_status, to_status, actor, reason, version, at, data)"
+_WHO = "substr(NEW.changed_by, 1, instr(NEW.changed_by || ':', ':') - 1)"
+_LAST = "FROM transition_log WHERE machine = NEW.machine AND unit_id = NEW.unit_id ORDER BY seq DESC LIMIT 1"
 
 
-def kernel_triggers() -> dict[str, str]:
-    """Name to statement: the triggers that keep the kernel's own tables append-only."""
+def kernel_triggers(definitions: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Name to statement: the triggers of the kernel's own tables. `definitions` are all that the ledger holds."""
     return {
-        "penstock_log_insert": """CREATE TRIGGER penstock_log_insert BEFORE INSERT ON transition_log
-WHEN EXISTS (SELECT 1 FROM transition_log WHERE seq = NEW.seq)
-BEGIN SELECT RAISE(ABORT, 'penstock: transition_log is append-only; a row of it cannot be replaced'); END""",
+        "penstock_log_insert": _log_insert(definitions),
+        # A row may become the baseline of what is pruned before it, and keeps what it says of its unit.
         "penstock_log_update": """CREATE TRIGGER penstock_log_update BEFORE UPDATE ON transition_log
+WHEN NOT (NEW.seq IS OLD.seq AND NEW.machine IS OLD.machine AND NEW.unit_id IS OLD.unit_id
+  AND NEW.from_status IS NULL AND NEW.to_status IS OLD.to_status AND NEW.version IS OLD.version
+  AND NEW.at IS OLD.at AND NEW.data IS OLD.data AND EXISTS (SELECT 1 FROM prune_permit
+    WHERE machine = OLD.machine AND open IS NOT NULL AND NEW.actor = 'prune:' || id))
 BEGIN SELECT RAISE(ABORT, 'penstock: transition_log is append-only; its rows cannot be changed'); END""",
         "penstock_log_delete": """CREATE TRIGGER penstock_log_delete BEFORE DELETE ON transition_log
-WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = OLD.machine AND open)
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = OLD.machine AND open IS NOT NULL)
+  OR NOT EXISTS (SELECT 1 FROM transition_log
+    WHERE machine = OLD.machine AND unit_id = OLD.unit_id AND seq > OLD.seq)
 BEGIN SELECT RAISE(ABORT, 'penstock: transition_log is append-only; old rows go by "penstock db prune"'); END""",
+        # An open permit refers to a permit that never is, so that no COMMIT passes it: if foreign keys bind this
+        # connection. Within a transaction that cannot be changed any more, so it is tried out here.
         "penstock_permit_insert": """CREATE TRIGGER penstock_permit_insert BEFORE INSERT ON prune_permit
-WHEN EXISTS (SELECT 1 FROM prune_permit WHERE id = NEW.id)
-BEGIN SELECT RAISE(ABORT, 'penstock: prune_permit is append-only; a permit cannot be replaced'); END""",
+BEGIN
+  SELECT RAISE(ABORT, 'penstock: prune_permit is append-only; a permit cannot be replaced')
+    WHERE EXISTS (SELECT 1 FROM prune_permit WHERE id = NEW.id);
+  SELECT RAISE(ABORT, 'penstock: a permit is opened in the transaction that prunes, and closed before it ends')
+    WHERE NEW.open IS NOT 'open' OR NEW.id IS 'open';
+  DELETE FROM prune_probe;
+  INSERT INTO prune_probe (id, parent) VALUES (1, NULL), (2, 1);
+  DELETE FROM prune_probe WHERE id = 1;
+  SELECT RAISE(ABORT, 'penstock: whoever opens a permit says "PRAGMA foreign_keys = ON" first')
+    WHERE EXISTS (SELECT 1 FROM prune_probe);
+END""",
         # Closing a permit, inside the transaction that opened it, is the one change it can have.
         "penstock_permit_update": """CREATE TRIGGER penstock_permit_update BEFORE UPDATE ON prune_permit
-WHEN NOT (OLD.open AND NOT NEW.open AND OLD.id IS NEW.id AND OLD.machine IS NEW.machine
+WHEN NOT (OLD.open IS NOT NULL AND NEW.open IS NULL AND OLD.id IS NEW.id AND OLD.machine IS NEW.machine
   AND OLD.actor IS NEW.actor AND OLD.reason IS NEW.reason AND OLD.at IS NEW.at)
 BEGIN SELECT RAISE(ABORT, 'penstock: prune_permit is append-only; its rows cannot be changed'); END""",
         "penstock_permit_delete": """CREATE TRIGGER penstock_permit_delete BEFORE DELETE ON prune_permit
@@ -43,9 +62,49 @@ BEGIN SELECT RAISE(IGNORE); END""",
         "penstock_event_update": """CREATE TRIGGER penstock_event_update BEFORE UPDATE ON event_log
 BEGIN SELECT RAISE(ABORT, 'penstock: event_log is append-only; its rows cannot be changed'); END""",
         "penstock_event_delete": """CREATE TRIGGER penstock_event_delete BEFORE DELETE ON event_log
-WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = 'event_log' AND open)
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = 'event_log' AND open IS NOT NULL)
 BEGIN SELECT RAISE(ABORT, 'penstock: event_log is append-only; old rows go by "penstock db prune"'); END""",
     }
+
+
+def _log_insert(definitions: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row of the history says what its unit now is, and goes on from where the history ended.
+
+    When a trigger writes, the unit has just changed and the history does not know it yet. At any other moment the two
+    agree, and there is no row that anybody could add: no death of a unit that lives, no move that was not made.
+    """
+    known = "".join(f"\n      WHEN '{name}' THEN {_told(d)}" for name, d in definitions.items())
+    told = f"CASE NEW.machine{known}\n      ELSE 0 END" if known else "0"
+    return f"""CREATE TRIGGER penstock_log_insert BEFORE INSERT ON transition_log
+WHEN EXISTS (SELECT 1 FROM transition_log WHERE seq = NEW.seq)
+  OR NEW.from_status IS NOT (SELECT to_status {_LAST})
+  OR NOT ({told})
+BEGIN
+  SELECT RAISE(ABORT, 'penstock: transition_log is append-only; a row of it cannot be replaced')
+    WHERE EXISTS (SELECT 1 FROM transition_log WHERE seq = NEW.seq);
+  SELECT RAISE(ABORT, 'penstock: that unit is alive; REPLACE would skip its states and its history')
+    WHERE NEW.from_status IS NULL;
+  SELECT RAISE(ABORT, 'penstock: transition_log is written by the triggers of the units alone');
+END"""
+
+
+def _told(definition: Mapping[str, Any]) -> str:
+    """Whether the new row of the history says what the unit is."""
+    table, tracked = definition["table"], definition["tracked"]
+    # Why a unit that stays in its state is logged: SQL has changed any column of it, …
+    stays = [f"(NEW.actor = 'sql' AND u.changed_by = 'sql' AND NEW.version IS NOT (SELECT version {_LAST}))"]
+    if tracked:
+        data = _document(tracked, "u")
+        stays.append(f"(NEW.data IS {data} AND NEW.data IS NOT (SELECT data {_LAST}))")
+    if definition["judged"]:
+        other = f"NEW.actor IS NOT (SELECT actor {_LAST}) AND NEW.version IS NOT (SELECT version {_LAST})"
+        stays.append(f"(NEW.actor = u.changed_by AND {other})")
+    moved = " OR ".join(["NEW.from_status IS NOT NEW.to_status", *stays])
+    there = f"SELECT 1 FROM {table} u WHERE u.unit_id = NEW.unit_id"
+    return (
+        f"CASE WHEN NEW.to_status IS NULL THEN NEW.from_status IS NOT NULL AND NOT EXISTS ({there})"
+        f"\n        ELSE EXISTS ({there} AND u.status = NEW.to_status AND u.version = NEW.version AND ({moved})) END"
+    )
 
 
 def machine_triggers(machine: Machine) -> dict[str, str]:
@@ -61,22 +120,17 @@ def machine_triggers(machine: Machine) -> dict[str, str]:
 
 
 def _birth(machine: Machine) -> str:
-    births = ", ".join(f"'{s}'" for s in machine.births)
-    plain = ", ".join(machine.births)
+    plain = ", ".join(machine.born_by)
     refusals = "\n".join(
-        f"    WHEN '{s}' THEN RAISE(ABORT, 'penstock: {machine.name} cannot be born as {s}; it is born as {plain}')"
+        f"    WHEN '{s}' THEN RAISE(ABORT, 'penstock: {machine.name} {birth_rules.refusal(machine, s)}')"
         for s in machine.states
-        if s not in machine.births
     )
-    unknown = f"RAISE(ABORT, 'penstock: {machine.name} cannot be born in an unknown state; it is born as {plain}')"
-    choice = f"CASE NEW.status\n{refusals}\n    ELSE {unknown} END" if refusals else unknown
     return f"""CREATE TRIGGER penstock_{machine.name}_birth AFTER INSERT ON {machine.table}
 BEGIN
-  SELECT {choice}
-    WHERE NEW.status NOT IN ({births});
-  SELECT RAISE(ABORT, 'penstock: {machine.name}: that unit is alive; REPLACE would skip its states and its history')
-    WHERE (SELECT to_status FROM transition_log WHERE machine = '{machine.name}' AND unit_id = NEW.unit_id
-           ORDER BY seq DESC LIMIT 1) IS NOT NULL;
+  SELECT CASE NEW.status
+{refusals}
+    ELSE RAISE(ABORT, 'penstock: {machine.name} cannot be born in an unknown state; it is born as {plain}') END
+    WHERE NOT COALESCE({birth_rules.legal(machine, "NEW.", _WHO)}, 0);
   {_LOG}
   VALUES ('{machine.name}', NEW.unit_id, NULL, NEW.status, COALESCE(NEW.changed_by, 'sql'), NEW.change_reason,
           COALESCE(NEW.version, 0), COALESCE(NEW.changed_at, {CLOCK}), {_data(machine, "NEW")});
@@ -121,20 +175,22 @@ END"""
 
 def _history(machine: Machine) -> str:
     changed = " OR ".join(f"NOT {_same(c)}" for c in ("status", *machine.tracked))
+    if machine.judged:
+        changed += f" OR (NOT {_same('changed_by')} AND NEW.changed_by IS NOT 'sql')"
     strange = _same("version")
     reason = foreign.reason(machine, _same, _named, "NEW.change_reason")
     freed = foreign.freed(machine, "NEW", "OLD")
     return f"""CREATE TRIGGER penstock_{machine.name}_history AFTER UPDATE ON {machine.table}
 WHEN {changed} OR ({strange} AND NOT ({foreign.as_it_was(machine, _same)}))
 BEGIN
+  UPDATE {machine.table} SET version = NEW.version + 1, changed_by = 'sql', changed_at = {CLOCK}{freed}
+    WHERE unit_id = NEW.unit_id AND {strange};
   {_LOG}
   VALUES ('{machine.name}', NEW.unit_id, OLD.status, NEW.status,
           CASE WHEN {strange} THEN 'sql' ELSE COALESCE(NEW.changed_by, 'sql') END,
           CASE WHEN {strange} THEN {reason} ELSE NEW.change_reason END,
           COALESCE(NEW.version, 0) + ({strange}),
           CASE WHEN {strange} THEN {CLOCK} ELSE COALESCE(NEW.changed_at, {CLOCK}) END, {_data(machine, "NEW")});
-  UPDATE {machine.table} SET version = NEW.version + 1, changed_by = 'sql', changed_at = {CLOCK}{freed}
-    WHERE unit_id = NEW.unit_id AND {strange};
 END"""
 
 
@@ -150,17 +206,19 @@ def _named(unless: Mapping[str, str]) -> str:
 
 
 def _death(machine: Machine) -> str:
-    return f"""CREATE TRIGGER penstock_{machine.name}_death BEFORE DELETE ON {machine.table}
+    return f"""CREATE TRIGGER penstock_{machine.name}_death AFTER DELETE ON {machine.table}
 BEGIN
   SELECT RAISE(ABORT, 'penstock: {machine.name}: a unit is never deleted; old ones go by "penstock db prune"')
-    WHERE NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = '{machine.name}' AND open);
+    WHERE NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = '{machine.name}' AND open IS NOT NULL);
   {_LOG}
   SELECT '{machine.name}', OLD.unit_id, OLD.status, NULL, actor, reason, COALESCE(OLD.version, 0), at, {_data(machine, "OLD")}
-    FROM prune_permit WHERE machine = '{machine.name}' AND open ORDER BY id LIMIT 1;
+    FROM prune_permit WHERE machine = '{machine.name}' AND open IS NOT NULL ORDER BY id LIMIT 1;
 END"""
 
 
 def _data(machine: Machine, row: str) -> str:
-    if not machine.tracked:
-        return "NULL"
-    return "json_object(" + ", ".join(f"'{c}', {row}.{c}" for c in machine.tracked) + ")"
+    return _document(machine.tracked, row) if machine.tracked else "NULL"
+
+
+def _document(names: Iterable[str], row: str) -> str:
+    return "json_object(" + ", ".join(f"'{name}', {row}.{name}" for name in names) + ")"

@@ -66,7 +66,7 @@ class Schedule(Unit):
 machine = Machine(
     "schedule",
     Schedule,
-    births={S.ACTIVE},
+    births={S.ACTIVE: {Actor.SCHEDULER}},
     edges=[
         Edge(S.ACTIVE, S.PAUSED, "pause", {Actor.OPERATOR}),
         Edge(S.PAUSED, S.ACTIVE, "resume", {Actor.OPERATOR}),

@@ -122,6 +122,43 @@ def test_only_validators_declare_a_run_good_or_bad(world, actor):
     assert world.state() == before
 
 
+WHO = {
+    (None, "pending"): {"operator", "validator"},
+    (None, "success"): {"validator"},
+    (None, "failed"): {"validator"},
+    ("pending", "success"): {"validator"},
+    ("pending", "failed"): {"validator"},
+    ("success", "success"): {"validator", "operator"},
+    ("success", "failed"): {"validator"},
+    ("success", "pending"): {"operator"},
+    ("failed", "success"): {"validator"},
+    ("failed", "failed"): {"validator"},
+    ("failed", "pending"): {"operator"},
+}
+"""Who may do what to a partition: everything there is, and nobody else."""
+
+
+def test_nobody_else_gives_birth_to_a_partition_or_moves_it():
+    found: dict[tuple[str | None, str], set[str]] = {(None, s): {*who} for s, who in partition.born_by.items()}
+    found |= {pair: {*actors} for pair, actors in partition.pairs.items()}
+    assert found == WHO
+
+
+def test_a_worker_can_neither_make_a_partition_safe_nor_point_it_at_a_run_of_its_own(world):
+    good = {"status": P.SUCCESS, "current_run_id": "r", "record_count": 1}
+    with pytest.raises(IllegalMove, match="a birth as success is for validator, not for worker"):
+        world.ledger.together([Birth(state(**good))], who="test")
+    world.ledger.together([Birth(state(), actor=Actor.OPERATOR)], who="test")
+    pending = world.state()
+    with pytest.raises(IllegalMove, match="pending -> success is for validator, not for worker"):
+        world.ledger.together([Move(pending, replace(pending, **good), "mine")], who="test")
+    world.judge()
+    safe = world.state()
+    with pytest.raises(IllegalMove, match="success -> success is for operator, validator, not for worker"):
+        world.ledger.together([Move(safe, replace(safe, current_run_id="mine"), "mine")], who="test")
+    assert world.state() == safe
+
+
 def test_every_change_of_the_run_is_in_the_history_even_when_the_status_stays(world):
     first, second = world.judge(), world.judge()
     assert first < second
@@ -154,6 +191,53 @@ def test_the_doctor_flags_a_state_that_was_written_past_the_validators(world):
     assert (finding.check, finding.subject, finding.severity) == ("validated", f"partition:{KEY}", "error")
     world.judge()
     assert examine(world.ledger.database, KNOWN) == [], "a validator has seen it since"
+
+
+@pytest.mark.parametrize("who", ["worker:w1", "api:me", "scheduler:s", "nobody", "operator:jo"])
+def test_the_doctor_flags_a_state_last_written_by_anybody_but_those_the_machine_names(world, who):
+    """By a program that keeps the rules of the columns and not those of the actors."""
+    world.judge([{"bad": 1}])
+    assert examine(world.ledger.database, KNOWN) == []
+    sql = f"UPDATE partition_state SET version = version + 1, changed_by = '{who}', current_run_id = 'mine'"
+    world.ledger.database.write(lambda cursor: cursor.run(sql))
+    findings = examine(world.ledger.database, KNOWN)
+    assert {f.check for f in findings} == ({"validated", "pairs"})
+    assert f"was made failed by {who.partition(':')[0]} and not by validator" in str(findings)
+    world.judge()
+    assert {f.check for f in examine(world.ledger.database, KNOWN)} == {"pairs"}, "the history keeps it"
+
+
+def test_the_doctor_leaves_what_operators_may_do_alone(world):
+    first, _second = world.judge(), world.judge()
+    ref = Ref("partition", str(KEY))
+    world.ledger.move(ref, P.SUCCESS, actor=Actor.OPERATOR, who="jo", reason="the better one", current_run_id=first)
+    assert examine(world.ledger.database, KNOWN) == []
+    empty = {"current_run_id": None, "schema_version": None, "record_count": None}
+    world.ledger.move(ref, P.PENDING, actor=Actor.OPERATOR, who="jo", reason="again", **empty)
+    assert examine(world.ledger.database, KNOWN) == []
+
+
+def test_a_validators_name_cannot_be_written_beside_what_sql_did(world):
+    world.judge([{"bad": 1}])
+    good = "status = 'success', record_count = 1, error_message = NULL"
+    named = "UPDATE partition_state SET changed_by = 'validator:v'"
+    world.ledger.database.write(lambda cursor: cursor.run(f"{named}, {good}"))
+    assert world.history()[-1][:3] == ("failed", "success", "sql")
+    for sql in (named, f"{named}, updated_at = NULL", named.replace("validator:v", "operator:jo")):
+        world.ledger.database.write(lambda cursor, sql=sql: cursor.run(sql))
+        assert world.history()[-1][:3] == ("success", "success", "sql")
+    assert [f.check for f in examine(world.ledger.database, KNOWN)] == ["validated"]
+
+
+def test_a_validator_that_confirms_what_sql_did_is_in_the_history(world):
+    """Whoever writes last is known, even when nothing but that has changed."""
+    run_id = world.judge([{"bad": 1}])
+    good = "status = 'success', record_count = 1, error_message = NULL"
+    world.ledger.database.write(lambda cursor: cursor.run(f"UPDATE partition_state SET {good}"))
+    ref = Ref("partition", str(KEY))
+    world.ledger.move(ref, P.SUCCESS, actor=Actor.VALIDATOR, who="v", reason="so it is", current_run_id=run_id)
+    assert world.history()[-1] == ("success", "success", "validator", "so it is")
+    assert examine(world.ledger.database, KNOWN) == []
 
 
 def test_the_view_shows_what_is_safe(world):

@@ -70,8 +70,9 @@ CREATE TABLE prune_permit (
     actor TEXT NOT NULL,
     reason TEXT NOT NULL,
     at TEXT NOT NULL,
-    open BOOLEAN NOT NULL,
-    PRIMARY KEY (id)
+    open TEXT,
+    PRIMARY KEY (id),
+    FOREIGN KEY(open) REFERENCES prune_permit (id) DEFERRABLE INITIALLY DEFERRED
 )
  WITHOUT ROWID;
 
@@ -134,8 +135,15 @@ CREATE TABLE gate_limit (
 )
  WITHOUT ROWID;
 
+CREATE TABLE prune_probe (
+    id INTEGER NOT NULL,
+    parent INTEGER,
+    PRIMARY KEY (id),
+    FOREIGN KEY(parent) REFERENCES prune_probe (id) ON DELETE CASCADE
+);
+
 CREATE TABLE transition_log (
-    seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER NOT NULL,
     machine TEXT NOT NULL,
     unit_id TEXT NOT NULL,
     from_status TEXT,
@@ -145,6 +153,7 @@ CREATE TABLE transition_log (
     version BIGINT NOT NULL,
     at TEXT NOT NULL,
     data TEXT,
+    PRIMARY KEY (seq),
     CHECK (seq > 0)
 );
 
@@ -212,8 +221,9 @@ CREATE TABLE prune_permit (
     actor TEXT NOT NULL,
     reason TEXT NOT NULL,
     at TIMESTAMP WITH TIME ZONE NOT NULL,
-    open BOOLEAN NOT NULL,
-    PRIMARY KEY (id)
+    open TEXT,
+    PRIMARY KEY (id),
+    FOREIGN KEY(open) REFERENCES prune_permit (id) DEFERRABLE INITIALLY DEFERRED
 );
 
 CREATE TABLE stage (

@@ -18,6 +18,7 @@ from penstock.unit import NOW, GuardedUnit, Unit, column
 
 _WORKER = frozenset({Actor.WORKER})
 _OPERATOR = frozenset({Actor.OPERATOR})
+_SCHEDULER = frozenset({Actor.SCHEDULER})
 _EITHER = _WORKER | _OPERATOR
 _ZERO: dict[str, Any] = {"sql_type": "Integer", "server_default": "0"}
 CALLS = RetryPolicy(max_retries=3, base=timedelta(seconds=2), cap=timedelta(seconds=64))
@@ -109,7 +110,7 @@ _TRIGGERED = "('consolidation_triggered', 'consolidating', 'completed')"
 harvest_run = Machine(
     "harvest_run",
     Run,
-    births={R.CREATED},
+    births={R.CREATED: _SCHEDULER},
     edges=[
         Edge(R.CREATED, R.WORKERS_RUNNING, "workers_started", _WORKER),
         Edge(R.CREATED, R.CONSOLIDATION_TRIGGERED, "nothing_to_fetch", _WORKER),
@@ -222,7 +223,7 @@ class Partition(Unit):
 harvest_partition = Machine(
     "harvest_partition",
     Partition,
-    births={P.PENDING},
+    births={P.PENDING: _SCHEDULER},
     edges=[
         Edge(P.PENDING, P.IN_PROGRESS, "claim", _WORKER, on_claim=True),
         Edge(P.IN_PROGRESS, P.FETCHING_PAGES, "first_page", _WORKER),
@@ -281,7 +282,7 @@ class WorkerRun(GuardedUnit):
 harvest_worker = Machine(
     "harvest_worker",
     WorkerRun,
-    births={W.RUNNING},
+    births={W.RUNNING: _WORKER},
     edges=[
         Edge(W.RUNNING, W.COMPLETED, "completed", _WORKER),
         Edge(W.RUNNING, W.FAILED, "failed", _EITHER),
@@ -329,7 +330,7 @@ class Chunk(Unit):
 harvest_chunk = Machine(
     "harvest_chunk",
     Chunk,
-    births={C.OPEN},
+    births={C.OPEN: _WORKER},
     edges=[
         Edge(C.OPEN, C.WORKING, "claim", _WORKER, on_claim=True),
         Edge(C.WORKING, C.DONE, "consolidated", _WORKER),

@@ -84,7 +84,7 @@ _VALIDATOR, _OPERATOR, _WORKER = {Actor.VALIDATOR}, {Actor.OPERATOR}, {Actor.WOR
 partition = Machine(
     MACHINE,
     PartitionState,
-    births={P.PENDING, P.SUCCESS, P.FAILED},
+    births={P.PENDING: _VALIDATOR | _OPERATOR, P.SUCCESS: _VALIDATOR, P.FAILED: _VALIDATOR},
     edges=[
         Edge(P.PENDING, P.SUCCESS, "validated", _VALIDATOR),
         Edge(P.FAILED, P.SUCCESS, "validated", _VALIDATOR),
@@ -120,7 +120,7 @@ partition = Machine(
 extraction = Machine(
     "extraction",
     Extraction,
-    births={X.WANTED},
+    births={X.WANTED: {Actor.SCHEDULER, Actor.OPERATOR}},
     edges=[
         Edge(X.WANTED, X.EXTRACTING, "claim", _WORKER, on_claim=True),
         Edge(X.EXTRACTING, X.LANDED, "landed", _WORKER),

@@ -96,7 +96,7 @@ class Report(Unit):
 machine = Machine(
     "report",
     Report,
-    births={S.MISSING},
+    births={S.MISSING: {Actor.SCHEDULER, Actor.OPERATOR}},
     edges=[
         Edge(S.MISSING, S.FETCHING, "created", _WORKER),
         Edge(S.COMPLETED, S.FETCHING, "created", _EITHER),
