@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-LONGEST_MODULE = 600
+LONGEST_MODULE = 500
 LOCKS = ["requirements.lock", "requirements-build.lock", "requirements-dev.lock"]
 
 # Written in pieces, so that this file does not contain what it looks for.

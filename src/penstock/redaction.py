@@ -9,6 +9,7 @@ line's own messages pass through it. As long as no secret was revealed it costs 
 from __future__ import annotations
 
 import base64
+import functools
 import re
 from types import TracebackType
 
@@ -23,7 +24,7 @@ _ESCAPES = {"\n": "n", "\r": "r", "\t": "t"}
 _INSTEAD = {" ": [r"\+", f"{_PERCENT}2[bB]"]}  # in a form
 _values: set[str] = set()
 PATTERNS: list[re.Pattern[str]] = []
-"""Empty, or the one pattern of all that is concealed; never replaced, so that it may be imported by name."""
+"""One for each value that is concealed, the longest first; never replaced, so that it may be imported by name."""
 _parts: list[str] = []
 """Of every form of a secret the longest part that is always written the same way."""
 
@@ -45,7 +46,9 @@ def release(value: str) -> None:
 
 def redact(text: str) -> str:
     """The text without any secret."""
-    return PATTERNS[0].sub(MARK, text) if PATTERNS else text
+    for pattern in PATTERNS:
+        text = pattern.sub(MARK, text)
+    return text
 
 
 def holds(text: str) -> bool:
@@ -63,10 +66,17 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
 
 def _compile() -> None:
     longest_first = sorted(_values, key=lambda known: (-len(known), known))
-    forms = [form for known in longest_first for form in _forms(known)]
+    found = [_compiled(known) for known in longest_first]
     # The parts first: whoever looks meanwhile must not miss what the new pattern finds.
-    _parts[:] = {part for _, part in forms}
-    PATTERNS[:] = [re.compile("|".join(form for form, _ in forms))] if forms else []
+    _parts[:] = {part for _, parts in found for part in parts}
+    PATTERNS[:] = [pattern for pattern, _ in found]
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(value: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
+    """One secret's pattern, which takes some milliseconds to make: others come and go, as tokens do every hour."""
+    forms = _forms(value)
+    return re.compile("|".join(form for form, _ in forms)), tuple(part for _, part in forms)
 
 
 def _forms(value: str) -> list[tuple[str, str]]:

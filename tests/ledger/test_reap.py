@@ -11,7 +11,7 @@ import pytest
 from penstock.clock import VirtualClock
 from penstock.errors import IllegalMove, UnknownMachine
 from penstock.ledger.commit import Lost, Won
-from penstock.ledger.session import UNKNOWN_MACHINE, park_unknown
+from penstock.ledger.reap import UNKNOWN_MACHINE, park_unknown
 from penstock.outcome import Outcome
 from penstock.unit import Ref
 from tests.support.machines import FEED, INVOICE, InvoiceState, feed, invoice, partition

@@ -44,6 +44,7 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from penstock.connectors.exchange import NotSent, Patience, Request, Unanswered, lowered
+from penstock.runtime.simulation import SimulatedLoop
 
 _RESTS = 4.0
 """Many servers close a connection that rests for five seconds; to use it just then would be a failed call."""
@@ -196,7 +197,9 @@ class _Connector(TCPConnector):
     """
 
     def __init__(self, context: ssl.SSLContext | None, *, alone: bool) -> None:
-        rests: dict[str, Any] = {"force_close": True} if alone else {"keepalive_timeout": _RESTS}
+        # aiohttp measures a rest by the machine's clock and looks again by the loop's: on virtual time, for ever.
+        never = alone or isinstance(asyncio.get_running_loop(), SimulatedLoop)
+        rests: dict[str, Any] = {"force_close": True} if never else {"keepalive_timeout": _RESTS}
         super().__init__(ssl=context or True, resolver=_Resolver(), use_dns_cache=not alone, limit=0, **rests)
         self._factory = functools.partial(_Line, loop=self._loop)  # type: ignore[assignment]
 

@@ -14,7 +14,8 @@ import structlog
 
 from penstock.errors import BrokenFlow, InDoubt, LedgerUnavailable
 from penstock.ledger.budget import HORIZON
-from penstock.ledger.session import CRASH_LIMIT, Claimed
+from penstock.ledger.reap import CRASH_LIMIT
+from penstock.ledger.session import Claimed
 from penstock.outcome import Outcome
 from penstock.runtime.stepping import AnyFlow, Held, Parts, Stepping
 from penstock.runtime.steps import as_failure, traceback_of

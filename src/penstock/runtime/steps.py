@@ -9,7 +9,7 @@ from typing import Any
 from penstock.clock import Rng, instant_text
 from penstock.errors import BrokenFlow, Fatal, InDoubt, Rejected, StepError, Throttled, Transient
 from penstock.ledger.columns import readable
-from penstock.ledger.session import CRASH_LIMIT
+from penstock.ledger.reap import CRASH_LIMIT
 from penstock.machine import Machine
 from penstock.outcome import Event, Outcome
 from penstock.retry import LONGEST_WAIT, THROTTLE_POLICY, RetryPolicy
