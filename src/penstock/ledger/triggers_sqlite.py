@@ -73,12 +73,20 @@ def _log_insert(definitions: Mapping[str, Mapping[str, Any]]) -> str:
     When a trigger writes, the unit has just changed and the history does not know it yet. At any other moment the two
     agree, and there is no row that anybody could add: no death of a unit that lives, no move that was not made.
     """
-    known = "".join(f"\n      WHEN '{name}' THEN {_told(d)}" for name, d in definitions.items())
-    told = f"CASE NEW.machine{known}\n      ELSE 0 END" if known else "0"
+    names = ", ".join(f"'{name}'" for name in definitions) or "NULL"
+    judged = ", ".join(f"'{name}'" for name, d in definitions.items() if d["judged"]) or "NULL"
+    units = "".join(f"\n    WHEN '{name}' THEN ({_told(d)})" for name, d in definitions.items())
+    found = f"CASE NEW.machine{units} END" if definitions else "''"
+    # A unit that stays is logged when SQL changed any column of it, a commit a tracked one, or a validator's unit its hands.
+    news = f"NEW.actor = 'sql' OR NEW.data IS NOT (SELECT data {_LAST})"
+    news += f" OR (NEW.machine IN ({judged}) AND NEW.actor IS NOT (SELECT actor {_LAST}))"
     return f"""CREATE TRIGGER penstock_log_insert BEFORE INSERT ON transition_log
 WHEN EXISTS (SELECT 1 FROM transition_log WHERE seq = NEW.seq)
   OR NEW.from_status IS NOT (SELECT to_status {_LAST})
-  OR NOT ({told})
+  OR COALESCE(NEW.machine NOT IN ({names}), 1)
+  OR NEW.to_status IS NOT {found}
+  OR (NEW.from_status IS NEW.to_status
+    AND (NEW.to_status IS NULL OR NEW.version IS (SELECT version {_LAST}) OR NOT ({news})))
 BEGIN
   SELECT RAISE(ABORT, 'penstock: transition_log is append-only; a row of it cannot be replaced')
     WHERE EXISTS (SELECT 1 FROM transition_log WHERE seq = NEW.seq);
@@ -89,21 +97,12 @@ END"""
 
 
 def _told(definition: Mapping[str, Any]) -> str:
-    """Whether the new row of the history says what the unit is."""
-    table, tracked = definition["table"], definition["tracked"]
-    # Why a unit that stays in its state is logged: SQL has changed any column of it, …
-    stays = [f"(NEW.actor = 'sql' AND u.changed_by = 'sql' AND NEW.version IS NOT (SELECT version {_LAST}))"]
-    if tracked:
-        data = _document(tracked, "u")
-        stays.append(f"(NEW.data IS {data} AND NEW.data IS NOT (SELECT data {_LAST}))")
-    if definition["judged"]:
-        other = f"NEW.actor IS NOT (SELECT actor {_LAST}) AND NEW.version IS NOT (SELECT version {_LAST})"
-        stays.append(f"(NEW.actor = u.changed_by AND {other})")
-    moved = " OR ".join(["NEW.from_status IS NOT NEW.to_status", *stays])
-    there = f"SELECT 1 FROM {table} u WHERE u.unit_id = NEW.unit_id"
+    """The state of the unit, if the new row of the history says truly who made it so; NULL when it is gone."""
+    true = "version = NEW.version AND changed_by = NEW.actor"
+    if definition["tracked"]:
+        true += f" AND NEW.data IS {_document(definition['tracked'], definition['table'])}"
     return (
-        f"CASE WHEN NEW.to_status IS NULL THEN NEW.from_status IS NOT NULL AND NOT EXISTS ({there})"
-        f"\n        ELSE EXISTS ({there} AND u.status = NEW.to_status AND u.version = NEW.version AND ({moved})) END"
+        f"SELECT status FROM {definition['table']} WHERE unit_id = NEW.unit_id AND (NEW.to_status IS NULL OR ({true}))"
     )
 
 
