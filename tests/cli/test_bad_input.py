@@ -22,6 +22,7 @@ from tests.test_docs import commands
 
 APP = "penstock.examples.invoices:app"
 # What a command must be given besides; a new command with arguments is added here.
+PROGRAMS = {"penstock raw collect": "penstock.lifecycles.reports.program:app"}
 ARGUMENTS: dict[str, list[str]] = {
     "penstock db backup": ["copy"],
     "penstock db prune": ["--dry-run"],
@@ -282,7 +283,7 @@ def test_bad_input_is_one_line_and_exit_code_2(name, which, penstock, tmp_path, 
     if name == "penstock up" and "--config" not in given:
         given += written(tmp_path, "")
     with unchanged(tmp_path, case.urls):
-        answer = penstock(*given, cwd=tmp_path, env={"PENSTOCK_APP": APP}, mounts=case.mounts)
+        answer = penstock(*given, cwd=tmp_path, env={"PENSTOCK_APP": PROGRAMS.get(name, APP)}, mounts=case.mounts)
     if answer.code == 77:
         pytest.skip(answer.err.strip())
     assert answer.code == 2, answer

@@ -22,7 +22,7 @@ from penstock.runtime.app import load_app
 from tests.support.console import Console
 from tests.support.fleet import until
 
-PATIENCE = 100
+PATIENCE = 240
 DAILY = [f"T+{days}d" for days in (1, 3, 5, 7, 14, 30, 60)]
 HOURLY = [f"T+{hours}h" for hours in (24, 72, 312)]
 

@@ -75,7 +75,7 @@ def test_up_makes_the_datasets_fetches_and_loads_them(tmp_path):
     ticks = "SELECT change_reason FROM schedule WHERE name = 'update-report-datasets'"
     assert "hourly is off for globex" in asked(ledger, ticks)[0][0]
     names = {row[0] for row in asked(ledger, "SELECT name FROM schedule WHERE status = 'active'")}
-    assert names == {"update-report-datasets", "prune-report-datasets", "sweep-stages"}
+    assert names == {"update-report-datasets", "prune-report-datasets", "sweep-stages", "collect-raw"}
 
 
 def configured(tmp_path, text):
@@ -118,7 +118,7 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path):
 def test_the_programs_own_schedules_can_be_replaced(tmp_path):
     config = configured(tmp_path, QUICK)
     every = {schedule.name: schedule.every for schedule in wanted_by(config, app.schedules)}
-    assert every == {"update-report-datasets": "1s", "prune-report-datasets": "1h", "sweep-stages": "10m"}
+    assert every == {"update-report-datasets": "1s", "prune-report-datasets": "1h", "sweep-stages": "10m", "collect-raw": "1d"}
 
 
 STREAM = "[reports]\nstream = 'stream'\n"
