@@ -146,6 +146,17 @@ def test_of_two_outcomes_of_one_claim_in_a_batch_the_first_wins(world, keep):
     assert (labels(world), [e[1] for e in events(world)]) == (["a", "b"], ["a", "b"])
 
 
+def test_of_two_claims_in_a_batch_the_later_wins(world):
+    """The first claim was taken away and claimed anew by the same worker before either outcome was written."""
+    worker, (old,) = claim_invoices(world, "1")
+    worker.release([(old, False)])
+    (new,) = worker.claim({"invoice": 1})
+    outcomes = [Outcome(u, replace(u, **SENT, amount_minor=n), "sent") for n, u in enumerate((old, new), start=1)]
+    assert world.commit(worker, *outcomes) == [Lost(), Won()]
+    done = world.unit(Ref("invoice", "acme/1"))
+    assert (done.claimed_by, done.amount_minor) == (None, 2)
+
+
 def test_one_refused_outcome_among_many_stands_alone(world):
     numbers = [f"{i:03}" for i in range(101)]
     worker, units = claim_invoices(world, *numbers)

@@ -97,10 +97,12 @@ class _Batch:
 
     def __init__(self, database: Database, entries: Sequence[Entry]) -> None:
         self.entries = entries
-        # A unit's second change in a batch rests on what the first has just replaced: it is lost.
+        # Of two changes of a unit in a batch one is lost: that of an older claim, which was taken away, or the second
+        # of the same, which rests on what the first has just replaced.
         self.first: dict[_Key, Entry] = {_key(e.change): e for e in entries}
         if len(self.first) < len(entries):
-            self.first |= {_key(e.change): e for e in reversed(entries)}
+            falling = sorted(entries, key=lambda e: -e.change.version)
+            self.first |= {_key(e.change): e for e in reversed(falling)}
         self.groups = _groups(database, [e.change for e in self.first.values()])
         self.rich = [e for e in self.first.values() if e.more]
         self.gates = {gate for e in self.rich for gate in e.gates}

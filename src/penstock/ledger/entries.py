@@ -41,6 +41,11 @@ class Change:
     def unit_id(self) -> str:
         return self.row[0]  # type: ignore[no-any-return]
 
+    @property
+    def version(self) -> int:
+        """The version that it rests on."""
+        return self.row[1]  # type: ignore[no-any-return]
+
 
 @dataclass(slots=True)
 class Newborn:
