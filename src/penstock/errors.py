@@ -21,14 +21,17 @@ PenstockError
 │   ├── Rejected          this item will never work: dead letter
 │   ├── Fatal             credentials or configuration: the account stops
 │   └── InDoubt           sent, and the answer is unknown: look before sending again
-├── GateClosed            the door that a later call of a step needs is closed: the unit waits until it opens
+├── MustWait              something of our own that a step needs is away: the unit waits, and nobody is charged
+│   └── GateClosed        the door that a later call of a step needs is closed: the unit waits until it opens
 ├── ClaimLost             the unit was taken away while its step ran: what it does next has no effect
 └── BrokenFlow            a handler broke its contract: a bug, counted as a crashed step
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 
@@ -95,11 +98,15 @@ class LedgerMismatch(LedgerError):
 class StepError(PenstockError):
     """A failed call, classified once, at the connector.
 
-    `through` is the gate's pass, where it is not the unit's own, and `until` is how long that gate is closed by it.
+    `answered` says that the provider was there and spoke of this item: its gate is healthy. `through` is the gate's
+    pass, where it is not the unit's own, `until` is how long that gate is closed by it, and `trouble` is what the call
+    found at each gate that it failed at.
     """
 
+    answered: bool = False
     through: Any = None
     until: datetime | None = None
+    trouble: Mapping[str, Any] = MappingProxyType({})
 
 
 class Transient(StepError):
@@ -117,6 +124,8 @@ class Throttled(StepError):
 class Rejected(StepError):
     """The item will never work."""
 
+    answered = True
+
 
 class Fatal(StepError):
     """Credentials or configuration are wrong; the whole account stops."""
@@ -126,12 +135,16 @@ class InDoubt(StepError):
     """The call was sent and its answer is unknown."""
 
 
-class GateClosed(PenstockError):
-    """No call may be made through the gate until then; None: until somebody resumes it."""
+class MustWait(PenstockError):
+    """Something of our own that the step needs, such as a store, is away until then (None: nobody knows)."""
 
-    def __init__(self, message: str, until: datetime | None) -> None:
+    def __init__(self, message: str, until: datetime | None = None) -> None:
         super().__init__(message)
         self.until = until
+
+
+class GateClosed(MustWait):
+    """No call may be made through the gate until then; None: until somebody resumes it."""
 
 
 class ClaimLost(PenstockError):

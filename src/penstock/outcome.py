@@ -23,7 +23,7 @@ MAX_BYTES = 4 * 1024 * 1024
 # step makes both.
 @dataclass(slots=True)
 class Act:
-    """Do this now. `spends`: it makes a call that the retry policy counts (recording what was found makes none)."""
+    """Do this now. `spends`: it makes a call, which the retry policy counts (recording what was found makes none)."""
 
     what: str
     reason: str
@@ -32,9 +32,13 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A fact from outside is needed first; decide is called again with it."""
+    """A fact from outside is needed first; decide is called again with it.
+
+    `asks`: the provider is asked for it. A look at our own store or ledger says nothing of the provider's gate.
+    """
 
     reason: str
+    asks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ class Outcome(Generic[U]):
     `writes` are rows of data tables (at most 5,000 rows or 4 MB), `also` births and moves of other units, `tally`
     increments on the parent's columns beyond those its machine counts by itself, `keep_claim` commits and lets
     `decide` run again on what came back, `uncharged` leaves the unit's crashes as they are (any other commit shows that
-    its worker lived, and forgives them).
+    its worker lived, and forgives them) and says nothing of the gate: an intent is `uncharged`, as no call was made.
 
     `amends` change rows of data tables that are there already. `unless` are rows that must not be there: asked in the
     outcome's own transaction, once its unit is locked. If one is found, nothing is written and the step is taken again.

@@ -49,6 +49,11 @@ THROTTLE_POLICY = RetryPolicy(base=timedelta(seconds=16), cap=timedelta(seconds=
 """16, 32, 64 s: how long a gate stays closed after a throttle that named no time."""
 
 
+OUTAGE_POLICY = RetryPolicy(base=timedelta(seconds=8), cap=timedelta(minutes=5))
+"""16, 32 s and so on to five minutes, by how many calls in a row failed at the gate: when a unit is tried again whose
+failure is not charged to it. Slower than a charged one: a single unit that fails alone must not look like an outage."""
+
+
 LONGEST_WAIT = timedelta(hours=48)
 """How long a provider is believed when it asks for quiet; what is longer is cut to this, and somebody is told."""
 

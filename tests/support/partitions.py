@@ -117,13 +117,12 @@ class Partitions:
     def flow(self, extractor: Extractor) -> Extractions:
         return Extractions({"google_ads": extractor}, self.validators)
 
-    def work(self, *flows: Any, seconds: float = 60) -> None:
+    def work(self, *flows: Any, seconds: float = 60, settings: WorkerSettings | None = None) -> None:
         """Let a worker run for so much virtual time."""
 
         async def main() -> None:
-            worker = Worker(
-                self.ledger, list(flows), WorkerSettings(place_seconds=None), executor=InlineExecutor(), rng=Rng(5)
-            )
+            chosen = settings or WorkerSettings(place_seconds=None)
+            worker = Worker(self.ledger, list(flows), chosen, executor=InlineExecutor(), rng=Rng(5))
             running = asyncio.create_task(worker.run())
             done, _ = await asyncio.wait([running], timeout=seconds)
             worker.stop()

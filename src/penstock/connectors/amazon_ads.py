@@ -58,6 +58,8 @@ REGIONS = {
 class DuplicateReport(Transient):
     """Amazon calls the request a duplicate of a report that cannot stand for it; ask again after `retry_after` s."""
 
+    answered = True
+
     def __init__(self, message: str, report_id: str | None) -> None:
         super().__init__(message)
         self.report_id = report_id

@@ -47,6 +47,8 @@ _LATER = (408, 429)
 class LinkExpired(Transient):
     """The link no longer opens the file; ask for another one, the file is still there."""
 
+    answered = True
+
 
 class RefusedLink(Rejected):
     """The link leads to a place that the configuration does not allow; nothing was sent there."""

@@ -15,6 +15,9 @@ PACE = 0.1
 #: A gate whose places are all taken is told when one is given back; whoever died could not tell.
 FULL_SECONDS = 1.0
 BREAKER_AFTER = 5
+#: While a provider does not answer, one call goes out after a minute, and then less and less often.
+OUTAGE_SECONDS = 60.0
+MOST_OUTAGE_SECONDS = 300.0
 PROBE_SECONDS = 60.0
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -25,7 +28,7 @@ class Pass:
 
     gate_id: str
     epoch: int
-    #: It was closed lately and has not let a call through since: tell it when one succeeds.
+    #: It was closed or calls failed lately, and none has come through since: tell it when one does.
     troubled: bool = False
     #: This call is the one that finds out whether the provider is back.
     probe: bool = False
@@ -33,6 +36,21 @@ class Pass:
     good_for: float | None = None
     #: The gate has a number of places: tell it when this one is given back.
     placed: bool = False
+    #: How many calls had failed in a row when this one was let through, and since when none has come through.
+    failures: int = 0
+    failing_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a failed call found at its gate: since when none has come through, how many failed, until when it is closed.
+
+    `failing_since` None: others have come through, or nobody knows.
+    """
+
+    failing_since: datetime | None
+    failures: int
+    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +95,16 @@ class Budget:
         return max((self.cost - self.level) / self.rate, min(PACE, overflows / 2))
 
 
+def breaker_open(throttles: int, failures: int) -> bool:
+    """Whether a gate was closed too often in a row, or too many calls through it failed in a row."""
+    return throttles > BREAKER_AFTER or failures > BREAKER_AFTER
+
+
+def outage_seconds(failures: int) -> float:
+    """How long a gate stays closed after so many failures in a row: 60, 120, 240 and then 300 s."""
+    return min(OUTAGE_SECONDS * 2.0 ** min(failures - BREAKER_AFTER - 1, 10), MOST_OUTAGE_SECONDS)
+
+
 @dataclass(slots=True)
 class Metered:
     """A gate that must be asked before units are claimed behind it."""
@@ -86,6 +114,8 @@ class Metered:
     throttles: int
     max_in_flight: int | None
     now: datetime
+    failures: int = 0
+    failing_since: datetime | None = None
     budgets: list[Budget] = field(default_factory=list)
     in_flight: int = 0
     taken: int = 0
@@ -93,7 +123,7 @@ class Metered:
     @property
     def half_open(self) -> bool:
         """One probe first: the breaker was open, or it was closed and has no budget that would let it open gently."""
-        return self.throttles > BREAKER_AFTER or (self.throttles > 0 and not self.budgets)
+        return breaker_open(self.throttles, self.failures) or (self.throttles > 0 and not self.budgets)
 
     @property
     def full(self) -> bool:
@@ -138,8 +168,10 @@ class Metered:
         return Pass(
             self.gate_id,
             self.epoch,
-            troubled=self.throttles > 0,
+            troubled=self.throttles > 0 or self.failing_since is not None,
             probe=self.half_open,
             good_for=min((b.horizon for b in self.budgets), default=None),
             placed=self.max_in_flight is not None,
+            failures=self.failures,
+            failing_since=self.failing_since,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from penstock.ledger import doctor_guards, doctor_history
-from penstock.ledger.budget import BREAKER_AFTER
+from penstock.ledger.budget import breaker_open
 from penstock.ledger.columns import UNREADABLE
 from penstock.ledger.database import Cursor, Database
 from penstock.ledger.definitions import facts, stored
@@ -119,7 +119,7 @@ def _gates(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iter
         if gate.state == "stopped":
             text = f"stopped: {gate.reason}; mend the configuration, or 'penstock providers resume {gate.gate_id}'"
             yield Finding("gates", gate.gate_id, text, "warning")
-        elif gate.throttles > BREAKER_AFTER:
+        elif breaker_open(gate.throttles, gate.failures):
             yield Finding("gates", gate.gate_id, f"closed {gate.throttles} times in a row: {gate.reason}", "warning")
     rows = cursor.rows(
         "SELECT g.gate_id FROM gate g WHERE NOT g.metered AND EXISTS"

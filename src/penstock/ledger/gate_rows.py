@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.clock import instant, instant_text
 from penstock.ledger import statements
-from penstock.ledger.budget import Budget
+from penstock.ledger.budget import Budget, breaker_open
 from penstock.ledger.database import Cursor, Database, Row, present
 from penstock.ledger.tables import gate as gate_table
 from penstock.ledger.tables import gate_limit
@@ -25,6 +25,7 @@ _BIRTHS_LOCK = 8025316
 class GateRow:
     """One gate, locked, and the moment at which it was read."""
 
+    gate_id: str
     epoch: int
     throttles: int
     closed_until: datetime | None
@@ -32,12 +33,24 @@ class GateRow:
     next_at: datetime | None
     held_by: str | None
     held_reason: str | None
+    failures: int
+    failing_since: datetime | None
     now: datetime
 
     @property
     def from_now(self) -> datetime:
         """From when on its budgets are counted: now, or when it opens."""
         return self.now if self.closed_until is None else max(self.now, self.closed_until)
+
+    @property
+    def shut_until(self) -> datetime | None:
+        """Until when it is closed; None: it is not."""
+        return self.closed_until if self.from_now > self.now else None
+
+    @property
+    def breaker_open(self) -> bool:
+        """Whether only one call at a time may find out if the provider is back."""
+        return breaker_open(self.throttles, self.failures)
 
 
 class GateRows:
@@ -224,13 +237,14 @@ class GateRows:
         if self._postgres:
             # The moment must be read when the lock is had: it may have been waited for.
             cursor.rows(f"SELECT 1 FROM gate WHERE gate_id = :gate{self._lock}", gate=gate_id)
-        ((epoch, throttles, closed, why, ahead, held, reason, now),) = cursor.rows(
-            "SELECT epoch, throttles, closed_until, closed_reason, next_at, held_by, held_reason,"
-            f" {self._database.now_sql} FROM gate WHERE gate_id = :gate",
+        ((epoch, throttles, closed, why, ahead, held, reason, failures, since, now),) = cursor.rows(
+            "SELECT epoch, throttles, closed_until, closed_reason, next_at, held_by, held_reason, failures,"
+            f" failing_since, {self._database.now_sql} FROM gate WHERE gate_id = :gate",
             gate=gate_id,
             **self._database.bind_now(),
         )
-        return GateRow(epoch, throttles, instant(closed), why, instant(ahead), held, reason, instant(now))
+        shut = (instant(closed), why, instant(ahead), held, reason)
+        return GateRow(gate_id, epoch, throttles, *shut, failures, instant(since), instant(now))
 
     def _moment(self, cursor: Cursor) -> datetime:
         return present(self._database, cursor)

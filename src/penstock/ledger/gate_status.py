@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from penstock.clock import instant
-from penstock.ledger.budget import BREAKER_AFTER, Budget
+from penstock.clock import instant, instant_text
+from penstock.ledger.budget import Budget, breaker_open
 from penstock.ledger.database import Cursor, Database, present
 from penstock.ledger.gates import FATAL
 from penstock.unit import NO_GATE
@@ -33,6 +33,9 @@ class GateStatus:
     reason: str | None
     by: str | None
     throttles: int
+    #: Calls that failed in a row, and since when none has come through (None: the last one did).
+    failures: int
+    failing_since: datetime | None
     epoch: int
     max_in_flight: int | None
     limits: list[LimitStatus] = field(default_factory=list)
@@ -46,27 +49,34 @@ def gate_statuses(database: Database, cursor: Cursor, *, counts: bool = False) -
     limits = _limits(cursor, now)
     waiting, inside = (_waiting(database, cursor), _inside(cursor)) if counts else ({}, {})
     rows = cursor.rows(
-        "SELECT gate_id, closed_until, closed_reason, next_at, throttles, epoch, max_in_flight, held_by, held_reason"
-        " FROM gate WHERE gate_id <> :none ORDER BY gate_id",
+        "SELECT gate_id, closed_until, closed_reason, next_at, throttles, epoch, max_in_flight, held_by, held_reason,"
+        " failures, failing_since FROM gate WHERE gate_id <> :none ORDER BY gate_id",
         none=NO_GATE,
     )
     found = []
-    for gate_id, closed, why, ahead, throttles, epoch, places, held_by, held_reason in rows:
-        probing = throttles > BREAKER_AFTER or (throttles > 0 and gate_id not in limits)
+    for gate_id, closed, why, ahead, throttles, epoch, places, held_by, held_reason, failures, failing in rows:
+        since = instant(failing)
+        probing = breaker_open(throttles, failures) or (throttles > 0 and gate_id not in limits)
         shut = [m for m in (instant(closed), instant(ahead)) if m is not None and m > now]
         until = max(shut, default=None)
         if held_by is not None:
             state, until, reason = ("stopped" if held_by == FATAL else "paused"), None, held_reason
         elif closed is not None and instant(closed) > now:
             state, reason = "closed", why
+            if breaker_open(throttles, failures):
+                reason = f"{why}; the breaker is open, and what waits is not charged"
         elif probing:
             out = "is out" if until is not None else "goes first"
             state, reason = "half-open", f"one call {out}, to see whether the provider is back"
+        elif until is not None:
+            state, reason = "busy", "its budget is spent"
         else:
-            state, reason = ("busy", "its budget is spent") if until is not None else ("open", None)
+            state, reason = "open", None
+            if failures:
+                reason = f"{failures} failure{'s' if failures > 1 else ''} in a row since {instant_text(since)}"
         found.append(
             GateStatus(
-                gate_id, state, until, reason, held_by, throttles, epoch, places,
+                gate_id, state, until, reason, held_by, throttles, failures, since, epoch, places,
                 limits.get(gate_id, []), inside.get(gate_id, 0), waiting.get(gate_id, 0),
             )
         )  # fmt: skip

@@ -76,6 +76,9 @@ gate = sa.Table(
     # How often it was closed since it last let a call through, each time under another epoch.
     sa.Column("throttles", sa.Integer, nullable=False, server_default="0"),
     sa.Column("epoch", sa.BigInteger, nullable=False, server_default="0"),
+    # Calls that failed in a row, those that were under way together counted once; and since when none came through.
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("failing_since", Instant),
     # Its budget is spent, or its probe is out, until then.
     sa.Column("next_at", Instant),
     sa.Column("metered", sa.Boolean(create_constraint=False), nullable=False, server_default=sa.false()),
@@ -87,11 +90,12 @@ gate = sa.Table(
     sa.Column("held_config", sa.Text),
     sa.CheckConstraint(
         f"gate_id <> '{NO_GATE}' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered"
-        " AND throttles = 0)",
+        " AND throttles = 0 AND failing_since IS NULL)",
         name="gate_none_is_open",
     ),
     *_instant_check("gate_closed_until"),
     *_instant_check("gate_next_at"),
+    *_instant_check("gate_failing_since"),
 )
 
 gate_limit = sa.Table(

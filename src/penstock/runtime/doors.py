@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from penstock.clock import Clock, Rng
-from penstock.errors import Fatal, GateClosed, InDoubt, LedgerUnavailable, Rejected, StepError, Throttled, Transient
-from penstock.ledger.budget import HORIZON, Closed, Pass
+from penstock.errors import Fatal, GateClosed, InDoubt, LedgerUnavailable, StepError, Throttled, Transient
+from penstock.ledger.budget import HORIZON, Closed, Pass, Trouble
 from penstock.ledger.columns import readable
 from penstock.ledger.gates import Gates
 from penstock.runtime.executor import Executor
 from penstock.unit import NO_GATE
 
+T = TypeVar("T")
 log = structlog.get_logger()
 _MOST_WAITERS = 1_000
 #: How long a step waits for its turn at a budget; longer waits are the unit's, not the step's.
 _PATIENCE = 2.0
 _Granted = tuple[Pass, float]
+#: What trouble a gate is in, from the last success to the next: its epoch, and since when no call has come through.
+_Row = tuple[int, datetime | None]
 
 
 class Doors:
@@ -51,10 +55,12 @@ class Doors:
         self.config_version = config_version
         self._waiting: dict[str, deque[asyncio.Future[_Granted]]] = {}
         self._open: dict[str, _Granted] = {}
-        self._healed: set[tuple[str, int]] = set()
+        self._failing: dict[str, tuple[_Row, int]] = {}
+        self._healed: dict[str, _Row] = {}
+        self._counting: dict[Pass, asyncio.Task[Trouble | None]] = {}
         self._left: set[str] = set()
         self._lessons: dict[tuple[str, str], tuple[float | None, float | None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @contextlib.asynccontextmanager
     async def through(self, gate_id: str) -> AsyncIterator[Pass]:
@@ -133,6 +139,7 @@ class Doors:
             await asyncio.sleep(answer.seconds)
 
     def _grant(self, queue: deque[asyncio.Future[_Granted]], given: Pass, granted: int, wanted: int, at: float) -> None:
+        self.seen([given])
         asked = [future for future in (queue.popleft() for _ in range(wanted)) if not future.done()]
         if given.good_for is None and not given.troubled:
             # Nothing is counted here: the answer stands until it might have changed.
@@ -146,40 +153,92 @@ class Doors:
         closed: dict[str, datetime | None] = {}
         reason = readable(str(error))
         for given in sorted(passes, key=lambda p: p.gate_id):
-            asked = error.retry_after if isinstance(error, Throttled) else None
-            if isinstance(error, Throttled) or (given.probe and isinstance(error, (Transient, InDoubt))):
+            if isinstance(error, StepError) and error.answered:
+                self.worked(given)
+                continue
+            if isinstance(error, Throttled):
                 chance = self._rng.uniform(0.0, 1.0)
-                until = await self._told(functools.partial(self._gates.throttle, given, asked, reason, chance))
+                until = await self._told(
+                    functools.partial(self._gates.throttle, given, error.retry_after, reason, chance)
+                )
             elif isinstance(error, Fatal):
                 until = None
                 await self._told(functools.partial(self._gates.stop, given.gate_id, reason, self.config_version))
+            elif isinstance(error, (Transient, InDoubt)):
+                found = await self._count(given, reason)
+                if found is not None:
+                    error.trouble = {**error.trouble, given.gate_id: found}
+                until = found.until if found is not None else None
+                if until is None:
+                    continue
             else:
-                if isinstance(error, Rejected):
-                    self.worked(given)  # it was asked, and it answered
                 continue
             closed[given.gate_id] = until
             self._open.pop(given.gate_id, None)
         return closed
 
+    async def _count(self, given: Pass, reason: str) -> Trouble | None:
+        """One more failure in a row. Calls that were let through together and fail together are told of once."""
+        task = self._counting.get(given)
+        if task is None:
+            work = functools.partial(self._gates.fail, given, reason, self._rng.uniform(0.0, 1.0))
+            self._counting[given] = task = self._spawn(self._told(work))
+            task.add_done_callback(lambda _: self._counting.pop(given))
+        found = await asyncio.shield(task)
+        if found is not None and found.failing_since is not None:
+            self._notice(given.gate_id, (given.epoch, found.failing_since), found.failures)
+        return found
+
+    def seen(self, passes: Iterable[Pass]) -> None:
+        """What is known of gates in trouble: the next success through one of them, whichever it is, is to be told."""
+        for given in passes:
+            if given.troubled:
+                self._notice(given.gate_id, (given.epoch, given.failing_since), given.failures)
+
+    def _notice(self, gate_id: str, row: _Row, failures: int) -> None:
+        if self._healed.get(gate_id) != row:
+            self._failing[gate_id] = (row, failures)
+
+    def leaving(self, given: Pass | None) -> Pass | None:
+        """The pass of a call that leaves now and was let through earlier: with what has failed here meanwhile."""
+        if given is None or not self._failing:
+            return given
+        known = self._failing.get(given.gate_id)
+        if known is None or known[0][0] != given.epoch:
+            return given
+        (_, since), failures = known
+        return dataclasses.replace(given, troubled=True, failures=failures, failing_since=since)
+
+    async def look_around(self) -> None:
+        """Hear of gates that fail elsewhere: a call that was let through long ago may be the one that comes through."""
+        self.seen(await self._told(self._gates.failing) or ())
+
     def worked(self, given: Pass | None) -> None:
         """A call came through: where calls had failed, the ledger is told, once."""
-        if given is not None and given.troubled and (given.gate_id, given.epoch) not in self._healed:
-            self._healed.add((given.gate_id, given.epoch))
-            self._spawn(self._heal(given))
+        if given is None or not (given.troubled or self._failing):
+            return
+        own = ((given.epoch, given.failing_since), given.failures) if given.troubled else (None, 0)
+        known, failures = self._failing.get(given.gate_id, own)
+        # A call that left before the gate last closed does not show that the provider is back.
+        if known is not None and known[0] == given.epoch and self._healed.get(given.gate_id) != known:
+            self._failing.pop(given.gate_id, None)
+            self._healed[given.gate_id] = known
+            self._spawn(self._heal(given, known, failures))
 
-    async def _heal(self, given: Pass) -> None:
+    async def _heal(self, given: Pass, known: _Row, failures: int) -> None:
         try:
             await self._executor.run(self._gates.worked, given)
         except LedgerUnavailable as away:
             log.warning("ledger.away", error=str(away))
-            self._healed.discard((given.gate_id, given.epoch))  # the next one tells
+            self._healed.pop(given.gate_id, None)
+            self._failing[given.gate_id] = (known, failures)  # the next one tells
         self._wake()
 
     def over(self, given: Pass | None) -> None:
         """The call is over, or was never made: its place is free, and where it was a probe another may go."""
         if given is None:
             return
-        if given.probe and (given.gate_id, given.epoch) not in self._healed:
+        if given.probe and self._healed.get(given.gate_id) != (given.epoch, given.failing_since):
             self._spawn(self._opened(functools.partial(self._gates.probe_over, given)))
         elif given.placed:
             if not self._left:
@@ -225,10 +284,11 @@ class Doors:
         await self._told(work)
         self._wake()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _least(one: float | None, other: float | None) -> float | None:

@@ -88,6 +88,10 @@ class Flow(ABC, Generic[U, S, Seen]):
     deadline: ClassVar[timedelta] = timedelta(minutes=5)
     #: Units that agree in this field are acted on together by `act_together`.
     batch_by: ClassVar[str | None] = None
+    #: Whether an outage of the provider is charged to its units. False: a call that fails raises `attempts` only if
+    #: another has come through the same gate since the unit's last one failed; the unit then needs the column
+    #: `failing_since: datetime | None = None`.
+    charges_outages: ClassVar[bool] = True
     #: How many of its units one worker holds at once, where a step needs much memory or others are to have their share.
     at_once: int | None = None
 
@@ -126,7 +130,7 @@ class Flow(ABC, Generic[U, S, Seen]):
     def failed(self, unit: U, error: StepError, now: datetime, rng: Rng) -> Outcome[U] | None:  # noqa: ARG002
         """What becomes of a failed call where the machine's `on_error` is not enough; None leaves it to that.
 
-        Not asked for `Throttled` and `Fatal`: those are the gate's affair.
+        Not asked for `Throttled` and `Fatal`, which are the gate's affair, nor for what is not charged.
         """
         return None
 

@@ -87,6 +87,7 @@ class Stepper(Stepping):
                 groups.setdefault((name, getattr(unit, flow.batch_by)), []).append(held)
         fresh: list[Held | list[Held]] = [*singles, *groups.values()]
         if claimed.passes:
+            self._doors.seen(claimed.passes.values())
             self._ready.extendleft(reversed([item for item in fresh if _has_place(item)]))
             self._ready.extend(item for item in fresh if not _has_place(item))
             self._charge([[held] for held in singles if held.given is not None], groups.values())

@@ -21,11 +21,12 @@ from penstock.errors import (
     GateClosed,
     LedgerError,
     LedgerUnavailable,
+    MustWait,
     Rejected,
     StepError,
     Throttled,
 )
-from penstock.ledger.budget import Pass
+from penstock.ledger.budget import Pass, Trouble
 from penstock.ledger.columns import readable
 from penstock.ledger.commit import AlsoMissed, Refused, Result, Won
 from penstock.ledger.entries import DUE, Entry, Preparer
@@ -35,14 +36,16 @@ from penstock.runtime.committer import GroupCommitter
 from penstock.runtime.doors import Doors
 from penstock.runtime.executor import Executor
 from penstock.runtime.flow import Flow, Io
-from penstock.runtime.steps import crashed, failed, following_of, spent, traceback_of, where
+from penstock.runtime.steps import crashed, failed, following_of, spared, spent, traceback_of, where
 from penstock.unit import NO_GATE, Unit, replace
 
 log = structlog.get_logger()
 AnyFlow = Flow[Any, Any, Any]
+#: What siblings do together, and whether that makes a call.
+_What = tuple[str, bool]
 _MAX_TURNS = 100
 _ENDLESS = f"decide took more than {_MAX_TURNS} turns over one claim"
-_HELD_DOOR = timedelta(seconds=60)
+_UNKNOWN_WAIT = timedelta(seconds=60)
 
 
 @dataclass(slots=True)
@@ -134,6 +137,7 @@ class Stepping(ABC):
         flow, io, seen, looked = held.flow, self._io, None, False
         machine = flow.machine
         correlation.STEP.set((machine.name, held.unit, 1))
+        held.given = self._doors.leaving(held.given)
         try:
             for _ in range(_MAX_TURNS):
                 decision = flow.decide(held.unit, io.now(), flow.settings, seen)
@@ -143,8 +147,8 @@ class Stepping(ABC):
                         return
                     held.begun = True
                     outcome = await flow.act(decision.what, held.unit, seen, io)
-                    if held.given is not None:
-                        self._doors.worked(held.given)
+                    if held.given is not None and decision.spends:
+                        self._answered([held], [outcome])
                     if type(outcome) is not Outcome or not outcome.keep_claim:
                         self._submit(held, outcome)
                         return
@@ -154,7 +158,7 @@ class Stepping(ABC):
                 elif type(decision) is Look and not looked:
                     held.begun = looked = True
                     seen = await flow.look(held.unit, io)
-                    if held.given is not None:
+                    if held.given is not None and decision.asks:
                         self._doors.worked(held.given)
                 else:
                     self._wait(held, decision, looked=looked)
@@ -169,6 +173,8 @@ class Stepping(ABC):
             return
         flow = group[0].flow
         correlation.STEP.set((flow.machine.name, group[0].unit, len(group)))
+        for held in group:
+            held.given = self._doors.leaving(held.given)
         seen: dict[Held, Any] = {}
         for _ in range(_MAX_TURNS):
             acts, looks = self._decide(flow, group, seen)
@@ -195,9 +201,9 @@ class Stepping(ABC):
 
     def _decide(
         self, flow: AnyFlow, group: list[Held], seen: dict[Held, Any]
-    ) -> tuple[dict[str, list[Held]], list[Held]]:
-        acts: dict[str, list[Held]] = {}
-        looks: list[Held] = []
+    ) -> tuple[dict[_What, list[Held]], dict[Held, Look]]:
+        acts: dict[_What, list[Held]] = {}
+        looks: dict[Held, Look] = {}
         now = self._io.now()
         for held in group:
             try:
@@ -208,35 +214,38 @@ class Stepping(ABC):
             if type(decision) is Act and decision.spends and spent(flow.machine, held.unit):
                 self._give_up(held, decision)
             elif type(decision) is Act:
-                acts.setdefault(decision.what, []).append(held)
+                acts.setdefault((decision.what, decision.spends), []).append(held)
             elif type(decision) is Look and held not in seen:
-                looks.append(held)
+                looks[held] = decision
             else:
                 self._wait(held, decision, looked=held in seen)
         return acts, looks
 
-    async def _look(self, flow: AnyFlow, looks: list[Held], seen: dict[Held, Any]) -> list[Held]:
-        for held in looks:
+    async def _look(self, flow: AnyFlow, looks: dict[Held, Look], seen: dict[Held, Any]) -> list[Held]:
+        group = list(looks)
+        for held in group:
             held.begun = True
         try:
-            found = await flow.look_together([h.unit for h in looks], self._io)
-            self._doors.worked(looks[0].given)
-            seen.update(zip(looks, found, strict=True))
+            found = await flow.look_together([h.unit for h in group], self._io)
+            if any(look.asks for look in looks.values()):
+                self._doors.worked(group[0].given)
+            seen.update(zip(group, found, strict=True))
         except Exception as error:  # noqa: BLE001 - classified by the connector, or a bug
-            await self._failed(looks, error)
+            await self._failed(group, error)
             return []
-        return looks
+        return group
 
-    async def _act(self, flow: AnyFlow, acts: dict[str, list[Held]], seen: dict[Held, Any]) -> list[Held]:
+    async def _act(self, flow: AnyFlow, acts: dict[_What, list[Held]], seen: dict[Held, Any]) -> list[Held]:
         kept: list[Held] = []
-        for what, group in acts.items():
+        for (what, spends), group in acts.items():
             for held in group:
                 held.begun = True
             try:
                 found = [seen.get(h) for h in group]
                 outcomes = await flow.act_together(what, [h.unit for h in group], found, self._io)
-                self._doors.worked(group[0].given)
                 pairs = list(zip(group, outcomes, strict=True))
+                if spends:
+                    self._answered(group, outcomes)
             except Exception as error:  # noqa: BLE001 - classified by the connector, or a bug
                 await self._failed(group, error)
                 continue
@@ -246,6 +255,11 @@ class Stepping(ABC):
                 elif await self._keep(held, outcome, group):
                     kept.append(held)
         return kept
+
+    def _answered(self, group: Sequence[Held], outcomes: Sequence[object]) -> None:
+        """The provider was asked and has answered; not so where only an intent was made."""
+        if not all(isinstance(o, Outcome) and o.uncharged for o in outcomes):
+            self._doors.worked(group[0].given)
 
     async def _keep(self, held: Held, outcome: Outcome[Any], group: Sequence[Held]) -> bool:
         """Commit an intent and go on with the unit as it came back."""
@@ -295,25 +309,26 @@ class Stepping(ABC):
             log.warning("ledger.away", error=str(away))
 
     async def _failed(self, group: list[Held], error: Exception) -> None:
-        """A failed call: a throttle or a fatal error closes the door before the units go back."""
+        """A failed call: whatever closes the door closes it before the units go back."""
         if isinstance(error, StepError) and error.through is not None:
             # Another door than the unit's own: it was told, and if it closed, the unit waits for it to open.
-            if isinstance(error, (Throttled, Fatal)):
+            if error.until is not None or isinstance(error, (Throttled, Fatal)):
                 await self._release_behind({error.through.gate_id})
+            if isinstance(error, (Throttled, Fatal)):
                 error = GateClosed(f"{type(error).__name__}: {error}", error.until)
         else:
             closed = await self._doors.failed({h.given for h in group if h.given is not None}, error)
             if closed:
                 await self._release_behind(closed)
         for held in group:
-            if isinstance(error, GateClosed):
-                self._shut_out(held, error)
+            if isinstance(error, MustWait):
+                self._put_off(held, error)
             else:
                 self._fail(held, error)
 
-    def _shut_out(self, held: Held, error: GateClosed) -> None:
-        """A later call of the step found its door closed: nobody is charged, and the step begins anew when it opens."""
-        until = error.until or self._io.now() + _HELD_DOOR
+    def _put_off(self, held: Held, error: MustWait) -> None:
+        """What the step needs is closed or away: nobody is charged, and the step begins anew when it is there."""
+        until = error.until or self._io.now() + _UNKNOWN_WAIT
         self._submit(held, Outcome(held.unit, replace(held.unit, due_at=until), readable(str(error)), uncharged=True))
 
     def _fail(self, held: Held, error: Exception) -> None:
@@ -335,15 +350,22 @@ class Stepping(ABC):
 
     def _outcome_of(self, held: Held, error: Exception) -> Outcome[Any]:
         """What a failed step comes to: the flow's own view of it, else what the machine declares."""
-        now, rng, own = self._io.now(), self._io.rng, None
+        now, rng, own, flow = self._io.now(), self._io.rng, None, held.flow
+        trouble = None if flow.charges_outages else _trouble(held, error)
+        if trouble is not None and trouble.failing_since == held.unit.failing_since is not None:  # type: ignore[attr-defined]
+            return spared(flow.machine, held.unit, error, trouble, now=now, rng=rng)
         if isinstance(error, StepError) and not isinstance(error, (Throttled, Fatal)):
             try:
-                own = held.flow.failed(held.unit, error, now, rng)
+                own = flow.failed(held.unit, error, now, rng)
             except Exception as bug:  # noqa: BLE001 - a handler's bug must not end the worker
-                outcome = crashed(held.flow.machine, held.unit, bug, now, rng)
+                outcome = crashed(flow.machine, held.unit, bug, now, rng)
                 _tell_bug(held, bug, outcome)
                 return outcome
-        return own or failed(held.flow.machine, held.unit, error, now, rng)
+        outcome = own or failed(flow.machine, held.unit, error, now, rng)
+        if trouble is not None:
+            after = replace(outcome.after, failing_since=trouble.failing_since)
+            outcome = dataclasses.replace(outcome, after=after)
+        return outcome
 
     def _submit(self, held: Held, outcome: Outcome[Any]) -> None:
         entry = self._entry(held, outcome)
@@ -428,6 +450,14 @@ def _tell_bug(held: Held, error: Exception, outcome: Outcome[Any]) -> None:
 
 def _named(held: Held) -> str:
     return f"{held.flow.machine.name}:{held.unit.unit_id}"
+
+
+def _trouble(held: Held, error: Exception) -> Trouble | None:
+    """What the failed call found at the gate that it went through."""
+    if not isinstance(error, StepError):
+        return None
+    given = error.through or held.given
+    return None if given is None else error.trouble.get(given.gate_id)
 
 
 def _correlation(held: Held) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 
 from penstock.clock import Rng, instant_text
 from penstock.errors import BrokenFlow, Fatal, InDoubt, Rejected, StepError, Throttled, Transient
+from penstock.ledger.budget import Trouble
 from penstock.ledger.columns import readable
 from penstock.ledger.reap import CRASH_LIMIT
 from penstock.machine import Machine
 from penstock.outcome import Event, Outcome
-from penstock.retry import LONGEST_WAIT, THROTTLE_POLICY, RetryPolicy
+from penstock.retry import LONGEST_WAIT, OUTAGE_POLICY, THROTTLE_POLICY, RetryPolicy
 from penstock.unit import NO_GATE, Unit, replace
 
 _CRASH_POLICY = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(seconds=64))
@@ -51,6 +52,19 @@ def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: R
         why = text if isinstance(error, Rejected) else f"{text} (after {unit.attempts} retries)"
         return Outcome(unit, after, why, events=[_alert(machine, unit, "unit.dead", "warning", why)])
     return _park(machine, unit, text, now)
+
+
+def spared(
+    machine: Machine, unit: Unit, error: Exception, trouble: Trouble, *, now: datetime, rng: Rng
+) -> Outcome[Any]:
+    """A failure that is the provider's alone: the unit is tried again, later and later, and is charged nothing."""
+    rules = machine.on_error
+    stay = unit.status if rules is None or rules.retry is None else type(unit.status)(rules.retry)
+    due = max(now + OUTAGE_POLICY.delay(max(unit.attempts, trouble.failures), rng), trouble.until or now)
+    row = f"not charged: the provider does not answer, {trouble.failures} failures in a row"
+    why = readable(f"{type(error).__name__}: {error} ({row})")
+    # One attempt at least: a flow may look, before it sends again, for what a failed call left behind.
+    return Outcome(unit, replace(unit, status=stay, attempts=max(1, unit.attempts), due_at=due), why)
 
 
 def spent(machine: Machine, unit: Unit) -> bool:

@@ -78,6 +78,8 @@ class Worker:
         if len(self.flows) != len(flows):
             msg = "two flows drive the same machine; a worker has one flow for each"
             raise UsageError(msg)
+        for flow in flows:
+            _check_charges(flow)
         self.settings = settings or WorkerSettings()
         self.counts = Counts()
         self._executor = executor or ThreadExecutor()
@@ -260,6 +262,7 @@ class Worker:
             stepper.resume()
             self._learn(now)
             await self._reconcile(session, stepper, reconciliation)
+            await self._doors.look_around()
 
     async def _reconcile(self, session: Session, stepper: Stepper, reconciliation: Reconciliation) -> None:
         """Give back claims that nobody holds, and drop what is held without a claim."""
@@ -390,3 +393,19 @@ class Worker:
             return await self._executor.run(work)
         except LedgerUnavailable:
             return None
+
+
+def _check_charges(flow: AnyFlow) -> None:
+    """Raise UsageError for a flow that does not charge outages and whose machine cannot keep that."""
+    if flow.charges_outages:
+        return
+    machine = flow.machine
+    if "failing_since" not in machine.columns:
+        msg = (
+            f"the flow of {machine.name} does not charge outages, and its unit has no column for that;"
+            f" add 'failing_since: datetime | None = None' to {machine.unit.__name__}"
+        )
+        raise UsageError(msg)
+    if machine.on_error is not None and machine.on_error.policy.max_retries == 0:
+        msg = f"the flow of {machine.name} does not charge outages, and allows no retry; allow one at least"
+        raise UsageError(msg)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -177,3 +179,45 @@ def _lives(simulator: NivodaSimulator, number: int) -> bool:
         return simulator.stones.price(number) is not None
     except IndexError:
         return False
+
+
+class Down(deque[Fault]):
+    """The same trouble for every call, until it is cleared."""
+
+    def popleft(self) -> Fault:
+        return self[0]
+
+
+@pytest.mark.by_day
+@pytest.mark.parametrize("fault", [Fault(503), Fault(500), Fault(cut=True)], ids=["503", "500", "cut"])
+def test_three_hours_of_outage_in_the_middle_of_a_run_end_no_partition(ledger_url, tmp_path, fault):
+    async def test(bench: Bench, simulator: NivodaSimulator) -> None:
+        bench.tick()
+        operations = ("authenticate", "count", "page")
+        await until(lambda: bool(bench.runs()))
+        for operation in operations:
+            simulator.faults[operation] = Down([fault])
+        run = await bench.settled(within=timedelta(hours=3))
+        assert run.status is R.WORKERS_RUNNING
+        assert not {p.status for p in bench.partitions()} & {P.FAILED}
+        assert max(p.attempts for p in bench.partitions()) <= 1
+        assert [kind for kind, _ in bench.alerts()] == ["gate.breaker"]
+        simulator.faults.clear()
+        run = await bench.settled(within=timedelta(hours=1))
+        assert (run.status, run.failed_workers) == (R.COMPLETED, 0)
+        assert len(raw(bench)) == STONES
+        told = [kind for kind, _ in bench.alerts() if kind.startswith("gate.")]
+        assert sorted(told) == ["gate.breaker", "gate.recovered"]
+
+    over_http(ledger_url, tmp_path, test)
+
+
+@pytest.mark.by_day
+def test_a_page_that_fails_while_the_provider_answers_fails_its_partition(ledger_url, tmp_path):
+    async def test(bench: Bench, simulator: NivodaSimulator) -> None:
+        simulator.faults["page"] = Down([Fault(500)])
+        run = await bench.harvest()
+        assert (run.status, run.failed_workers) == (R.FAILED, run.expected_workers)
+        assert ("gate.breaker", "critical") not in bench.alerts(), "counts are answered"
+
+    over_http(ledger_url, tmp_path, test)

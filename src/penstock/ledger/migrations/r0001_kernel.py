@@ -34,6 +34,8 @@ CREATE TABLE gate (
     closed_reason TEXT,
     throttles INTEGER DEFAULT '0' NOT NULL,
     epoch BIGINT DEFAULT '0' NOT NULL,
+    failures INTEGER DEFAULT '0' NOT NULL,
+    failing_since TEXT,
     next_at TEXT,
     metered BOOLEAN DEFAULT 0 NOT NULL,
     max_in_flight INTEGER,
@@ -42,9 +44,10 @@ CREATE TABLE gate (
     held_at TEXT,
     held_config TEXT,
     PRIMARY KEY (gate_id),
-    CONSTRAINT gate_none_is_open CHECK (gate_id <> 'none' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered AND throttles = 0)),
+    CONSTRAINT gate_none_is_open CHECK (gate_id <> 'none' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered AND throttles = 0 AND failing_since IS NULL)),
     CONSTRAINT gate_closed_until_is_instant CHECK (closed_until IS NULL OR closed_until IS strftime('%Y-%m-%dT%H:%M:%fZ', closed_until)),
-    CONSTRAINT gate_next_at_is_instant CHECK (next_at IS NULL OR next_at IS strftime('%Y-%m-%dT%H:%M:%fZ', next_at))
+    CONSTRAINT gate_next_at_is_instant CHECK (next_at IS NULL OR next_at IS strftime('%Y-%m-%dT%H:%M:%fZ', next_at)),
+    CONSTRAINT gate_failing_since_is_instant CHECK (failing_since IS NULL OR failing_since IS strftime('%Y-%m-%dT%H:%M:%fZ', failing_since))
 );
 
 CREATE TABLE machine_definition (
@@ -185,6 +188,8 @@ CREATE TABLE gate (
     closed_reason TEXT,
     throttles INTEGER DEFAULT '0' NOT NULL,
     epoch BIGINT DEFAULT '0' NOT NULL,
+    failures INTEGER DEFAULT '0' NOT NULL,
+    failing_since TIMESTAMP WITH TIME ZONE,
     next_at TIMESTAMP WITH TIME ZONE,
     metered BOOLEAN DEFAULT false NOT NULL,
     max_in_flight INTEGER,
@@ -193,9 +198,10 @@ CREATE TABLE gate (
     held_at TIMESTAMP WITH TIME ZONE,
     held_config TEXT,
     PRIMARY KEY (gate_id),
-    CONSTRAINT gate_none_is_open CHECK (gate_id <> 'none' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered AND throttles = 0)),
+    CONSTRAINT gate_none_is_open CHECK (gate_id <> 'none' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered AND throttles = 0 AND failing_since IS NULL)),
     CONSTRAINT gate_closed_until_is_instant CHECK (closed_until >= '0001-01-01 UTC' AND closed_until < '10000-01-01 UTC'),
-    CONSTRAINT gate_next_at_is_instant CHECK (next_at >= '0001-01-01 UTC' AND next_at < '10000-01-01 UTC')
+    CONSTRAINT gate_next_at_is_instant CHECK (next_at >= '0001-01-01 UTC' AND next_at < '10000-01-01 UTC'),
+    CONSTRAINT gate_failing_since_is_instant CHECK (failing_since >= '0001-01-01 UTC' AND failing_since < '10000-01-01 UTC')
 );
 
 CREATE TABLE machine_definition (

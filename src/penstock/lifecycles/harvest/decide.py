@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from penstock.lifecycles.harvest.feed import Window
 from penstock.lifecycles.harvest.machine import CALLS, P, Partition, R, Run, RunType
-from penstock.outcome import Act, Decision, Wait
+from penstock.outcome import Act, Decision, Look, Wait
 from penstock.unit import replace
 
 
@@ -25,6 +25,11 @@ class Settings:
     tolerance: float = 0.005
     rescans: int = 2
     pause: timedelta = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The provider has answered something else that it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,23 @@ def _when_all_have_ended(run: Run) -> Decision:
     return Act("trigger", f"all {run.expected_workers} partitions are completed", spends=False)
 
 
-def decide_partition(partition: Partition, now: datetime, settings: Settings, seen: None) -> Decision:  # noqa: ARG001
-    """The next page while there is one; then whether all was found."""
+def decide_partition(partition: Partition, now: datetime, settings: Settings, seen: Alive | None) -> Decision:
+    """The next page while there is one; then whether all was found.
+
+    After a call that failed something else is asked first. If that is answered, the provider is there, and what fails
+    is this partition's own failure; nobody else may be asking, at the end of a run, who could show it.
+    """
     paused = settings.feeds.get(partition.feed)
     if paused is not False:
         why = "is paused" if paused else "is not configured; configure it again or cancel the run"
         return Wait(now + settings.pause, f"the feed {partition.feed!r} {why}")
+    needed = _needed(partition, settings)
+    if isinstance(needed, Act) and needed.spends and partition.attempts > 0 and seen is None:
+        return Look("its last call failed: does the provider answer at all?")
+    return needed
+
+
+def _needed(partition: Partition, settings: Settings) -> Decision:
     match partition.status:
         case P.IN_PROGRESS | P.FETCHING_PAGES if partition.error is not None:
             return Act("give_up", partition.error, spends=False)
@@ -121,7 +137,7 @@ def decide_partition(partition: Partition, now: datetime, settings: Settings, se
         case P.COMPLETED if partition.verified_at is None:
             if CALLS.exhausted(partition.attempts):
                 return Act("verify", "it cannot be counted again; the scan's count must do", spends=False)
-            return Act("recount", "is everything there?", spends=False)
+            return Act("recount", "is everything there?")
         case P.COMPLETED:
             return Act("skip", "it is completed; whoever asked for it again is late", spends=False)
         case _:

@@ -19,7 +19,7 @@ from penstock.ledger import statements
 from penstock.ledger.columns import readable
 from penstock.ledger.database import identifier_sql
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.decide import Settings, decide_partition, doubt_of, is_short, turn_page
+from penstock.lifecycles.harvest.decide import Alive, Settings, decide_partition, doubt_of, is_short, turn_page
 from penstock.lifecycles.harvest.feed import Feed, Source, Span, Window
 from penstock.lifecycles.harvest.machine import CALLS, P, Partition, W, WorkerRun, harvest_partition, harvest_worker
 from penstock.lifecycles.harvest.tables import POSITIONS
@@ -41,13 +41,14 @@ class Configured:
     metered: bool = False
 
 
-class Partitions(Flow[Partition, Settings, None]):
+class Partitions(Flow[Partition, Settings, Alive]):
     """Fetches the partitions of every configured feed."""
 
     machine = harvest_partition
     decide = staticmethod(decide_partition)
     #: For all the pages of one claim, however slowly they come.
     deadline = timedelta(minutes=30)
+    charges_outages = False
 
     def __init__(self, settings: Settings, feeds: Mapping[str, Configured]) -> None:
         super().__init__(settings)
@@ -61,7 +62,15 @@ class Partitions(Flow[Partition, Settings, None]):
         for configured in self._feeds.values():
             await configured.source.close()
 
-    async def act(self, what: str, unit: Partition, seen: None, io: Io) -> Outcome[Partition]:  # noqa: ARG002
+    async def look(self, unit: Partition, io: Io) -> Alive:  # noqa: ARG002 - one shape
+        source, window, span = self._feeds[unit.feed].source, window_of(unit), Span(unit.low, unit.high)
+        if unit.status is P.COMPLETED:
+            await source.page(window, span, 0, 1)
+        else:
+            await source.count(window, span)
+        return Alive()
+
+    async def act(self, what: str, unit: Partition, seen: Alive | None, io: Io) -> Outcome[Partition]:  # noqa: ARG002
         match what:
             case "fetch":
                 return await self._fetch(unit, io)

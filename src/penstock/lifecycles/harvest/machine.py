@@ -218,6 +218,8 @@ class Partition(Unit):
     begun_at: datetime | None = None
     #: Why it is to be given up, or was.
     error: str | None = None
+    #: Since when the provider had not answered when its last call failed (see `Flow.charges_outages`).
+    failing_since: datetime | None = None
 
 
 harvest_partition = Machine(

@@ -175,12 +175,12 @@ async def _scan(configured: Configured, limits: Limits, window: Window, remember
 async def _count(configured: Configured, window: Window, span: Span, io: Io) -> int:
     """One answer. A call that fails is made again at once, because a scan has dozens of them and begins anew."""
     for attempt in itertools.count():
-        async with io.door(configured.gate):
-            try:
+        try:
+            async with io.door(configured.gate):
                 return await configured.source.count(window, span)
-            except Transient:
-                if CALLS.exhausted(attempt):
-                    raise
+        except Transient:
+            if CALLS.exhausted(attempt):
+                raise
     raise AssertionError("unreachable")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 from penstock.clock import MILLISECOND, Rng, parse_instant
 from penstock.config import Config
-from penstock.errors import Rejected, StepError, Transient, UsageError
+from penstock.errors import MustWait, Rejected, StepError, UsageError
 from penstock.ladder import offset_name
 from penstock.ledger.budget import Pass
 from penstock.ledger.ledger import Ledger
@@ -95,6 +95,7 @@ class Extractions(Flow[Extraction, Settings, Landed]):
     machine = extraction
     decide = staticmethod(decide)
     deadline = timedelta(hours=1)
+    charges_outages = False
 
     def __init__(self, extractors: Mapping[str, Extractor], validators: Validators) -> None:
         super().__init__(validators.settings)
@@ -176,7 +177,7 @@ class Extractions(Flow[Extraction, Settings, Landed]):
             found = await self.look(unit, io)
             return self._landed(unit, found.record_count or 0, found.fetched_at, io)
         except RawUnavailable as error:
-            raise Transient(str(error)) from error
+            raise MustWait(str(error)) from error
         return self._landed(unit, run.count, begun, io)
 
     async def _judge(self, unit: Extraction, io: Io) -> Outcome[Extraction]:
@@ -215,7 +216,7 @@ class Extractions(Flow[Extraction, Settings, Landed]):
         try:
             return await io.run(work, *arguments)
         except RawUnavailable as error:
-            raise Transient(str(error)) from error
+            raise MustWait(str(error)) from error
 
     async def stop(self) -> None:
         for extractor in self._extractors.values():

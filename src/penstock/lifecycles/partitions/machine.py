@@ -72,6 +72,8 @@ class Extraction(Unit):
     served_at: datetime | None = None
     #: Wanted by a backfill: it stands behind a door of its own, after the daily work.
     backfill: bool = False
+    #: Since when the provider had not answered when its last call failed (see `Flow.charges_outages`).
+    failing_since: datetime | None = None
 
 
 def key_of(unit: PartitionState | Extraction) -> PartitionKey:

@@ -89,7 +89,7 @@ def _create_or_wait(report: Report, now: datetime, settings: Settings, seen: See
     if offset is None:
         return Wait(next_offset_at(report, now, settings), _resting(report, now, settings))
     if report.backfill and seen is None:
-        return Look("a backfill goes behind the daily work of its account")
+        return Look("a backfill goes behind the daily work of its account", asks=False)
     if report.backfill and seen is not None and seen.state == "busy":
         return Wait(now + settings.poll, "a backfill waits while its account has daily work that is due")
     again = report.serving_offset is not None and failures(report) > 0

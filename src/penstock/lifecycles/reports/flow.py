@@ -18,7 +18,7 @@ from penstock.connectors.amazon_ads import Amazon, DuplicateReport, ReportState
 from penstock.connectors.amazon_stream import StreamGone
 from penstock.connectors.download import LinkExpired
 from penstock.connectors.records import BadReport, Record
-from penstock.errors import InDoubt, LedgerRefused, Rejected, StepError, Transient
+from penstock.errors import InDoubt, LedgerRefused, MustWait, Rejected, StepError, Transient
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
@@ -55,6 +55,7 @@ class Reports(Flow[Report, Settings, Seen]):
     machine = machine
     decide = staticmethod(decide)
     deadline = timedelta(hours=2)
+    charges_outages = False
 
     def __init__(
         self, settings: Settings, sources: Mapping[str, Source], sink: RawSink, close: Sequence[Amazon] = ()
@@ -118,9 +119,8 @@ class Reports(Flow[Report, Settings, Seen]):
         if report.create_requested_at is None or report.serving_offset != seconds:
             fresh = {} if report.serving_offset == seconds else {**failure.NONE, "attempts": 0}
             after = replace(report, serving_offset=seconds, create_requested_at=now, **fresh)
-            return Outcome(
-                report, after, f"a report is about to be created for {named(report, offset)}", keep_claim=True
-            )
+            why = f"a report is about to be created for {named(report, offset)}"
+            return Outcome(report, after, why, keep_claim=True, uncharged=True)
         created = await self._sources[report.account].create(report, io)
         older = created.adopted and created.created_at < report.timestamp + offset
         if created.adopted and not may_adopt(report, created.report_id, older=older):
@@ -281,7 +281,7 @@ def _raw_errors() -> Iterator[None]:
     try:
         yield
     except RawUnavailable as error:
-        raise Transient(str(error)) from error
+        raise MustWait(str(error)) from error
     except (RawCorrupt, AlreadyFinalised) as error:
         raise Rejected(str(error)) from error
 

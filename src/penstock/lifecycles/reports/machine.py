@@ -81,6 +81,8 @@ class Report(Unit):
     parse_failures: int = 0
     link_expiries: int = 0
     error: str | None = None
+    #: Since when the provider had not answered when its last call failed (see `Flow.charges_outages`).
+    failing_since: datetime | None = None
 
     #: The visible rows of `performance_row`, and where they came from.
     loaded_stage: str | None = None

@@ -11,7 +11,7 @@ from penstock.connectors.amazon_ads import AmazonAds, Created, ReportStatus, dai
 from penstock.connectors.amazon_stream import AmazonStream, StreamGone
 from penstock.connectors.records import Record
 from penstock.lifecycles.reports.machine import Aggregation, Report
-from penstock.lifecycles.reports.settings import NO_STREAM
+from penstock.lifecycles.reports.settings import NO_STREAM, gate_of
 from penstock.runtime.flow import Io
 
 
@@ -44,7 +44,9 @@ class Source:
         """The records, some hundreds at a time. Raises StreamGone where hours have no source."""
         assert report.report_id is not None  # noqa: S101 - decide asks only then
         if report.aggregation is Aggregation.DAILY:
-            async with contextlib.aclosing(self.ads.records(url or "")) as batches:
+            # The files lie elsewhere: that place may be away while the API answers.
+            door = io.door(f"{gate_of(report.account)}/download")
+            async with door, contextlib.aclosing(self.ads.records(url or "")) as batches:
                 async for batch in batches:
                     yield batch
             return
