@@ -118,7 +118,12 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path):
 def test_the_programs_own_schedules_can_be_replaced(tmp_path):
     config = configured(tmp_path, QUICK)
     every = {schedule.name: schedule.every for schedule in wanted_by(config, app.schedules)}
-    assert every == {"update-report-datasets": "1s", "prune-report-datasets": "1h", "sweep-stages": "10m", "collect-raw": "1d"}
+    assert every == {
+        "update-report-datasets": "1s",
+        "prune-report-datasets": "1h",
+        "sweep-stages": "10m",
+        "collect-raw": "1d",
+    }
 
 
 STREAM = "[reports]\nstream = 'stream'\n"
