@@ -195,11 +195,17 @@ def test_a_caller_that_gives_up_leaves_the_token_to_the_others(tmp_path):
     on(tmp_path, test)
 
 
-@pytest.mark.parametrize("answer", [b"", "token", {"access_token": None}, {"access_token": "x", "expires_in": "soon"}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"", "token", {"access_token": None}, {"access_token": "x", "expires_in": "soon"}),
+        {"access_token": "x" * 8_193, "expires_in": 3_600},
+    ],
+)
 def test_a_login_that_answers_nonsense_is_transient(tmp_path, answer):
     async def test(p: Profile) -> None:
         p.simulator.faults["token"].append(Fault(200, None if answer == b"" else answer))
-        with pytest.raises(Transient, match="no access token"):
+        with pytest.raises(Transient, match=r"no access token|a token of 8,193 characters"):
             await p.ads.create(SPEC)
 
     on(tmp_path, test)

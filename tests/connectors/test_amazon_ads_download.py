@@ -18,6 +18,7 @@ import pytest
 from penstock.clock import SystemClock, VirtualClock
 from penstock.connectors.amazon_ads import DOWNLOAD_HOSTS
 from penstock.connectors.download import Allowed, Downloads, LinkExpired, RefusedLink, TooLarge, is_public
+from penstock.connectors.exchange import Patience
 from penstock.errors import Rejected, Transient
 
 HOST = "offline-report-storage-eu-west-1-prod.s3.amazonaws.com"
@@ -173,6 +174,16 @@ def test_a_name_that_cannot_be_resolved_is_transient():
         get(LINK, resolve=Names())
     with pytest.raises(Transient, match="has no address"):
         get(LINK, resolve=Names([]))
+
+
+def test_a_name_is_not_waited_for_without_end(monkeypatch):
+    async def never(host: str, port: int) -> list[str]:
+        await asyncio.sleep(3_600)
+        return [host]
+
+    monkeypatch.setattr("penstock.connectors.download.Patience", lambda total: Patience(connect=0.05, total=total))
+    with pytest.raises(Transient, match=r"no address after 0\.05 s"):
+        get(LINK, resolve=never)
 
 
 def test_loopback_is_allowed_for_the_very_host_of_the_configuration_alone():

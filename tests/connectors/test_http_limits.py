@@ -10,9 +10,10 @@ import zlib
 
 import pytest
 
+from penstock.addresses import check_address
 from penstock.clock import VirtualClock
 from penstock.connectors.exchange import Patience
-from penstock.connectors.http import Http, check_address
+from penstock.connectors.http import Http
 from penstock.connectors.in_process import InProcess
 from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
 from tests.support.sockets import answering, http, read_request, server

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -139,10 +141,14 @@ def test_calls_at_once_have_connections_of_their_own():
         OK + b"something more",
         OK.replace(b": 2", b": 2\r\nContent-Length: 3"),
         OK.replace(b": 2", b": 2\r\nTransfer-Encoding: chunked"),
+        OK.replace(b": 2", b": 18446744073709551615"),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
     ],
     ids=[
         *("nothing", "half a head", "too short", "half a chunk", "nonsense", "an endless head", "endless headers"),
         *("another protocol", "more than the answer", "two lengths", "a length and chunks"),
+        *("the largest length", "two codings", "an unknown coding"),
     ],
 )
 @pytest.mark.parametrize("way", ["repeatable", "call", "stream"])
@@ -302,5 +308,57 @@ def test_cookies_and_redirects_are_off():
                 await h.call("GET", "/again")
         assert [request.split(b" ")[1] for request in requests] == [b"/", b"/again"]
         assert b"cookie" not in requests[1].lower()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("begun", [b"H", b"HTTP/1.1 204 ", b"HTTP/1.1 200 OK\r\nX: "])
+def test_a_connection_on_which_another_answer_has_begun_is_not_used(begun):
+    async def main() -> None:
+        async with server(answering(OK + begun, OK)) as (address, made), http(address) as h:
+            assert (await h.call("GET", "/")).content == b"ok"
+            with contextlib.suppress(Transient):
+                await h.call("GET", "/")
+            assert len(made) == 2
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_changed_its_protocol_is_not_used():
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if (await read_request(reader)).startswith(b"GET /first "):
+                writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+                await read_request(reader)  # another one here would get the answer to the first
+            writer.write(OK)
+            await writer.drain()
+
+        async with server(serve) as (address, made), http(address) as h:
+            with pytest.raises(Transient, match="another protocol"):
+                await h.call("GET", "/first")
+            await h.call("GET", "/second")
+            assert len(made) == 2
+
+    asyncio.run(main())
+
+
+def open_files() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def test_a_call_that_is_given_up_leaves_nothing_open():
+    async def main() -> None:
+        done = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await done.wait()
+
+        async with server(serve) as (address, _), http(address) as h:
+            before = open_files()
+            with pytest.raises(InDoubt, match="not finished"):
+                await h.call("POST", "/", content=bytes(20 << 20), patience=Patience(total=0.3))
+            await asyncio.sleep(0.05)
+            assert open_files() == before + 1, "the server's end, and not ours"
+            done.set()
 
     asyncio.run(main())

@@ -167,3 +167,31 @@ def test_an_address_that_is_none_is_refused(address):
 def test_a_secret_that_is_not_there_is_named_by_its_reference():
     with pytest.raises(ConfigError, match="PENSTOCK_TEST_NO_SUCH"):
         open_blob("s3://bucket/name", {"aws_secret_access_key": Secret("env", "PENSTOCK_TEST_NO_SUCH")})
+
+
+BEYOND = "http://10.0.0.1:9000"
+
+
+@pytest.mark.parametrize(
+    ("address", "options"),
+    [
+        ("s3://bucket/name", {"aws_endpoint": BEYOND}),
+        ("s3://bucket/name", {"endpoint_url": BEYOND}),
+        ("s3://bucket/name", {"aws_endpoint_url_s3": BEYOND}),
+        ("s3://bucket/name", {"aws_endpoint": "HTTP://10.0.0.1"}),
+        ("s3://bucket/name", {"aws_allow_http": "true"}),
+        ("gs://bucket/name", {"google_base_url": BEYOND}),
+        ("az://bucket/name", {"azure_storage_endpoint": BEYOND}),
+    ],
+)
+def test_plain_http_to_a_store_does_not_leave_this_machine(address, options):
+    with pytest.raises(UsageError):
+        open_blob(address, options)
+
+
+@pytest.mark.parametrize(
+    "name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "AWS_METADATA_ENDPOINT", "IDENTITY_ENDPOINT", "GOOGLE_BASE_URL"]
+)
+def test_where_something_else_is_does_not_matter_to_a_store(name, monkeypatch):
+    monkeypatch.setenv(name, "http://169.254.169.254")
+    assert open_blob("s3://bucket/name", {"aws_region": "eu-west-1"}).address == "s3://bucket/name"

@@ -22,13 +22,13 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> RawSink:
 def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3]:
     """A bucket on loopback, and the environment that leads there."""
     with s3() as made:
-        account = {"gcs_base_url": made.address, "disable_oauth": True}
+        account: dict[str, object] = {"disable_oauth": True}
         account |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
         (tmp_path / "account.json").write_text(json.dumps(account))
         settings = {
             "GOOGLE_SERVICE_ACCOUNT": str(tmp_path / "account.json"),
+            "GOOGLE_BASE_URL": made.address,
             "AWS_ENDPOINT": made.address,
-            "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": "key",
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_REGION": "eu-west-1",

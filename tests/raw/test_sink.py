@@ -254,3 +254,20 @@ def test_readers_see_a_whole_run_or_none(disk):
     stop.set()
     reader.join(60)
     assert set(seen) <= {1}
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("s3://bucket", "AWS_ENDPOINT"),
+        ("s3a://bucket", "AWS_ENDPOINT_URL_S3"),
+        ("gs://bucket", "GOOGLE_BASE_URL"),
+        ("az://bucket", "AZURE_STORAGE_ENDPOINT"),
+        ("abfss://bucket", "AZURITE_BLOB_STORAGE_URL"),
+    ],
+)
+def test_plain_http_to_a_store_does_not_leave_this_machine(url, name, monkeypatch):
+    monkeypatch.setenv(name, "http://10.0.0.1:9000")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    with pytest.raises(UsageError, match="this machine alone"):
+        RawSink(url)

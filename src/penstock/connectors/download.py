@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
+from penstock.addresses import is_loopback
 from penstock.clock import Clock
 from penstock.connectors.exchange import Patience, Transport
-from penstock.connectors.http import Head, Http, is_loopback
+from penstock.connectors.http import Head, Http
 from penstock.errors import Rejected, Transient
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -134,7 +135,10 @@ class Downloads:
         if self._resolve is None:
             return None
         try:
-            found = await self._resolve(place.host, place.port)
+            async with asyncio.timeout(self._patience.connect):
+                found = await self._resolve(place.host, place.port)
+        except TimeoutError as error:
+            raise Transient(f"GET {place.shown}: no address after {self._patience.connect:g} s") from error
         except OSError as error:
             raise Transient(f"GET {place.shown}: the name cannot be resolved: {error.strerror or error}") from error
         if not found:

@@ -10,17 +10,17 @@ import contextlib
 import re
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from penstock import correlation
+from penstock.addresses import PLAIN_URL, check_address
 from penstock.clock import Clock
 from penstock.connectors.exchange import Answer, NotSent, Patience, Request, Transport, Unanswered
 from penstock.connectors.unpacking import BadBody, TooLarge, Unpacker
-from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
+from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient
 from penstock.redaction import redact
 from penstock.retry import parse_retry_after
 
@@ -34,7 +34,6 @@ _USUAL_HEADERS = {"User-Agent": "penstock", "Accept": "*/*", "Accept-Encoding": 
 _PATIENCE = Patience()
 _STREAM_PATIENCE = Patience(total=3_600.0)
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TIMEOUT, _THROTTLED, _UNAVAILABLE = 401, 403, 404, 408, 429, 503
-_PLAIN_URL = re.compile(r"https?://[!-~]+")
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _PLAIN_TEXT = re.compile(r"[\t -~]*")
 
@@ -234,28 +233,6 @@ def _network(context: ssl.SSLContext | None) -> Transport:
     return Network(context)
 
 
-def check_address(url: str) -> str:
-    """The address of an API, as it is; plain `http` is for this machine alone. Raises UsageError."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        host, port = "", None
-    if not host or port == 0 or not _PLAIN_URL.fullmatch(url) or parts.username is not None:
-        raise UsageError(f"{url!r} is not the address of an API; it is like https://api.example.com")
-    if parts.scheme == "http" and not is_loopback(host):
-        raise UsageError(f"{url!r} is not https; plain http is for this machine alone")
-    return url
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its very name or address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def _check(call: str, headers: Mapping[str, str]) -> None:
     """What cannot be written on one line without meaning something else is refused before anything leaves."""
     for name, value in headers.items():
@@ -265,7 +242,7 @@ def _check(call: str, headers: Mapping[str, str]) -> None:
 
 def _plain(url: str) -> str:
     """An address as it can be sent: what is no part of addresses is percent-encoded."""
-    return url if _PLAIN_URL.fullmatch(url) else quote(url, safe=_PRINTABLE)
+    return url if PLAIN_URL.fullmatch(url) else quote(url, safe=_PRINTABLE)
 
 
 def _merged(usual: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:

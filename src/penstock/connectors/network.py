@@ -40,6 +40,7 @@ from aiohttp import (
 from aiohttp.abc import ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 from yarl import URL
 
@@ -52,6 +53,9 @@ _MOST_HERALDS = 20
 _SWITCHING = 101
 _FIELD_BYTES = 1 << 15
 _LARGE_BODY = 1 << 18
+_LONGEST_LENGTH = 18
+"""In digits. With the largest number of 64 bits the parser takes an answer for one without a length."""
+_PROBE = b"HTTP/1.1 204 probe\r\n\r\n"
 _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
@@ -82,9 +86,9 @@ class Network:
         except (ClientError, OSError) as error:  # a timeout is an OSError
             line, words = _line.get(), _words(error, request.patience)
             raise NotSent(words) if line is None else Unanswered(line.complaint or words) from error
-        if response.status == _SWITCHING:
+        if wrong := _unasked(response):
             response.close()
-            raise Unanswered("the server wants to speak another protocol, which nobody asked for")
+            raise Unanswered(wrong)
         line = _line.get()
         assert line is not None  # noqa: S101 - an answer came over it
         return _Answer(response, line, deadline, request.patience)
@@ -145,7 +149,7 @@ class _Line(ResponseHandler):
 
     def take(self) -> bool:
         """Make ready for one request; False where something came that nobody asked for, read by us or not yet."""
-        if self.should_close or not self.is_connected() or (self.taken and self._readable()):
+        if self.should_close or not self.is_connected() or (self.taken and (self._begun() or self._readable())):
             return False
         self.taken += 1
         self._owes, self._body, self._heralds = True, None, 0
@@ -165,6 +169,8 @@ class _Line(ResponseHandler):
             return
         if message.code == _SWITCHING or not 100 <= message.code < 200:  # noqa: PLR2004 - the others announce it
             self._owes, self._body = False, body
+            if message.code == _SWITCHING:
+                self.force_close()  # whatever follows, it is no answer to another request
         else:
             self._heralds += 1
             if self._heralds > _MOST_HERALDS:
@@ -172,11 +178,25 @@ class _Line(ResponseHandler):
                 return
         super().feed_data(data, size)
 
+    def close(self) -> None:
+        """At once, not when the other side has taken in what is left or said farewell: it may never do so."""
+        self.abort()
+
     def _complain(self, complaint: str) -> None:
         self.complaint = complaint
         self.force_close()
         if self.transport is not None:
             self.transport.abort()
+
+    def _begun(self) -> bool:
+        """Whether the parser has read the beginning of a further answer: then a whole one is not what it hears next."""
+        if self._parser is None:
+            return True
+        try:
+            messages, _, _ = self._parser.feed_data(_PROBE)
+        except HttpProcessingError:
+            return True
+        return [(message.code, message.reason, len(message.headers)) for message, _ in messages] != [(204, "probe", 0)]
 
     def _readable(self) -> bool:
         # Not for a new connection: there TLS may still have something of its own to say, and no call went before.
@@ -243,6 +263,18 @@ async def _once(request: ClientRequest, handler: ClientHandlerType) -> ClientRes
         raise
     except (ClientOSError, ServerDisconnectedError) as error:
         raise _Gone(_words(error, Patience())) from error
+
+
+def _unasked(response: ClientResponse) -> str:
+    """What is wrong with the head of an answer whose body cannot be what the server meant."""
+    if response.status == _SWITCHING:
+        return "the server wants to speak another protocol, which nobody asked for"
+    codings = response.headers.getall("Transfer-Encoding", ())
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        return "the answer is transferred in a way that nobody asked for; chunks are all that is read"
+    if len(response.headers.get("Content-Length", "")) > _LONGEST_LENGTH:
+        return "the answer is longer than any is"
+    return ""
 
 
 @functools.lru_cache(maxsize=16)

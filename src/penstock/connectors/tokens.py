@@ -11,11 +11,13 @@ import copy
 from collections.abc import Awaitable, Callable
 
 from penstock.clock import Clock
-from penstock.errors import StepError
+from penstock.errors import StepError, Transient
 from penstock.redaction import conceal, release
 
 MARGIN = 60.0
 """How many seconds before its end a token is renewed; a short one after half of its life."""
+LONGEST = 8_192
+"""A longer token would not pass as a header, and takes seconds to be looked for in texts."""
 
 Login = Callable[[], Awaitable[tuple[str, float]]]
 """Makes the exchange: a token, and for how many seconds it is good. Raises a StepError."""
@@ -57,6 +59,8 @@ class Tokens:
 
     async def _renew(self) -> str:
         token, life = await self._login()
+        if len(token) > LONGEST:
+            raise Transient(f"the login gave a token of {len(token):,} characters; {LONGEST:,} is the most")
         conceal(token)
         if self._former is not None:
             release(self._former)

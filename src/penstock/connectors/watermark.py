@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
+from penstock.addresses import plain_store
 from penstock.clock import instant_text, parse_instant
-from penstock.connectors.http import check_address
 from penstock.errors import Fatal, Rejected, Transient, UsageError
 from penstock.setting import Secret, secret
 
@@ -208,7 +208,7 @@ def open_blob(address: str, options: Mapping[str, str | Secret] | None = None) -
     try:
         store = from_url(
             f"{scheme}://{place}",
-            client_options={"timeout": _PATIENCE, "allow_http": _plain_http(given)},
+            client_options={"timeout": _PATIENCE, "allow_http": plain_store(scheme, given)},
             retry_config={"max_retries": 2, "retry_timeout": _PATIENCE},
             **given,
         )
@@ -216,13 +216,6 @@ def open_blob(address: str, options: Mapping[str, str | Secret] | None = None) -
         msg = f"{address}: {_first_line(error)}"
         raise UsageError(msg) from error
     return ObjectBlob(store, name, address)
-
-
-def _plain_http(options: Mapping[str, Any]) -> bool:
-    """Whether the store was given an address without TLS, as an emulator of one on this machine has."""
-    ends = [v for n, v in (*options.items(), *os.environ.items()) if n.lower().endswith(("endpoint", "endpoint_url"))]
-    plain = [check_address(str(end)) for end in ends if str(end).startswith("http://")]
-    return bool(plain)
 
 
 def _landed(address: str, found: Found | None, content: bytes) -> str:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
+from penstock.addresses import plain_store
 from penstock.clock import Rng, instant_text, parse_instant
 from penstock.errors import UsageError
 from penstock.raw.local import LocalStore
@@ -311,6 +312,12 @@ def _read(text: bytes, key: PartitionKey, run_id: str) -> tuple[RawMetadata, dic
     return found, document
 
 
+def _over_tls(scheme: str, options: dict[str, Any]) -> dict[str, Any]:
+    """A store is asked over TLS, whatever its environment allows, unless it is an emulator of this machine."""
+    client = {**options.get("client_options", {}), "allow_http": plain_store(scheme, options)}
+    return {**options, "client_options": client}
+
+
 def _open_store(url: str, rng: Rng, options: dict[str, Any]) -> Store:
     scheme, colon, _ = url.partition("://")
     if not colon:
@@ -329,7 +336,7 @@ def _open_store(url: str, rng: Rng, options: dict[str, Any]) -> Store:
     from penstock.raw.objects import ObjectStoreBackend
 
     try:
-        store = MemoryStore() if scheme == "memory" else from_url(url, **options)
+        store = MemoryStore() if scheme == "memory" else from_url(url, **_over_tls(scheme, options))
     except (BaseError, ValueError, TypeError) as error:
         msg = f"{url}: {str(error).splitlines()[0]}"
         raise UsageError(msg) from error
