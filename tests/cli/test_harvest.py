@@ -471,10 +471,11 @@ def test_what_repricing_would_change_is_shown_before_it_is_asked_for(place):
     assert f"repricing: 0 of {STONES} records" in place("feeds").out
 
 
-def test_only_the_bar_writes_while_a_run_is_watched_on_a_terminal(place):
+@pytest.mark.parametrize("columns", [200, 80])
+def test_only_the_bar_writes_while_a_run_is_watched_on_a_terminal(place, columns):
     """What anybody else wrote would land in the middle of the bar."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "PENSTOCK_LEDGER": place.url, "TERM": "xterm", "COLUMNS": "200"}
+    environment = {**os.environ, "PENSTOCK_LEDGER": place.url, "TERM": "xterm", "COLUMNS": str(columns)}
     command = [*COMMAND, "harvest", "show", place.running, "--watch"]
     with subprocess.Popen(
         command, cwd=place.folder, env=environment, stdout=subprocess.PIPE, stderr=theirs
@@ -490,5 +491,8 @@ def test_only_the_bar_writes_while_a_run_is_watched_on_a_terminal(place):
     told = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).strip() for frame in frames]
     told = [frame for frame in told if frame]
     assert told
-    # One line: the bar, how much of it, and how the run stands.
-    assert all(re.match(r"[━╸╺ ]+\s+\d+%( workers_running: [^━]*)?$", frame) for frame in told), told
+    # One line: the bar, how much of it, and how the run stands; where it is narrow, more of the last in a second one.
+    bar = r"[━╸╺ ]{20}\s+\d+%( workers_running: [^━]*)?$"
+    assert any(re.match(bar, frame) for frame in told), told
+    assert all(re.match(bar if columns > 80 else bar + "|[^━]+$", frame) for frame in told), told
+    assert "…" not in "".join(told)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _PIPE_COLUMNS = 400
+_BAR = 20
 
 
 class _Console(Console):
@@ -118,9 +119,15 @@ def watching(*, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
         yield (lambda _done, _total, _says: None) if quiet else _each_line()
         return
     from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
 
     # Only the bar's own console may write while it is shown: whatever else does lands in the middle of it.
-    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.description}", markup=False))
+    # In a narrow one the sentence goes on in a second line, and does not squeeze the bar away.
+    columns = (
+        BarColumn(_BAR, table_column=Column(min_width=_BAR)),
+        TextColumn("{task.percentage:>3.0f}%", table_column=Column(min_width=4)),
+        TextColumn("{task.description}", markup=False, table_column=Column()),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, says: bar.update(task, completed=done, total=total or None, description=inert(says))

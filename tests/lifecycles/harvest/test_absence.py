@@ -9,11 +9,11 @@ import pytest
 
 from penstock.lifecycles.harvest import operate
 from penstock.lifecycles.harvest.absence import UNPROVED
-from penstock.lifecycles.harvest.machine import R, RunType
+from penstock.lifecycles.harvest.machine import P, R, RunType
 from penstock.lifecycles.harvest.runs import Rules
 from penstock.lifecycles.harvest.scan import Limits
 from penstock.simulators.nivoda import NivodaSimulator
-from penstock.simulators.nivoda_data import Wanted
+from penstock.simulators.nivoda_data import Catalogue, Wanted
 from tests.support.harvest import FEED, Bench
 from tests.support.harvest_http import STONES, over_http
 
@@ -119,6 +119,52 @@ def test_a_stone_that_is_counted_and_on_no_page_is_kept(ledger_url, tmp_path):
         (doubt,) = [p.doubt for p in bench.partitions() if p.doubt]
         assert doubt.endswith("records were found")
         assert [a for a in bench.alerts() if a[0] == UNPROVED] == [(UNPROVED, "warning")] * 3
+
+    over_http(ledger_url, tmp_path, test, rules=TWO)
+
+
+def test_a_stone_on_no_page_is_kept_where_another_leaves_before_the_count(ledger_url, tmp_path):
+    """Both times as many were read as are counted afterwards: the one that left makes up for the one on no page."""
+    meanwhile = Meanwhile()
+
+    async def test(bench: Bench, simulator: NivodaSimulator) -> None:
+        assert (await bench.harvest()).status is R.COMPLETED
+        hidden = numbers(simulator, bench.partitions()[1])[100]
+        simulator.hidden = {hidden}
+
+        def leave(bench: Bench) -> None:
+            first, second = bench.partitions()
+            simulator.stones.reprice(numbers(simulator, second)[-1], first.low * 100 + 5_000, bench.clock.now())
+
+        meanwhile.bench, meanwhile.happens = bench, leave
+        meanwhile.holds = lambda bench: bench.partitions()[-1].status is P.COMPLETED
+        for _ in range(2):
+            meanwhile.happened = False
+            run = await full(bench)
+            assert meanwhile.happened
+            assert (run.unseen, run.records_deleted) == (1, 0)
+        assert deleted(bench) == missed(bench) == set()
+
+    over_http(ledger_url, tmp_path, test, before=meanwhile, rules=TWO)
+
+
+def test_a_stone_whose_record_does_not_name_it_is_kept(ledger_url, tmp_path, monkeypatch):
+    async def test(bench: Bench, simulator: NivodaSimulator) -> None:
+        assert (await bench.harvest()).status is R.COMPLETED
+        nameless, items = simulator.stones.stone_id(100), Catalogue.items
+
+        def without(catalogue: Catalogue, *given: Any) -> list[str]:
+            return [text.replace(f'"{nameless}"', "null") for text in items(catalogue, *given)]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Catalogue, "items", without)
+            for _ in range(2):
+                run = await full(bench)
+                assert (run.unseen, run.records_deleted) == (1, 0)
+        assert deleted(bench) == missed(bench) == set()
+        (doubt,) = [p.doubt for p in bench.partitions() if p.doubt]
+        assert doubt == "a record does not say which one it is"
+        assert (await full(bench)).unseen == 0
 
     over_http(ledger_url, tmp_path, test, rules=TWO)
 

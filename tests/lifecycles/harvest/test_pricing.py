@@ -88,6 +88,8 @@ def test_a_price_below_zero_sets_the_record_aside():
         ({"margin": "NaN"}, "no amount"),
         ({"rounding": "0"}, "above 0"),
         ({"rounding_mode": "sideways"}, "half_even"),
+        ({"priority": "first"}, "priority is 'first', which is no whole number"),
+        ({"shape": b"oval"}, "which is no text"),
         ({"carat_from": "1", "carat_to": "1"}, "carat from 1 to 1 is empty"),
     ],
 )

@@ -16,6 +16,9 @@ from penstock.lifecycles.harvest.machine import Run
 from penstock.outcome import Outcome
 from penstock.runtime.flow import Io
 
+UNNAMED = "?"
+"""What `raw_row` begins the identity of a record with that does not say which one it is."""
+
 
 class Unmappable(Exception):
     """A record cannot become a canonical row; it is set aside with this reason and stops nothing."""

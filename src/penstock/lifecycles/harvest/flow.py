@@ -161,6 +161,8 @@ class Partitions(Flow[Partition, Settings, Alive]):
         doubt = doubt_of(unit, found, there)
         counted = max(there or 0, unit.expected_records)
         short = doubt is not None and is_short(found, counted, self.settings.tolerance)
+        if doubt is None and there and unit.window_to is None and not await self._has_page_of(unit, there, io):
+            doubt = f"its pages have fewer than the {there:,} records that are counted"
         hopeless = unit.rescans >= self.settings.rescans
         # Only a full run has a use for the proof, and what has no end would have none the next time either.
         unproved = doubt is not None and unit.window_to is None and unit.ended and recount
@@ -191,6 +193,15 @@ class Partitions(Flow[Partition, Settings, Alive]):
         worker = await io.read(lambda ledger: worker_of(ledger, unit))
         again = replace(_held(worker, unit), status=W.RUNNING, completed_at=None)
         return Outcome(unit, after, f"{why}: it is fetched again", also=[Move(worker, again, why)])
+
+    async def _has_page_of(self, unit: Partition, last: int, io: Io) -> bool:
+        """Whether there is still a page with the last record of a count.
+
+        Where one was counted that is on no page, and another left after the last page, both numbers are the same.
+        """
+        configured = self._feeds[unit.feed]
+        async with io.door(configured.gate):
+            return bool(await configured.source.page(window_of(unit), Span(unit.low, unit.high), last - 1, 1))
 
     async def _give_up(self, unit: Partition, io: Io) -> Outcome[Partition]:
         now, why = io.now(), str(unit.error)

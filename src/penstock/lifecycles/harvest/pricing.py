@@ -86,6 +86,12 @@ class Rule:
     def read(cls, row: Mapping[str, Any]) -> Self:
         """A rule of a row, or of a document; amounts may be text. Raises BadRule."""
         values = {name: row[name] for name in cls.__slots__ if row.get(name) is not None}
+        for kind, names in ((int, ("id", "priority")), (str, ("feed", *WORDS, "rounding_mode"))):
+            # SQLite keeps whatever is typed.
+            for name in names:
+                if not isinstance(values.get(name, kind()), kind):
+                    what = "whole number" if kind is int else "text"
+                    raise BadRule(f"pricing rule {row['id']}: {name} is {row[name]!r:.40}, which is no {what}")
         for name in ("carat_from", "carat_to", "price_from", "price_to", "margin", "absolute", "rounding"):
             if name in values:
                 values[name] = _amount(row, name)
