@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import Rejected
 from penstock.ledger.database import Cursor, identifier_sql
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.feed import Feed
+from penstock.lifecycles.harvest.feed import UNNAMED, Feed
 from penstock.lifecycles.harvest.machine import Phase, Run, RunType
 from penstock.outcome import Amend, Event, Outcome, Rows
 from penstock.runtime.flow import Io
@@ -127,12 +127,17 @@ def _seen_again(ledger: Ledger, run: Run, feed: Feed, limit: int) -> tuple[list[
 
 
 def _not_seen(feed: Feed, ledger: Ledger) -> str:
-    """Live records of the feed that the run has no raw row of; one that was set aside was seen."""
+    """Live records of the feed that the run has no raw row of; one that was set aside, or not named, was seen."""
     run_id = identifier_sql(ledger.database, "run_id")
-    return (
-        f"FROM {feed.canonical.name} AS c WHERE c.feed = :feed AND c.deleted_at IS NULL AND NOT EXISTS"
-        f" (SELECT 1 FROM {feed.raw.name} AS r WHERE r.run_id = {run_id} AND r.{feed.identity} = c.{feed.identity})"
-    )
+    raw = f"NOT EXISTS (SELECT 1 FROM {feed.raw.name} AS r WHERE r.run_id = {run_id} AND r."
+    missing = f"{raw}{feed.identity} = c.{feed.identity})"
+    if feed.known_by is not None:
+        unnamed = f"substr(r.{feed.identity}, 1, 1) = '{UNNAMED}'"
+        if ledger.database.dialect == "sqlite":
+            # A range of the primary key, because SQLite asks this for each record; '@' comes after '?'.
+            unnamed = f"r.{feed.identity} >= '{UNNAMED}' AND r.{feed.identity} < '@'"
+        missing += f" AND {raw}{feed.known_by} = c.{feed.known_by} AND {unnamed})"
+    return f"FROM {feed.canonical.name} AS c WHERE c.feed = :feed AND c.deleted_at IS NULL AND {missing}"
 
 
 def _unseen(ledger: Ledger, run: Run, feed: Feed, limit: int) -> tuple[list[str], list[str]]:

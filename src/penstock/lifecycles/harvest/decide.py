@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from penstock.lifecycles.harvest.feed import UNNAMED, Window
+from penstock.lifecycles.harvest.feed import UNKNOWN, Window
 from penstock.lifecycles.harvest.machine import CALLS, P, Partition, R, Run, RunType
 from penstock.outcome import Act, Decision, Look, Wait
 from penstock.unit import replace
@@ -165,7 +165,7 @@ def turn_page(partition: Partition, found: Sequence[str], settings: Settings) ->
         doubt = "its records moved while it was read, more often than they could be followed"
     elif found and partition.coming is None and offset > 0:
         doubt = "a page was short before the end"
-    elif any(record.startswith(UNNAMED) for record in found[:size]):
+    elif any(record.startswith(UNKNOWN) for record in found[:size]):
         doubt = "a record does not say which one it is"
     reached, more = offset + min(len(found), size), len(found) > size
     return replace(

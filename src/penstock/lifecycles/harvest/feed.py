@@ -17,7 +17,9 @@ from penstock.outcome import Outcome
 from penstock.runtime.flow import Io
 
 UNNAMED = "?"
-"""What `raw_row` begins the identity of a record with that does not say which one it is."""
+"""What `raw_row` begins the identity of a record with that does not name itself."""
+UNKNOWN = "??"
+"""And of one that `known_by` does not tell either: it could be any."""
 
 
 class Unmappable(Exception):
@@ -79,6 +81,8 @@ class Feed:
     highest: int
     #: The order in which pages are asked for, recorded with each worker.
     order: Mapping[str, str]
+    #: Another column of either table, by which a record that does not name itself is known all the same.
+    known_by: str | None = None
 
 
 class Consolidation(Protocol):

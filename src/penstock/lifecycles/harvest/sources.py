@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.clock import instant_text
 from penstock.connectors.nivoda import BY_BIRTH, Item, Nivoda, Order, Query
-from penstock.lifecycles.harvest.feed import UNNAMED, Feed, Span, Window
+from penstock.lifecycles.harvest.feed import UNKNOWN, UNNAMED, Feed, Span, Window
 from penstock.lifecycles.harvest.nivoda import mapping, payload_hash
 from penstock.lifecycles.harvest.tables import diamonds, raw_diamonds_nivoda
 
@@ -53,6 +53,7 @@ def nivoda_feed(name: str, price_unit: str = "cents", order: Order = BY_BIRTH) -
         lowest=0,
         highest=_DEAREST,
         order={"type": order.type, "direction": order.direction},
+        known_by="offer_id",
     )
 
 
@@ -60,7 +61,7 @@ def raw_row(item: Item) -> dict[str, Any]:
     """The columns of a raw row that are the record's own; one that names no stone is known by its content."""
     digest = payload_hash(item.payload)
     return {
-        "supplier_stone_id": item.stone_id or f"{UNNAMED}{digest}",
+        "supplier_stone_id": item.stone_id or f"{UNNAMED if item.offer_id else UNKNOWN}{digest}",
         "offer_id": item.offer_id or "",
         "payload": item.payload,
         "payload_hash": digest,
