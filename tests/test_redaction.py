@@ -40,6 +40,7 @@ FORMS = {
     ),
     "in HTML in HTML": html.escape(html.escape(SECRET)),
     "in HTML in JSON": json.dumps(html.escape(SECRET)),
+    "in HTML in a URL": quote(html.escape(SECRET), safe=""),
     "in JSON in HTML": html.escape(json.dumps(SECRET)),
     "as Basic authorisation": "Basic " + base64.b64encode(f"user:{SECRET}".encode()).decode(),
     "for another user": "Basic " + base64.b64encode(f"users:{SECRET}".encode()).decode(),

@@ -18,7 +18,9 @@ SHORTEST = 4
 MARK = "[secret]"
 
 _PERCENT = "%(?:25){0,4}"
-_AMPERSAND = "(?:&|%(?:25){0,4}26)(?:amp;){0,4}"
+_SEMICOLON = f"(?:;|{_PERCENT}3[bB])"
+_AMPERSAND = f"(?:&|{_PERCENT}26)(?:amp{_SEMICOLON}){{0,4}}"
+_NUMBER = f"(?:#|{_PERCENT}23)"
 _BACKSLASH = rf"(?:\\|{_PERCENT}5[cC])"
 _ESCAPES = {"\n": "n", "\r": "r", "\t": "t"}
 _INSTEAD = {" ": [r"\+", f"{_PERCENT}2[bB]"]}  # in a form
@@ -121,8 +123,8 @@ def _in_html(character: str) -> str:
 
     code = ord(character)
     names = {codepoint2name.get(code), "apos" if character == "'" else None} - {None}
-    ways = [*sorted(map(str, names)), f"#0{{0,6}}{code}", f"#[xX]0{{0,6}}{_hex(f'{code:x}')}"]
-    return f"{_AMPERSAND}(?:{'|'.join(ways)});"
+    ways = [*sorted(map(str, names)), f"{_NUMBER}0{{0,6}}{code}", f"{_NUMBER}[xX]0{{0,6}}{_hex(f'{code:x}')}"]
+    return f"{_AMPERSAND}(?:{'|'.join(ways)}){_SEMICOLON}"
 
 
 def _hex(digits: str) -> str:

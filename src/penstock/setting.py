@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote_plus
 from zoneinfo import available_timezones
 
 from penstock.cadence import parse_span, parse_time, parse_zone
@@ -26,6 +26,7 @@ from penstock.redaction import SHORTEST, conceal
 REQUIRED: Any = object()
 """The default of a setting that has none: whoever opens its table must give it."""
 NEVER = "never"
+_SECRET_PARAMETERS = {"password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"}
 _MOST = 1e15
 
 
@@ -172,8 +173,9 @@ def ledger_address(value: Any) -> str:
 
 def secret_parameters(address: str) -> list[str]:
     """The parameters of a PostgreSQL address that give a secret away."""
-    query = "" if address.startswith("sqlite:") else urlsplit(address).query
-    return [name for name, _ in parse_qsl(query, keep_blank_values=True) if name in {"password", "sslpassword"}]
+    # A `#` ends nothing in such an address, so that what stands behind it is read as well.
+    parts = [] if address.startswith("sqlite:") else re.split("[?&]", address)[1:]
+    return [name for part in parts if (name := unquote_plus(part.partition("=")[0])) in _SECRET_PARAMETERS]
 
 
 def below(address: str, folder: Path) -> str:

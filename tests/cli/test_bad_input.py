@@ -127,6 +127,12 @@ def an_address_with_a_password_in_its_query(folder: Path, request: pytest.Fixtur
 
 
 @kind("--ledger")
+def an_address_with_a_secret_where_no_query_seems_to_be(folder: Path, request: pytest.FixtureRequest) -> Case:
+    address = "postgresql://me@h/x#?oauth_client_secret=hush-hush"
+    return Case(["--ledger", address], ["oauth_client_secret"])
+
+
+@kind("--ledger")
 def a_server_that_is_down(folder: Path, request: pytest.FixtureRequest) -> Case:
     return Case(
         ["--ledger", "postgresql://nobody@127.0.0.1:1/x"], ["postgresql://nobody@127.0.0.1:1/x", "is it running"]

@@ -138,6 +138,18 @@ def test_force_replaces_regular_files_only(tmp_path, kind):
     assert place.is_symlink() or place.is_fifo()
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", ["penstock.db", "penstock.db-wal", "penstock.db-writer", "real.db", "real.db-shm"])
+def test_no_backup_takes_the_place_of_the_ledger(tmp_path, name, force):
+    (tmp_path / "penstock.db").symlink_to(tmp_path / "real.db")
+    url = f"sqlite:///{tmp_path / 'penstock.db'}"
+    made(url)
+    before = {path: path.lstat().st_ino for path in tmp_path.iterdir()}
+    with pytest.raises(UsageError, match=r"belongs to it|already there|not a regular file"):
+        copy(url, tmp_path / name, force=force)
+    assert {path: path.lstat().st_ino for path in tmp_path.iterdir()} == before
+
+
 def test_an_interrupted_backup_leaves_no_file(ledger_url, tmp_path):
     made(ledger_url)
     folder = tmp_path / "backups"

@@ -56,6 +56,8 @@ def test_a_guarded_machine_with_a_date_in_its_key(world):
         (invoice(), ACME, Side([{"amount_minor": 1}]), "do not make up its key"),
         (invoice(), ACME, Side([{"number": "1", "tenant": "b"}]), "name a column twice"),
         (invoice(), ACME, Side([{"number": "1", "nonsense": 1}]), "do not make up its key"),
+        (invoice(), ACME, Side([{"number": "1", "changed_by": "api:x"}]), "a product cannot name changed_by"),
+        (invoice(), ACME, Side([{"number": "1", "version": 1, "wakes": 1}]), "cannot name version, wakes"),
     ],
 )
 def test_what_makes_no_units_is_refused(world, like, these, those, said):
@@ -72,6 +74,13 @@ def test_a_product_is_born_by_those_who_may(world):
     with pytest.raises(IllegalMove, match="cannot be born as SENT"):
         bear(world, Product(INVOICE, replace(invoice(), status=InvoiceState.SENT), TENANTS, NUMBERS))
     assert birth_products(world.ledger, [sold], actor=Actor.VALIDATOR, who="t") == 2
+
+
+def test_a_product_is_nobodys_whatever_it_was_copied_from(world):
+    like = replace(invoice(), claimed_by="ghost", crashes=2, wakes=7, version=5, changed_by="validator:v")
+    assert bear(world, Product(INVOICE, like, ACME, Side([{"number": "1"}]))) == 1
+    found = world.unit(Ref("invoice", "acme/1"))
+    assert (found.claimed_by, found.crashes, found.wakes, found.changed_by) == (None, 0, 0, "scheduler:test")
 
 
 def test_rows_of_different_columns_are_refused():

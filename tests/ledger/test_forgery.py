@@ -261,6 +261,34 @@ def test_an_edge_pulled_by_somebody_else(hand, ledger_url):
     assert "QUEUED -> SENDING by operator, which is for worker" in said(ledger_url, "pairs")
 
 
+@pytest.mark.parametrize("name", ["prune", "prune:p1"])
+def test_nobody_hides_behind_the_name_of_pruning(hand, ledger_url, name):
+    born(hand)
+    hand.prune()  # p1 is a permit that was given
+    hand.type(f"UPDATE invoice SET status = 'SENDING', version = version + 1, changed_by = '{name}'")
+    off, on = switched(hand, "invoice", "penstock_invoice_guard")
+    moved = f"UPDATE invoice SET status = 'QUEUED', version = version + 1, changed_by = '{name}', attempts = 1"
+    for sql in (moved, *off, moved.replace("QUEUED", "SENT").replace("attempts = 1", "remote_id = 'x'"), *on):
+        hand.type(sql)
+    text = said(ledger_url, "pairs")
+    assert "QUEUED -> SENDING by prune, which is for worker" in text
+    assert "QUEUED -> SENT by prune, which is not legal" in text
+
+
+@pytest.mark.parametrize("column", ["version", "wakes"])
+def test_a_count_that_cannot_rise_any_more(hand, ledger_url, column):
+    born(hand)
+    hand.type(f"UPDATE invoice SET {column} = 9223372036854775807")
+    assert said(ledger_url, "constraints") == f"invoice 1 row breaks the check {column}_can_rise, the first is acme/1"
+
+
+@pytest.mark.parametrize("value", ["'abc'", "x'00'", "version + 0.5"])
+def test_a_version_that_is_no_number(sqlite_hand, tmp_path, value):
+    born(sqlite_hand)
+    sqlite_hand.type(f"UPDATE invoice SET version = {value}")
+    assert "the check version_is_whole" in said(f"sqlite:///{tmp_path / 'penstock.db'}", "constraints")
+
+
 def test_what_pruning_did_is_sound(hand, ledger_url):
     born(hand)
     hand.type(typed_move(INVOICE, "acme/1", "SENDING"))
@@ -307,6 +335,11 @@ def test_a_foreign_trigger_is_found(hand, ledger_url):
     assert said(ledger_url, "triggers") == "mine is a trigger of invoice that Penstock did not make; drop it"
 
 
+def test_a_foreign_trigger_is_found_however_its_table_was_typed(sqlite_hand, tmp_path):
+    sqlite_hand.type('CREATE TRIGGER mine AFTER UPDATE ON "Invoice" BEGIN SELECT 1; END')
+    assert "mine is a trigger of Invoice" in said(f"sqlite:///{tmp_path / 'penstock.db'}", "triggers")
+
+
 @pytest.mark.parametrize(
     ("sql", "text"),
     [
@@ -338,6 +371,9 @@ def test_a_schema_in_which_anybody_may_create_is_told_of(postgres_hand, postgres
     assert said(postgres_url, "triggers") == ""
     postgres_hand.type("GRANT CREATE ON SCHEMA public TO PUBLIC")
     assert "REVOKE CREATE ON SCHEMA public FROM PUBLIC" in said(postgres_url, "triggers")
+    postgres_hand.type("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    postgres_hand.type("GRANT CREATE ON SCHEMA public TO pg_monitor")
+    assert "pg_monitor may create what stands in for something else" in said(postgres_url, "triggers")
     assert sick(postgres_url) == set()
 
 

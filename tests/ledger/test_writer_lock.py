@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.errors import LedgerUnavailable
+from penstock.errors import LedgerUnavailable, UsageError
 from penstock.ledger import sqlite
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.writer_lock import WriterLock
@@ -115,3 +115,24 @@ def test_the_files_of_a_ledger_are_for_their_owner_alone(tmp_path, umask):
         os.umask(before)
     assert set(modes) >= {"penstock.db", "penstock.db-writer", "penstock.db-wal", "penstock.db-shm"}
     assert {name: mode & ~(0o600 & ~umask) for name, mode in modes.items() if mode & ~(0o600 & ~umask)} == {}
+
+
+def test_a_ledger_behind_a_link_to_nothing_yet_is_for_its_owner_alone(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "penstock.db").symlink_to(tmp_path / "there" / "real.db")
+    before = os.umask(0o022)
+    try:
+        with Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True):
+            modes = {stat.S_IMODE(place.stat().st_mode) for place in (tmp_path / "there").iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {0o600}
+
+
+def test_a_lock_that_cannot_be_opened_is_told(tmp_path):
+    (tmp_path / "penstock.db-writer").mkdir()
+    with pytest.raises(UsageError, match=r"penstock\.db-writer cannot be opened"):
+        WriterLock(tmp_path / "penstock.db-writer").acquire()
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    with pytest.raises(LedgerUnavailable, match="round: Too many levels of symbolic links"):
+        WriterLock(tmp_path / "round").acquire()

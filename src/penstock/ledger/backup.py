@@ -49,6 +49,8 @@ def backup(
     sqlite = url.startswith("sqlite:///")
     path = _target(place, clock.now(), "db" if sqlite else "dump")
     _refuse(path, force=force)
+    if sqlite:
+        _refuse_ledger(path, url)
     database = open_database(url, clock)
     try:
         database.read(lambda cursor: require_ledger(database, cursor))
@@ -84,6 +86,16 @@ def _refuse(path: Path, *, force: bool) -> None:
         raise UsageError(msg)
     if path.is_symlink() or not path.is_file():
         msg = f"{path} is not a regular file, and --force replaces nothing else; choose another name"
+        raise UsageError(msg)
+
+
+def _refuse_ledger(path: Path, url: str) -> None:
+    """A copy in the place of the ledger would take away what its workers commit; its companions are part of it."""
+    ledger = url.removeprefix("sqlite:///")
+    names = [f"{ledger}{suffix}" for suffix in ("", "-wal", "-shm", "-journal", "-writer")]
+    names += [f"{os.path.realpath(ledger)}{suffix}" for suffix in ("-wal", "-shm", "-journal")]
+    if os.path.realpath(path) in map(os.path.realpath, names):
+        msg = f"{path} is the ledger itself or belongs to it; choose another place for the backup"
         raise UsageError(msg)
 
 

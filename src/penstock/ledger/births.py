@@ -17,7 +17,7 @@ from penstock.ledger import statements
 from penstock.ledger.columns import plain, readable
 from penstock.ledger.commit import statements_of
 from penstock.ledger.database import Cursor
-from penstock.ledger.entries import plain_writes
+from penstock.ledger.entries import UNCLAIMED, plain_writes
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.tables import machine_table
 from penstock.machine import Actor, Machine
@@ -27,6 +27,7 @@ from penstock.unit import GuardedUnit, key_part
 AT_ONCE = 20_000
 """How many units one transaction should bear: about half a second during which nobody else writes."""
 _MADE = ("unit_id", "version", "changed_by", "change_reason", "changed_at")
+_LEFT = frozenset({*_MADE, *UNCLAIMED})
 
 
 class Side:
@@ -110,6 +111,8 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
     named = [name for side in sides.values() for name in side.columns]
     if "status" in named:
         raise BrokenFlow(f"{machine.name}: the state of units in a product is that of `like`")
+    if sealed := ", ".join(sorted(_LEFT & {*named})):
+        raise BrokenFlow(f"{machine.name}: a product cannot name {sealed}")
     if len(set(named)) != len(named) or not set(machine.unit.key) <= set(named) <= set(machine.columns):
         raise BrokenFlow(f"{machine.name}: {', '.join(named)} do not make up its key, or name a column twice")
     parameters: dict[str, Any] = {}
@@ -124,7 +127,7 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
     picks["changed_at"] = database.now_sql
     picks |= {machine.column(n): f"n_{n}" for n in named}
     for name in machine.columns:
-        value = made.get(name, None if name in _MADE else vars(product.like)[name])
+        value = made.get(name, UNCLAIMED.get(name) if name in _LEFT else vars(product.like)[name])
         if name in machine.generated() or machine.column(name) in picks or value is None:
             continue
         parameters[f"like_{name}"] = plain(value)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import sqlalchemy as sa
+
 from penstock.ledger import expand
 from penstock.ledger.database import Cursor, Database
 from penstock.ledger.definitions import stored
+from penstock.ledger.doctor_history import LARGEST
 from penstock.ledger.finding import Finding
 from penstock.ledger.install import expected_postgres, expected_sqlite, schema_of
 from penstock.ledger.tables import kernel_tables, machine_table
@@ -33,11 +36,15 @@ def triggers(database: Database, cursor: Cursor, machines: Mapping[str, Machine]
     for name, what in find(cursor, installed, tables, others):
         yield Finding("triggers", name, what)
     if database.dialect == "postgresql":
-        ((schema, open_to_all),) = cursor.rows(
-            "SELECT quote_ident(current_schema()), has_schema_privilege('public', current_schema(), 'CREATE')"
+        rows = cursor.rows(
+            "SELECT quote_ident(n.nspname), CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END"
+            " FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) a"
+            f" WHERE n.oid = {_HERE} AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner AND a.grantee <>"
+            f" (SELECT relowner FROM pg_class WHERE relname = 'transition_log' AND relnamespace = {_HERE}) ORDER BY 2"
         )
-        if open_to_all:
-            text = f"anybody may create what stands in for something else; REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC"
+        for schema, role in rows:
+            who = "anybody" if role == "PUBLIC" else role
+            text = f"{who} may create what stands in for something else; REVOKE CREATE ON SCHEMA {schema} FROM {role}"
             yield Finding("triggers", schema, text, "warning")
 
 
@@ -53,7 +60,8 @@ def _triggers_sqlite(
         elif there[name] != sql:
             yield name, f"was changed; {_AGAIN}"
     for name, _, table in rows:
-        if table in tables and name not in expected and name not in others:
+        # SQLite keeps the table's name as it was typed, in whatever case.
+        if str(table).lower() in tables and name not in expected and name not in others:
             yield str(name), f"is a trigger of {table} that Penstock did not make; drop it"
 
 
@@ -132,7 +140,7 @@ def constraints(database: Database, cursor: Cursor, machines: Mapping[str, Machi
     own = [m for name, m in machines.items() if name in known and known[name]["digest"] == m.digest()]
     broken = set()
     for table in (*kernel_tables(database.dialect), *(machine_table(m, database.dialect) for m in own)):
-        checks = expand.checks_of(table, database.dialect)
+        checks = {**expand.checks_of(table, database.dialect), **_numbers(table, database.dialect)}
         if not checks:
             continue
         key = next(iter(table.primary_key.columns)).name if "unit_id" not in table.columns else "unit_id"
@@ -147,6 +155,16 @@ def constraints(database: Database, cursor: Cursor, machines: Mapping[str, Machi
             yield Finding("constraints", table.name, text)
     if database.dialect == "sqlite":
         yield from _sqlite_file(cursor, broken)
+
+
+def _numbers(table: sa.Table, dialect: str) -> dict[str, str]:
+    """What no constraint says: whole numbers are that, where SQLite keeps any value, and counts of changes can rise."""
+    checks = {}
+    if dialect == "sqlite":
+        whole = [c.name for c in table.columns if isinstance(c.type, sa.Integer)]
+        checks = {f"{name}_is_whole": f"typeof({name}) IN ('integer', 'null')" for name in whole}
+    counts = [name for name in ("version", "wakes", "tallies") if name in table.columns]
+    return checks | {f"{name}_can_rise": f"{name} < {LARGEST}" for name in counts}
 
 
 def _sqlite_file(cursor: Cursor, broken: Iterable[str]) -> Iterator[Finding]:

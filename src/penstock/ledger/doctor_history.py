@@ -16,7 +16,7 @@ from penstock.ledger.inspect import BASELINE
 from penstock.machine import Actor, Machine
 
 MOST = 20
-_LARGEST = 2**62
+LARGEST = 2**62
 Pair = tuple[str | None, str | None]
 
 
@@ -129,11 +129,11 @@ def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
         told = f"history row{'s say' if count > 1 else ' says'} {source or 'born'} -> {target or 'gone'} by {who}"
         subject, times = f"{machine_name}:{unit_id}", f"{count:,} {told}"
         legal = known.get(machine_name)
-        if seq > _LARGEST:
+        if seq > LARGEST:
             yield Finding("pairs", subject, f"a row of its history has the number {seq}: numbers will run out")
         if legal is None:
             yield Finding("pairs", subject, f"{times}, and there is no such machine")
-        elif target is None or who == BASELINE.rstrip(":"):
+        elif target is None or (source is None and who == BASELINE.rstrip(":")):
             continue  # deaths and baselines go with a permit: see `permits`
         elif (source, target) not in legal:
             yield Finding("pairs", subject, f"{times}, which is not legal")
@@ -173,7 +173,7 @@ def permits(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[
     deaths = "to_status IS NULL AND from_status IS NOT NULL"
     given = {
         "death": f"{deaths} AND (machine, actor, at) NOT IN (SELECT machine, actor, at FROM prune_permit)",
-        "baseline": f"actor LIKE '{BASELINE}%' AND (machine, actor) NOT IN"
+        "baseline": f"(actor = '{BASELINE.rstrip(':')}' OR actor LIKE '{BASELINE}%') AND (machine, actor) NOT IN"
         f" (SELECT machine, '{BASELINE}' || id FROM prune_permit)",
     }
     for what, condition in given.items():

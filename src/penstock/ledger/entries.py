@@ -25,7 +25,7 @@ _OFTEN = frozenset({"status", "due_at"})
 DUE = 7
 """The place of the schedule in a driven unit's row of a batch."""
 # A newborn is nobody's, whatever unit it was copied from.
-_UNCLAIMED = {"claimed_by": None, "wakes": 0, "crashes": 0, "parked_at": None, "parked_reason": None}
+UNCLAIMED = {"claimed_by": None, "wakes": 0, "crashes": 0, "parked_at": None, "parked_reason": None}
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class Preparer:
             "version": self._rng.version(),
             "changed_by": f"{birth.actor}:{who}",
             "change_reason": readable(birth.reason),
-            **(_UNCLAIMED if machine.driven else {}),
+            **(UNCLAIMED if machine.driven else {}),
         }
         skip = machine.generated() | {"changed_at"}
         values = vars(unit)

@@ -279,12 +279,15 @@ class SqliteDatabase:
         if self.path.exists():
             return
         # Closing a file drops whatever locks this process has on it, so it gets its name when it is closed already.
-        number, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        path = Path(os.path.realpath(self.path))  # a link may point to where nothing is yet
+        if not path.parent.is_dir():
+            return
+        number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         os.close(number)
         try:
             # It may be there by now; and where nothing can be linked, there are no owners either.
             with contextlib.suppress(OSError):
-                self.path.hardlink_to(name)
+                path.hardlink_to(name)
         finally:
             Path(name).unlink()
 
@@ -309,7 +312,7 @@ class SqliteDatabase:
 
     def _refuse_bad_place(self) -> None:
         mounts = Path("/proc/mounts")
-        kind = network_filesystem(self.path.resolve(), mounts.read_text()) if mounts.exists() else None
+        kind = network_filesystem(Path(os.path.realpath(self.path)), mounts.read_text()) if mounts.exists() else None
         if kind is not None:
             msg = f"{self.path} is on a network filesystem ({kind}), where SQLite loses data; use PostgreSQL"
             raise UsageError(msg)

@@ -13,7 +13,7 @@ import os
 import threading
 from pathlib import Path
 
-from penstock.errors import LedgerUnavailable
+from penstock.errors import LedgerUnavailable, UsageError
 
 SECONDS = 30.0
 _LOCKS = Path("/proc/locks")
@@ -91,7 +91,13 @@ class _Waiter(threading.Thread):
 
 
 def _opened(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (PermissionError, IsADirectoryError) as error:  # waiting would not help
+        msg = f"{path} cannot be opened ({error.strerror}), and every writer needs it; make it a file of this user's"
+        raise UsageError(msg) from error
+    except OSError as error:
+        raise LedgerUnavailable(f"{path}: {error.strerror}") from error
 
 
 def _holder(file: int) -> str:
