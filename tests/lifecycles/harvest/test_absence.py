@@ -9,7 +9,7 @@ import pytest
 
 from penstock.lifecycles.harvest import operate
 from penstock.lifecycles.harvest.absence import UNPROVED
-from penstock.lifecycles.harvest.machine import P, R, RunType
+from penstock.lifecycles.harvest.machine import R, RunType
 from penstock.lifecycles.harvest.runs import Rules
 from penstock.lifecycles.harvest.scan import Limits
 from penstock.simulators.nivoda import NivodaSimulator
@@ -137,7 +137,8 @@ def test_a_stone_on_no_page_is_kept_where_another_leaves_before_the_count(ledger
             simulator.stones.reprice(numbers(simulator, second)[-1], first.low * 100 + 5_000, bench.clock.now())
 
         meanwhile.bench, meanwhile.happens = bench, leave
-        meanwhile.holds = lambda bench: bench.partitions()[-1].status is P.COMPLETED
+        # It has read its last page and is about to be counted.
+        meanwhile.holds = lambda bench: bench.partitions()[-1].completed and not bench.partitions()[-1].verified_at
         for _ in range(2):
             meanwhile.happened = False
             run = await full(bench)
