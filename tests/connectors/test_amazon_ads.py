@@ -335,6 +335,16 @@ def test_what_the_words_of_amazon_mean(tmp_path, said, state):
     on(tmp_path, test)
 
 
+@pytest.mark.parametrize("answer", [None, "down for maintenance", ["COMPLETED"], {}])
+def test_an_answer_that_is_no_report_says_nothing_of_it(tmp_path, answer):
+    async def test(p: Profile) -> None:
+        p.simulator.faults["status"].append(Fault(200, answer))
+        with pytest.raises(Transient, match="not a report"):
+            await p.ads.status("x")
+
+    on(tmp_path, test)
+
+
 def test_a_report_completed_without_its_link_is_not_ready(tmp_path):
     async def test(p: Profile) -> None:
         p.simulator.fates.append(Fate(linkless=1))

@@ -133,6 +133,15 @@ def test_what_cannot_be_read_is_named(tmp_path):
         read(tmp_path)
 
 
+def test_a_file_that_cannot_be_looked_at_is_named_as_well(tmp_path):
+    StreamSimulator(tmp_path).quiet("1001", HOUR)
+    hour = tmp_path / "1001" / "sp-traffic" / "2026-11-14T10"
+    # As in a folder that may be listed and not entered, whoever runs the test.
+    (hour / "long.jsonl").symlink_to("x" * 300)
+    with pytest.raises(StreamGone, match="2026-11-14T10 cannot be read: File name too long"):
+        stream(tmp_path).status(f"stream/target/2026-11-14T10/{NOW:%Y-%m-%dT%H:%M:%S.000Z}")
+
+
 def test_what_is_no_file_says_nothing_of_an_hour(tmp_path):
     write(tmp_path, dataset="sp-conversion")
     write(tmp_path, name="a.part")

@@ -304,7 +304,7 @@ def test_cookies_and_redirects_are_off():
         marked = OK.replace(b"\r\n", b"\r\nSet-Cookie: account=1; Path=/\r\n", 1)
         async with server(answering(marked, moved, requests=requests)) as (address, _), http(address) as h:
             await h.call("GET", "/")
-            with pytest.raises(Rejected, match="302"):
+            with pytest.raises(Transient, match="302"):
                 await h.call("GET", "/again")
         assert [request.split(b" ")[1] for request in requests] == [b"/", b"/again"]
         assert b"cookie" not in requests[1].lower()

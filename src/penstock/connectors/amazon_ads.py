@@ -273,8 +273,14 @@ class AmazonAds:
         return Created(report_id, status.created_at or self._clock.now(), adopted=True)
 
     async def _get(self, report_id: str) -> dict[str, Any] | None:
-        response = await self._call("GET", _path(report_id), answers=(_NOT_FOUND,))
-        return None if response.status_code == _NOT_FOUND else _object(response)
+        path = _path(report_id)
+        response = await self._call("GET", path, answers=(_NOT_FOUND,))
+        if response.status_code == _NOT_FOUND:
+            return None
+        answer = _object(response)
+        if not answer:  # a page of somebody's says nothing of the report, not even that it is pending
+            raise Transient(f"GET {path}: {response.status_code}, and the answer is not a report")
+        return answer
 
     async def _call(
         self, method: str, path: str, *, answers: Collection[int] = (), media: str | None = None, **request: Any

@@ -148,7 +148,8 @@ class AmazonStream:
         for dataset in DATASETS:
             folder = self.folder / dataset / hour.strftime(_HOUR)
             paths = (folder / name for name in sorted(_names(folder)) if name.endswith(_ENDING))
-            found = [path for path in paths if path.is_file()]  # a pipe would be read for ever
+            with _readable(folder):
+                found = [path for path in paths if path.is_file()]  # a pipe would be read for ever
             files += found
             if not found:
                 lacking.append(dataset)

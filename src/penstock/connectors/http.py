@@ -216,7 +216,8 @@ class Http:
             return Fatal(text)
         if status == _UNAVAILABLE:
             return Transient(text)
-        if response.is_server_error or status == _TIMEOUT:
+        # Who is sent elsewhere, to a page about maintenance for one, has heard nothing of what was asked.
+        if response.is_server_error or response.is_redirect or status == _TIMEOUT:
             return _unanswered(text, repeatable=repeatable)
         return Rejected(text)
 

@@ -161,6 +161,7 @@ def test_a_program_without_partitions_says_so(penstock, tmp_path):
         ("time_zone = 3", "a time zone, for example"),
         ('time_zones = { "111-111-1111" = "Madrid" }', 'did you mean "Europe/Madrid"?'),
         ('time_zones = { "333-333-3333" = "UTC" }', "3333333333 is not one of its customers"),
+        ('time_zones = { "111-111-1111" = "UTC", "1111111111" = "Asia/Kathmandu" }', "1111111111 is there twice"),
         ('time_zones = { "12-x" = "UTC" }', "is not a customer id"),
         ("time_zones = []", "a table of time zones"),
         ('delay = "soon"', "a span of time"),

@@ -221,7 +221,7 @@ def test_a_report_that_cannot_be_cancelled_is_polled_on_and_then_given_up(ledger
         b.simulator.reports.clear()  # else the next create would be called its duplicate
         still = Fault(200, {"reportId": b.unit().report_id, "status": "PROCESSING"})
         b.simulator.faults["status"].extend([*[Fault(503)] * 3, *[still] * 50])
-        await b.until(START + timedelta(hours=7))
+        await b.until(START + timedelta(hours=9, minutes=20))
         b.simulator.faults.clear()
         await b.until(START + timedelta(hours=26))
         assert any(
@@ -387,6 +387,26 @@ def test_a_provider_that_names_old_reports_in_turn_has_one_of_them_loaded_for_an
             turn()
         assert len(adoptions(b)) == 1
         assert b.unit().loaded_report_id in olds
+
+    on_bench(ledger_url, tmp_path, test)
+
+
+def test_a_report_that_is_older_than_the_loaded_one_never_takes_its_place(ledger_url, tmp_path):
+    async def test(b):
+        await b.until(T + days(3) - timedelta(hours=2))
+        loaded = b.unit().loaded_report_id
+        b.simulator.remembers = days(60)
+        foreign(b, 1, created=b.unit().last_report_created_at - timedelta(minutes=1))
+        del b.simulator.reports[loaded]
+        await b.until(T + days(4))
+        unit = b.unit()
+        assert (unit.status, unit.loaded_report_id, unit.serving_offset) == (S.COMPLETED, loaded, 3 * 86_400)
+        assert (adoptions(b), len(b.simulator.calls("download"))) == ([], 1)
+        assert unit.duplicates > 3
+        b.simulator.remembers = timedelta()
+        await b.until(T + days(4) + timedelta(hours=8))
+        assert b.unit().last_report_created_at >= T + days(4)
+        assert (b.unit().status, b.unit().serving_offset) == (S.COMPLETED, None)
 
     on_bench(ledger_url, tmp_path, test)
 

@@ -75,6 +75,25 @@ def test_three_hours_of_outage_end_no_dataset(ledger_url, tmp_path, fault, begin
 
 
 @pytest.mark.by_day
+@pytest.mark.parametrize("operations", [("token", "create", "status", "cancel"), ("create", "status", "cancel")])
+@pytest.mark.parametrize("fault", [Fault(302), Fault(200, "down for maintenance")], ids=["302", "page"])
+def test_pages_in_place_of_answers_are_an_outage_too(ledger_url, tmp_path, fault, operations):
+    async def test(b):
+        await b.until(START + timedelta(minutes=4))  # all are created, and none was looked at
+        down(b, fault, *operations)
+        await b.until(START + hours(10))  # longer than a report may be pending
+        assert stand(b) == {"fetching"}
+        assert b.rows(f"SELECT max({COUNTERS}) FROM report_dataset_metadata") == [(0,)]
+        assert kinds(b) == ["gate.breaker"]
+        up(b)
+        await b.until(START + hours(10.75))
+        assert stand(b) == {"completed"}
+        assert len(b.simulator.reports) == len(DATASETS), "none was created twice"
+
+    on_bench(ledger_url, tmp_path, test, *DATASETS)
+
+
+@pytest.mark.by_day
 def test_an_outage_of_the_files_alone_is_one_too(ledger_url, tmp_path):
     async def test(b):
         down(b, Fault(503), "download")

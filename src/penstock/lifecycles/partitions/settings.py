@@ -286,7 +286,11 @@ def _time_zones(source: str, spec: Mapping[str, Any], errors: list[str]) -> dict
             return text
 
     customers = dict.fromkeys(canonical(text, "customers") for text in spec["customers"])
-    own = {canonical(text, "time_zones"): zone for text, zone in spec["time_zones"].items()}
+    own: dict[str, str] = {}
+    for text, zone in spec["time_zones"].items():
+        name = canonical(text, "time_zones")
+        if own.setdefault(name, zone) != zone:
+            errors.append(f"partitions.{source}.time_zones: {name} is there twice, in {own[name]} and in {zone}")
     strangers = sorted(own.keys() - customers.keys())
     errors += [f"partitions.{source}.time_zones: {name} is not one of its customers" for name in strangers]
     found = {customer: own.get(customer, spec["time_zone"]) for customer in customers}

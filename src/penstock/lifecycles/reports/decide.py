@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from penstock import ladder as ladders
+from penstock.clock import parse_instant
 from penstock.ladder import Ladder
 from penstock.lifecycles.reports.machine import Aggregation, Report, S
 from penstock.outcome import Act, Decision, Look, Wait
@@ -152,12 +153,16 @@ def is_served(report: Report) -> bool:
     return report.last_report_created_at >= report.timestamp + timedelta(seconds=report.serving_offset)
 
 
-def may_adopt(report: Report, report_id: str, *, older: bool) -> bool:
+def may_adopt(report: Report, report_id: str, created_at: datetime, *, older: bool) -> bool:
     """Whether a report that the provider has already may stand for the one that is wanted.
 
-    None is loaded twice, and one that is older than the offset is taken once for that offset.
+    None is loaded twice, none takes the place of a newer one, and one that is older than the offset is taken once for
+    that offset.
     """
-    return report_id != report.last_processed_report_id and not (older and report.duplicates > 0)
+    if report_id == report.last_processed_report_id or (older and report.duplicates > 0):
+        return False
+    # The run of a report is named by the moment at which the report was created.
+    return report.raw_run_id is None or created_at > parse_instant(report.raw_run_id)
 
 
 def failures(report: Report) -> int:

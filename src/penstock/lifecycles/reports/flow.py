@@ -123,7 +123,7 @@ class Reports(Flow[Report, Settings, Seen]):
             return Outcome(report, after, why, keep_claim=True, uncharged=True)
         created = await self._sources[report.account].create(report, io)
         older = created.adopted and created.created_at < report.timestamp + offset
-        if created.adopted and not may_adopt(report, created.report_id, older=older):
+        if created.adopted and not may_adopt(report, created.report_id, created.created_at, older=older):
             return failure.duplicate(report, created.report_id, self._moment(io))
         # An adopted report was made when the provider says it was, be that before the offset. Of our own the moment
         # before the call counts: the provider's clock may be behind ours, and the offset would seem unserved.
