@@ -203,7 +203,7 @@ def test_a_step_that_moves_another_unit_is_taken_again_on_what_was_typed(world):
 
 
 def test_an_operators_move_keeps_what_was_typed(world):
-    (ref,) = world.born(partition(status=PartitionState.SUCCESS))
+    (ref,) = world.born(partition(status=PartitionState.SUCCESS), actor=Actor.VALIDATOR)
     world.sql("UPDATE partitions SET note = 'theirs'")
     world.ledger.move(ref, "pending", actor=Actor.OPERATOR, who="ann", reason="again", record_count=3)
     assert (world.unit(ref).note, world.unit(ref).record_count) == ("theirs", 3)
@@ -211,7 +211,8 @@ def test_an_operators_move_keeps_what_was_typed(world):
 
 def test_many_are_moved_but_for_what_was_typed_at_meanwhile(world):
     """`move_many` reads first and commits a part at a time; what changes in between is skipped, not overwritten."""
-    refs = world.born(*(partition(day=day, status=PartitionState.SUCCESS) for day in DAYS))
+    landed = (partition(day=day, status=PartitionState.SUCCESS) for day in DAYS)
+    refs = world.born(*landed, actor=Actor.VALIDATOR)
     befores = [world.unit(ref) for ref in refs]
     world.sql("UPDATE partitions SET note = 'theirs' WHERE unit_id = :id", id=refs[1].unit_id)
     pulled = [

@@ -60,8 +60,8 @@ class World:
         session.register()
         return session
 
-    def born(self, *units: GuardedUnit) -> list[Ref]:
-        self.ledger.birth(units, actor=Actor.API, who="test")
+    def born(self, *units: GuardedUnit, actor: Actor = Actor.API) -> list[Ref]:
+        self.ledger.birth(units, actor=actor, who="test")
         return [Ref(self.ledger.preparer.machine_of(u).name, unit_id_of(u)) for u in units]
 
     def unit(self, ref: Ref) -> Any:
