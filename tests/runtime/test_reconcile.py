@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 from structlog.testing import capture_logs
 
 from penstock.clock import SystemClock
@@ -103,6 +104,31 @@ def test_a_worker_learns_the_ledgers_time_when_it_registers_and_when_it_renews(p
     now = datetime.now(UTC)
     assert abs(seen[0] - now) < timedelta(minutes=1)
     assert abs(due - now) < timedelta(minutes=1)
+
+
+def test_a_comparison_that_waits_for_a_lock_holds_no_renewal_up(postgres_url):
+    with Ledger.open(postgres_url, [INVOICE], create=True) as ledger:
+        left = "SELECT EXTRACT(EPOCH FROM lease_until - clock_timestamp()) FROM worker"
+
+        async def main() -> list[float]:
+            settings = WorkerSettings(place_seconds=None, lease_ms=2_000, renew_seconds=0.3)
+            worker = Worker(ledger, [Probe()], settings)
+            running = asyncio.create_task(worker.run())
+            await asyncio.sleep(1)
+            seen: list[float] = []
+            with psycopg.connect(postgres_url) as stranger:
+                stranger.execute("LOCK TABLE invoice IN ACCESS EXCLUSIVE MODE")
+                for _ in range(35):
+                    await asyncio.sleep(0.1)
+                    seen += [float(row[0]) for row in stranger.execute(left).fetchall()]
+            await asyncio.sleep(1)  # what waited for the lock comes back
+            worker.stop()
+            await running
+            return seen
+
+        seen = asyncio.run(main())
+    assert len(seen) == 35
+    assert min(seen) > 0
 
 
 class Ahead(SystemClock):

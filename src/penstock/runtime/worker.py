@@ -88,6 +88,7 @@ class Worker:
         self._skew = timedelta()
         self._stop = asyncio.Event()
         self._poke = asyncio.Event()
+        self._renewed = asyncio.Event()
         self._backlog = self._full = False
         self._sleeping_until = math.inf
         self._lease_end = math.inf
@@ -161,9 +162,10 @@ class Worker:
         committing = asyncio.create_task(committer.run(), name="committer")
         claiming = asyncio.create_task(self._claims(session, stepper), name="claims")
         leasing = asyncio.create_task(self._lease(session, stepper), name="lease")
+        comparing = asyncio.create_task(self._compare(session, stepper), name="compare")
         watching = asyncio.create_task(self._watch(stepper), name="watch")
         looking = asyncio.create_task(self._look_around(session), name="place")
-        helpers = [stopping, committing, claiming, leasing, watching, looking]
+        helpers = [stopping, committing, claiming, leasing, comparing, watching, looking]
         try:
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
             for helper in done - {stopping}:
@@ -243,7 +245,6 @@ class Worker:
 
     async def _lease(self, session: Session, stepper: Stepper) -> None:
         """Renew the lease in time; returns when it was taken away."""
-        reconciliation = Reconciliation()
         while True:
             await asyncio.sleep(self.settings.renew_seconds)
             asked = self._clock.uptime()
@@ -261,13 +262,22 @@ class Worker:
                 await self._patiently(functools.partial(session.release, interrupted))
             stepper.resume()
             self._learn(now)
+            self._renewed.set()
+
+    async def _compare(self, session: Session, stepper: Stepper) -> None:
+        """Compare with the ledger what is held and which gates fail; beside the renewals, which nothing may hold up."""
+        reconciliation = Reconciliation()
+        while True:
+            await self._renewed.wait()
+            self._renewed.clear()
             await self._reconcile(session, stepper, reconciliation)
             await self._doors.look_around()
 
     async def _reconcile(self, session: Session, stepper: Stepper, reconciliation: Reconciliation) -> None:
         """Give back claims that nobody holds, and drop what is held without a claim."""
-        claims = await self._quietly(session.claims)
-        if claims is None:
+        try:
+            claims = await self._readers.run(session.claims)
+        except LedgerUnavailable:
             return
         forgotten, unclaimed = reconciliation.compare(claims, stepper.held)
         if forgotten:
