@@ -128,8 +128,9 @@ class Outcome(Generic[U]):
 
     `writes` are rows of data tables (at most 5,000 rows or 4 MB), `also` births and moves of other units, `tally`
     increments on the parent's columns beyond those its machine counts by itself, `keep_claim` commits and lets
-    `decide` run again on what came back, `uncharged` leaves the unit's crashes as they are (any other commit shows that
-    its worker lived, and forgives them) and says nothing of the gate: an intent is `uncharged`, as no call was made.
+    `decide` run again on what came back, `uncharged` leaves the unit's crashes, doubts and suspicion as they are (any
+    other commit shows how the step ended, and forgives them) and says nothing of the gate: an intent is `uncharged`, as
+    no call was made.
 
     `amends` change rows of data tables that are there already. `unless` are rows that must not be there: asked in the
     outcome's own transaction, once its unit is locked. If one is found, nothing is written and the step is taken again.

@@ -71,11 +71,19 @@ class Unit(GuardedUnit):
     wakes: int = 0
     claimed_by: str | None = None
     attempts: int = 0
+    #: Steps in a row that broke by the unit's own fault; at the third it is parked.
     crashes: int = 0
+    #: Claims in a row that ended without anybody knowing what the step had done: look before acting again.
+    doubts: int = 0
+    #: Workers in a row that died while they held the unit, whoever killed them.
+    suspicion: int = 0
     parked_at: datetime | None = None
     parked_reason: str | None = None
     gate_id: str = NO_GATE
 
+
+FORGIVEN = ("crashes", "doubts", "suspicion")
+"""What every commit of a step sets to zero, unless its outcome says otherwise: the step has ended, and is known."""
 
 if TYPE_CHECKING:
     # To the type checker it is the standard one, so that a misspelt column is an error.

@@ -227,7 +227,7 @@ def test_the_call_of_a_killed_prober_is_not_followed_by_another_at_once(fleet, p
     until(lambda: provider.inside == 1, "one probe goes")
     ((pid,),) = fleet.rows("SELECT w.pid FROM call_ c JOIN worker w ON w.id = c.claimed_by")
     next(m for m in fleet.members if m.pid == pid).kill()
-    until(lambda: fleet.rows("SELECT max(crashes) FROM call_") == [(1,)], "its unit is freed")
+    until(lambda: fleet.rows("SELECT max(doubts) FROM call_") == [(1,)], "its unit is freed")
     time.sleep(1)
     assert len(provider.arrivals) == 1, "the provider is not asked again before the probe's lease is over"
     fleet.open_now("next_at")

@@ -64,7 +64,7 @@ def test_the_units_of_a_killed_worker_are_free_soon_after_its_lease(ledger_url, 
         killed = time.monotonic()
         until(lambda: fleet.effects.begun("long") == {first.pid, second.pid}, "the other worker takes over")
         assert time.monotonic() - killed < LEASE_SECONDS + 10
-        assert fleet.job("long").crashes == 1
+        assert fleet.job("long").doubts == 1
 
 
 def test_a_unit_that_kills_its_worker_is_parked_and_the_others_live(ledger_url, tmp_path):

@@ -58,9 +58,9 @@ def test_sigterm_finishes_what_is_short_and_gives_the_rest_back(ledger_url, tmp_
         assert time.monotonic() - asked < 15
         assert fleet.claimed() == 0
         jobs: dict[str, Job] = {name: fleet.job(name) for name in ["long", *short, *waiting]}
-        assert (jobs["long"].status, jobs["long"].crashes) == (S.WORKING, 1), "the next worker looks first"
+        assert (jobs["long"].status, jobs["long"].doubts) == (S.WORKING, 1), "the next worker looks first"
         assert {jobs[n].status for n in short} == {S.DONE}
-        assert {(jobs[n].status, jobs[n].crashes) for n in waiting} == {(S.WORKING, 0)}
+        assert {(jobs[n].status, jobs[n].doubts) for n in waiting} == {(S.WORKING, 0)}
         assert fleet.value("SELECT count(*) FROM worker WHERE stopped_at IS NULL") == 0
         fleet.start()
         until(lambda: {fleet.job(n).status for n in waiting} == {S.DONE}, "another worker takes them up")

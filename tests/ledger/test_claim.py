@@ -215,7 +215,7 @@ def test_retiring_frees_everything(world):
         freed = world.unit(ref)
         assert freed.claimed_by is None
         assert freed.version == unit.version + 1
-        assert freed.crashes == 1, "nobody released it: its step may have begun"
+        assert freed.doubts == 1, "nobody released it: its step may have begun"
     assert worker.renew() is None
     assert world.one("SELECT count(*) FROM worker WHERE stopped_at IS NOT NULL AND reaped_at IS NOT NULL") == 1
     assert ids(world.worker().claim({"invoice": 1})) == ["acme/1"]
@@ -227,7 +227,7 @@ def test_releasing_gives_units_back_and_counts_what_had_begun(world):
     one, two = worker.claim({"invoice": 2})
     worker.release([(one, False), (two, True)])
     assert [world.unit(r).claimed_by for r in (fresh, begun)] == [None, None]
-    assert [world.unit(r).crashes for r in (fresh, begun)] == [0, 1]
+    assert [world.unit(r).doubts for r in (fresh, begun)] == [0, 1]
     assert world.unit(fresh).version == one.version + 1
     assert world.unit(fresh).due_at == one.due_at
     assert claimed(world.worker(), 10) == ["1", "2"]
@@ -241,7 +241,7 @@ def test_releasing_reaches_a_claim_whose_intent_landed_unheard(world):
     world.commit(worker, intent)
     worker.release([(unit, True)])
     found = world.unit(ref)
-    assert (found.claimed_by, found.crashes, found.status) == (None, 1, FeedState.FETCHING)
+    assert (found.claimed_by, found.doubts, found.status) == (None, 1, FeedState.FETCHING)
 
 
 def test_releasing_what_is_no_longer_ours_changes_nothing(world):

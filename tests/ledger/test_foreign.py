@@ -90,16 +90,16 @@ def test_only_what_was_typed_at_is_lost_of_a_batch(world):
 def test_an_unheld_unit_stays_without_doubt_and_a_held_one_does_not(world):
     """Whoever held it may have made a call: the next one looks first, as after a claim that ended without a word."""
     worker, unit = held_invoice(world)
-    assert unit.crashes == 0
+    assert unit.doubts == 0
     world.sql("UPDATE invoice SET amount_minor = 5")
-    assert world.unit(INVOICE).crashes == 1
+    assert world.unit(INVOICE).doubts == 1
     world.sql("UPDATE invoice SET amount_minor = 6")
-    assert world.unit(INVOICE).crashes == 1
-    world.sql("UPDATE invoice SET crashes = 0")
-    assert world.unit(INVOICE).crashes == 0
+    assert world.unit(INVOICE).doubts == 1
+    world.sql("UPDATE invoice SET doubts = 0")
+    assert world.unit(INVOICE).doubts == 0
     worker.claim({"invoice": 1})
-    world.sql("UPDATE invoice SET crashes = 2")
-    assert world.unit(INVOICE).crashes == 2
+    world.sql("UPDATE invoice SET doubts = 2")
+    assert world.unit(INVOICE).doubts == 2
 
 
 def test_a_stranger_never_parks_a_unit(world):
@@ -107,7 +107,7 @@ def test_a_stranger_never_parks_a_unit(world):
     for amount in range(6):
         world.sql(f"UPDATE invoice SET amount_minor = {amount}")
         assert len(worker.claim({"invoice": 1})) == 1
-    assert (world.unit(INVOICE).crashes, world.unit(INVOICE).parked_at) == (1, None)
+    assert (world.unit(INVOICE).doubts, world.unit(INVOICE).parked_at) == (1, None)
 
 
 def test_a_schedule_typed_while_the_unit_is_held_stands(world):
@@ -135,7 +135,7 @@ def test_a_worker_calls_it_lost_and_steps_again_on_what_was_typed(world):
     seen: list[tuple[int, int]] = []
 
     async def act(unit: Any, io: Any) -> Any:
-        seen.append((unit.amount_minor, unit.crashes))
+        seen.append((unit.amount_minor, unit.doubts))
         if len(seen) == 1:
             world.sql("UPDATE invoice SET amount_minor = 5")
         return sent(unit)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.ledger import statements
+from penstock.ledger import statements, suspicion
 from penstock.ledger.database import Cursor
 from penstock.ledger.session import Session
 from penstock.machine import Actor
@@ -205,11 +205,15 @@ def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
     sql = worker._idle_sql
     found = plan(world, sql, given(world, worker, sql), generic=generic, reader=True)
     if world.sqlite:
-        # One look behind the open gates, one behind the closed.
-        assert sorted(found.scans("invoice", "d")) == ["batch_item_due"] * 2 + ["invoice_due"] * 2
+        # One look behind the open gates, one behind the closed; of suspects one behind the closed, and one at all.
+        looks = sorted([*found.scans("invoice", "d"), *found.scans("batch_item", "batch_item")])
+        of = {table: looks.count(f"{table}_due") for table in ("invoice", "batch_item")}
+        of |= {f"{table} suspects": looks.count(f"{table}_suspects") for table in ("invoice", "batch_item")}
+        assert of == {"invoice": 2, "batch_item": 2, "invoice suspects": 2, "batch_item suspects": 2}
+        assert len(looks) == 8
         return
-    assert set(found.scans("invoice", "d")) == {"invoice_due"}
-    assert set(found.scans("batch_item", "d")) == {"batch_item_due"}
+    assert set(found.scans("invoice", "d")) == {"invoice_due", "invoice_suspects"}
+    assert set(found.scans("batch_item", "d")) == {"batch_item_due", "batch_item_suspects"}
     assert found.visited("invoice") <= CLOSED_GATES + 10
 
 
@@ -231,7 +235,7 @@ def test_a_commit_goes_by_the_unit_id(world, worker, generic, many):
 
 @GENERIC
 def test_reaping_goes_by_the_claimed_index(world, worker, generic):
-    sql = statements.free(world.ledger.database, "invoice", 3)
+    sql = suspicion._accuse(world.ledger.database, "invoice")
     text = batch_of(world, "(SELECT id AS unit_id FROM worker) w")
     found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
     assert found.scans("invoice", "invoice") == ["invoice_claimed"]
@@ -301,8 +305,7 @@ def test_registering_looks_at_parked_units_alone(world, worker):
 def test_parking_the_unknown_does_not_read_the_whole_table(world, worker):
     if world.sqlite:
         pytest.skip("SQLite may read the table itself, and stops at the limit")
-    free = "due_at <= :moment AND claimed_by IS NULL AND parked_at IS NULL"
-    sql = f"SELECT unit_id FROM invoice WHERE {free} LIMIT 1000"
+    sql = f"SELECT unit_id FROM invoice WHERE {statements.waiting('due_at')} AND due_at <= :moment LIMIT 1000"
     moment = world.one("SELECT max(changed_at) FROM invoice")
     found = plan(world, sql, {"moment": moment})
     assert found.scans("invoice", "invoice") == ["invoice_due"]
@@ -394,7 +397,7 @@ def test_a_claim_on_sqlite_does_the_same_work_however_many_wait(tmp_path, gates)
 
             def work(cursor: Any) -> list[Any]:
                 cursor.connection.set_progress_handler(lambda: counted.append(1), 100)
-                return session.claim_rows(cursor, "invoice", BATCH)
+                return session._claims._rows(cursor, "invoice", BATCH, None)
 
             assert len(ask(world, work)) == BATCH
         return len(counted)

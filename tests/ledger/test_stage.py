@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from penstock.clock import Rng, SystemClock, VirtualClock
 from penstock.errors import BrokenFlow, ClaimLost, CommitUnknown, LedgerRefused, LedgerUnavailable, MachineError
+from penstock.ledger.claims import Levels
 from penstock.ledger.commit import Lost, Won
 from penstock.ledger.database import Database
 from penstock.ledger.ledger import Ledger
@@ -64,7 +65,7 @@ class Loading:
 
     def loaded(self, session: Session, count: int) -> str:
         """Claim the one load that is due and load it whole."""
-        (unit,) = session.claim({"load": 1})
+        (unit,) = session.claim({"load": 1}) + session.take({"load": 1}, levels=Levels(1, 9)).units
         writer = self.staged(unit, count)
         assert self.point(session, unit, writer.stage_id) == Won()
         return writer.stage_id

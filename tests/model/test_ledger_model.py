@@ -28,8 +28,8 @@ from hypothesis.stateful import (
 
 from penstock.errors import IllegalMove, LedgerRefused
 from penstock.ledger.commit import Lost, Result, Won
-from penstock.ledger.reap import CRASH_LIMIT
 from penstock.ledger.session import LEASE_MS, Session
+from penstock.ledger.suspicion import CRASH_LIMIT
 from penstock.machine import Actor
 from penstock.outcome import Outcome
 from penstock.unit import Ref

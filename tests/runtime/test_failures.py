@@ -178,7 +178,7 @@ def test_a_throttled_look_does_not_make_the_unit_forget_that_its_worker_died(wor
             raise throttled.pop()
         return "there"
 
-    flow = Probe(decide=lambda u, now, seen: Look("?") if u.crashes and not seen else Act("send", ""), look=look)
+    flow = Probe(decide=lambda u, now, seen: Look("?") if u.doubts and not seen else Act("send", ""), look=look)
     work(world, flow)
     assert flow.calls == ["decide", "look", "decide", "look", "decide on there", "send knowing there"]
     assert world.unit(ref).status is InvoiceState.SENT

@@ -84,7 +84,7 @@ def test_siblings_behind_a_door_that_closes_are_given_back_too(world):
     flow = Siblings()
     work(world, flow, seconds=5)
     assert flow.acted == ["a", "c"], "of the two groups behind the closing door, one was tried"
-    rows = world.rows("SELECT run_id, crashes, claimed_by FROM batch_item ORDER BY run_id, position")
+    rows = world.rows("SELECT run_id, doubts, claimed_by FROM batch_item ORDER BY run_id, position")
     assert rows == [(run, 0, None) for run in "aabbcc"]
     assert world.one("SELECT count(*) FROM batch_item WHERE status = 'done'") == 2
 
@@ -123,7 +123,7 @@ def test_a_step_whose_failure_cannot_be_told_waits_for_a_ledger_that_is_away(wor
     ledger, wire = wired(world, list(world.ledger.machines.values()))
 
     async def act(unit: Any, io: Io) -> Any:
-        if not unit.crashes:
+        if not unit.doubts:
             wire.away = True
             asyncio.get_running_loop().call_later(15, setattr, wire, "away", False)
             raise Unprintable
@@ -175,7 +175,7 @@ def test_an_intent_whose_step_was_cancelled_meanwhile_gives_its_claim_back(world
 
     async def act(unit: Any, io: Io) -> Any:
         if unit.status is FeedState.MISSING:
-            if not unit.crashes:
+            if not unit.doubts:
                 wire.away = True
                 asyncio.get_running_loop().call_later(45, setattr, wire, "away", False)
             return Outcome(unit, replace(unit, status=FeedState.FETCHING), "intent", keep_claim=True)
@@ -183,7 +183,7 @@ def test_an_intent_whose_step_was_cancelled_meanwhile_gives_its_claim_back(world
         return Outcome(unit, replace(unit, status=FeedState.COMPLETED, due_at=None), "loaded")
 
     work_on(ledger, world, [FeedProbe(act)], 200)
-    assert [(u.status, u.crashes) for u in held] == [(FeedState.FETCHING, 1)], "whoever takes it up looks first"
+    assert [(u.status, u.doubts) for u in held] == [(FeedState.FETCHING, 1)], "whoever takes it up looks first"
     assert world.unit(ref).status is FeedState.COMPLETED
 
 
@@ -191,7 +191,7 @@ class Intending(Siblings):
     """Siblings of which the first records an intent; the second is there to be taken away."""
 
     async def act_together(self, what: str, units: Any, seen: Any, io: Io) -> Any:
-        self.acted += [f"{u.position}:{u.crashes}" for u in units]
+        self.acted += [f"{u.position}:{u.doubts}" for u in units]
         if len(units) == 1:
             return [Outcome(u, replace(u, status=ItemState.DONE), "done") for u in units]
         return [Outcome(u, replace(u, result="intent"), "intent", keep_claim=True) for u in units]
@@ -273,7 +273,7 @@ def test_a_unit_that_cannot_be_set_aside_while_the_ledger_is_away_is_not_forgott
     acted: list[int] = []
 
     async def act(unit: Any, io: Io) -> Any:
-        acted.append(unit.crashes)
+        acted.append(unit.doubts)
         if len(acted) > 1:
             return sent(unit)
         wire.away = True
@@ -281,5 +281,5 @@ def test_a_unit_that_cannot_be_set_aside_while_the_ledger_is_away_is_not_forgott
         raise Unprintable
 
     work_on(ledger, world, [Probe(act)], 60)
-    assert acted == [2, 3]
+    assert acted == [0, 1]
     assert world.unit(ref).status is InvoiceState.SENT

@@ -38,7 +38,7 @@ def test_a_second_look_is_a_broken_contract(world):
     flow = Probe(decide=lambda unit, now, seen: Look("again"), look=see)
     work(world, flow, seconds=1)
     assert flow.calls == ["decide", "look", "decide on facts"]
-    assert world.unit(ref).crashes == 1
+    assert world.unit(ref).doubts == 1
     assert "may look once" in world.unit(ref).change_reason
 
 
@@ -82,7 +82,7 @@ def test_an_intent_that_is_kept_for_ever_is_a_broken_contract(world):
 
     work(world, FeedProbe(act), seconds=1)
     found = world.unit(ref)
-    assert (found.crashes, found.claimed_by) == (1, None)
+    assert (found.doubts, found.claimed_by) == (1, None)
     assert "more than 100 turns" in found.change_reason
 
 
@@ -174,7 +174,7 @@ def test_a_worker_whose_lease_was_taken_goes_on_under_a_fresh_id(world):
     (ref,) = world.born(invoice())
 
     async def act(unit: Any, io: Io) -> Any:
-        if not unit.crashes:
+        if not unit.doubts:
             world.time.advance(31)  # as if the process had been stopped
             assert world.worker("feed").reap() == 1
         return sent(unit)
@@ -250,9 +250,9 @@ def test_what_is_held_at_the_end_is_given_back(world):
     work(world, Probe(act), seconds=1, concurrency=2)
     units = [world.unit(r) for r in refs]
     assert [u.claimed_by for u in units] == [None] * 5
-    assert (units[0].crashes, units[0].status) == (1, InvoiceState.SENDING), "begun: the next looks first"
+    assert (units[0].doubts, units[0].status) == (1, InvoiceState.SENDING), "begun: the next looks first"
     waiting = [u for u in units if u.status is InvoiceState.SENDING and u.number != "0"]
-    assert [u.crashes for u in waiting] == [0] * len(waiting)
+    assert [u.doubts for u in waiting] == [0] * len(waiting)
     rows = world.rows("SELECT stopped_at, reaped_at FROM worker")
     assert all(instant(stopped) and instant(reaped) for stopped, reaped in rows)
 
@@ -279,14 +279,14 @@ def test_a_step_cut_off_by_a_long_outage_is_taken_up_by_looking(world):
     ledger, wire = wired(world, list(world.ledger.machines.values()))
 
     async def act(unit: Any, io: Io) -> Any:
-        if not unit.crashes:
+        if not unit.doubts:
             wire.away = True
             asyncio.get_running_loop().call_later(60, setattr, wire, "away", False)
             await asyncio.sleep(50)
             raise AssertionError("no step goes on when the lease may be over")
         return sent(unit)
 
-    flow = Probe(act, decide=lambda u, now, seen: Look("?") if u.crashes and not seen else Act("send", ""), look=see)
+    flow = Probe(act, decide=lambda u, now, seen: Look("?") if u.doubts and not seen else Act("send", ""), look=see)
     worker = work_on(ledger, world, [flow], 300)
     assert flow.calls == ["decide", "send", "decide", "look", "decide on facts", "send knowing facts"]
     assert world.unit(ref).status is InvoiceState.SENT
@@ -299,7 +299,7 @@ def test_an_intent_cut_off_by_a_long_outage_does_not_stay_claimed(world):
 
     async def act(unit: Any, io: Io) -> Any:
         if unit.status is FeedState.MISSING:
-            wire.away = not unit.crashes
+            wire.away = not unit.doubts
             asyncio.get_running_loop().call_later(60, setattr, wire, "away", False)
             return Outcome(unit, replace(unit, status=FeedState.FETCHING), "intent", keep_claim=True)
         return Outcome(unit, replace(unit, status=FeedState.COMPLETED, due_at=None), "loaded")
@@ -338,7 +338,7 @@ def test_siblings_that_wait_their_turn_are_given_back_at_a_stop(world):
     world.born(batch_run("a", items_expected=1, due_at=None), batch_run("b", items_expected=1, due_at=None))
     world.born(batch_item(1, run_id="a"), batch_item(1, run_id="b"))
     work(world, Slow(), seconds=5, concurrency=1, stop_seconds=2)
-    rows = world.rows("SELECT run_id, crashes, claimed_by FROM batch_item ORDER BY run_id")
+    rows = world.rows("SELECT run_id, doubts, claimed_by FROM batch_item ORDER BY run_id")
     # The step that had begun counts a crash, so that the next worker looks first; the one that waited does not.
     assert [tuple(r) for r in rows] == [("a", 1, None), ("b", 0, None)]
 

@@ -100,7 +100,7 @@ class Effects:
 def decide(job: Job, now: datetime, settings: None, seen: bool | None) -> Decision:
     if job.status is not S.WORKING:
         return Wait(None, "nothing to do")
-    if job.attempts + job.crashes > 0 and seen is None:
+    if job.attempts + job.doubts > 0 and seen is None:
         return Look("an earlier step may have made the effect")
     return Act("record", "made before") if seen else Act("make", "not made yet")
 

@@ -50,6 +50,8 @@ _KERNEL = frozenset(
         "claimed_by",
         "attempts",
         "crashes",
+        "doubts",
+        "suspicion",
         "gate_id",
     ]
 )

@@ -58,7 +58,7 @@ machine = Machine(
 def decide(invoice: Invoice, now: datetime, settings: None, seen: str | None) -> Decision:  # noqa: ARG001 - one shape
     if invoice.status is not S.SENDING:
         return Wait(None, "nothing to do")
-    if invoice.attempts + invoice.crashes > 0 and seen is None:
+    if invoice.attempts + invoice.doubts > 0 and seen is None:
         return Look("an earlier call may have arrived")
     if seen:
         return Act("record", f"already there as {seen}", spends=False)

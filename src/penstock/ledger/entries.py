@@ -12,7 +12,7 @@ from penstock.errors import BrokenFlow, MachineError, UnknownMachine
 from penstock.ledger.columns import holds_secret, plain, plain_column, plain_unseen, python_type, readable
 from penstock.machine import Actor, Machine
 from penstock.outcome import MAX_BYTES, MAX_ROWS, Amend, Birth, Event, Move, Outcome, Rows, Write
-from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, key_part, unit_id_of
+from penstock.unit import DRIVEN_COLUMNS, FORGIVEN, GuardedUnit, Unit, field_types, key_part, unit_id_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -25,7 +25,15 @@ _OFTEN = frozenset({"status", "due_at"})
 DUE = 7
 """The place of the schedule in a driven unit's row of a batch."""
 # A newborn is nobody's, whatever unit it was copied from.
-UNCLAIMED = {"claimed_by": None, "wakes": 0, "crashes": 0, "parked_at": None, "parked_reason": None}
+UNCLAIMED = {
+    "claimed_by": None,
+    "wakes": 0,
+    "crashes": 0,
+    "doubts": 0,
+    "suspicion": 0,
+    "parked_at": None,
+    "parked_reason": None,
+}
 
 
 @dataclass(slots=True)
@@ -116,9 +124,11 @@ class Preparer:
         before, after = outcome.before, outcome.after
         change = self._change(before, after, outcome.reason, outcome.actor, who)
         change.keep_claim = outcome.keep_claim
-        if (outcome.uncharged or outcome.keep_claim) and "crashes" not in change.changed:
-            change.changed = (*change.changed, "crashes")
-            change.row.append(before.crashes)
+        if outcome.uncharged or outcome.keep_claim:
+            for name in FORGIVEN:
+                if name not in change.changed:
+                    change.changed = (*change.changed, name)
+                    change.row.append(getattr(before, name))
         entry = Entry(change)
         units = change.machine.parent is not None or after.gate_id != before.gate_id or outcome.also or outcome.tally
         if units or outcome.writes or outcome.amends or outcome.unless or outcome.events:

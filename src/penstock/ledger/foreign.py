@@ -43,5 +43,5 @@ def freed(machine: Machine, new: str, old: str) -> str:
     """What else a foreign change sets: nobody holds the unit any longer. Whoever held it may have made a call."""
     if not machine.driven:
         return ""
-    doubtful = f"{old}.claimed_by IS NOT NULL AND {old}.crashes = 0 AND {new}.crashes = 0"
-    return f", claimed_by = NULL, crashes = CASE WHEN {doubtful} THEN 1 ELSE {new}.crashes END"
+    doubtful = f"{old}.claimed_by IS NOT NULL AND {old}.doubts = 0 AND {new}.doubts = 0"
+    return f", claimed_by = NULL, doubts = CASE WHEN {doubtful} THEN 1 ELSE {new}.doubts END"

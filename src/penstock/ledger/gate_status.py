@@ -9,6 +9,7 @@ from penstock.clock import instant, instant_text
 from penstock.ledger.budget import Budget, breaker_open
 from penstock.ledger.database import Cursor, Database, present
 from penstock.ledger.gates import FATAL
+from penstock.ledger.statements import waiting
 from penstock.unit import NO_GATE
 
 
@@ -97,13 +98,13 @@ def _limits(cursor: Cursor, now: datetime) -> dict[str, list[LimitStatus]]:
 def _waiting(database: Database, cursor: Cursor) -> dict[str, int]:
     counts: dict[str, int] = {}
     for table, due in cursor.rows("SELECT table_name, due_column FROM machine_definition WHERE driven"):
-        rows = cursor.rows(
-            f"SELECT gate_id, count(*) FROM {table} WHERE {due} <= {database.now_sql} AND {due} IS NOT NULL"
-            " AND claimed_by IS NULL AND parked_at IS NULL GROUP BY gate_id",
-            **database.bind_now(),
-        )
-        for gate_id, count in rows:
-            counts[gate_id] = counts.get(gate_id, 0) + count
+        for free in (waiting(due), waiting(due, suspects=True)):
+            rows = cursor.rows(
+                f"SELECT gate_id, count(*) FROM {table} WHERE {due} <= {database.now_sql} AND {free} GROUP BY gate_id",
+                **database.bind_now(),
+            )
+            for gate_id, count in rows:
+                counts[gate_id] = counts.get(gate_id, 0) + count
     return counts
 
 

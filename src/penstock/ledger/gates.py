@@ -40,12 +40,18 @@ class Gates(GateAnswers):
         """Whether any gate must be asked at all."""
         return bool(cursor.rows("SELECT 1 FROM gate WHERE metered OR throttles > 0 LIMIT 1"))
 
-    def meter(self, cursor: Cursor, machines: Iterable[str], last: str = "") -> list[Metered]:
-        """The gates with something due that are to be asked, locked, in rotation after `last`; at most AT_ONCE."""
+    def meter(
+        self, cursor: Cursor, machines: Iterable[str], last: str = "", levels: Mapping[str, int] | None = None
+    ) -> list[Metered]:
+        """The gates with something due that are to be asked, locked, in rotation after `last`; at most AT_ONCE.
+
+        With `levels` they are the gates of suspects, see `statements.accused`.
+        """
         now = self._database.now_sql
+        free = statements.waiting if levels is None else statements.accused
         waiting = " OR ".join(
-            f"(SELECT 1 FROM {m.table} u WHERE u.gate_id = g.gate_id AND u.{m.due} <= {now} AND u.{m.due} IS NOT NULL"
-            " AND u.claimed_by IS NULL AND u.parked_at IS NULL LIMIT 1) IS NOT NULL"
+            f"(SELECT 1 FROM {m.table} u WHERE u.gate_id = g.gate_id AND u.{m.due} <= {now} AND {free(m.due, 'u')}"
+            " LIMIT 1) IS NOT NULL"
             for m in (self._machines[name] for name in machines)
         )
         rows = cursor.rows(
@@ -54,6 +60,7 @@ class Gates(GateAnswers):
             f" ORDER BY (g.gate_id > :last) DESC, g.gate_id LIMIT {AT_ONCE}"
             + (f"{self._lock} SKIP LOCKED" if self._lock else ""),
             last=last,
+            **(levels or {}),
             **self._database.bind_now(),
         )
         # Read when the locks are had: whoever held them before may have counted up to a later moment.

@@ -9,9 +9,10 @@ from typing import Any
 
 from penstock.clock import instant, instant_text
 from penstock.errors import LedgerMismatch, UnknownMachine, UnknownUnit, UsageError
-from penstock.ledger.database import Cursor, Database, present
+from penstock.ledger.database import Cursor, Database, Row, present
 from penstock.ledger.gate_status import GateStatus, gate_statuses
 from penstock.ledger.install import table_names
+from penstock.ledger.statements import waiting
 from penstock.unit import Ref
 
 BASELINE = "prune:"
@@ -167,17 +168,16 @@ def _machine(database: Database, cursor: Cursor, definition: Definition) -> Mach
     name, table, driven, due, states = definition
     counts = {str(s): int(n) for s, n in cursor.rows(f"SELECT status, count(*) FROM {table} GROUP BY status")}
     ordered = {s: counts.pop(s, 0) for s in states} | counts
-    waiting = (0, 0, 0)
+    numbers: Row = (0, 0, 0)
     if driven:
-        free = f"{due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"
         numbers = cursor.rows(
-            f"SELECT (SELECT count(*) FROM {table} WHERE {free} AND {due} <= {database.now_sql}),"
+            f"SELECT (SELECT count(*) FROM {table} WHERE {waiting(due)} AND {due} <= {database.now_sql})"
+            f" + (SELECT count(*) FROM {table} WHERE {waiting(due, suspects=True)} AND {due} <= {database.now_sql}),"
             f" (SELECT count(*) FROM {table} WHERE claimed_by IS NOT NULL),"
             f" (SELECT count(*) FROM {table} WHERE parked_at IS NOT NULL)",
             **database.bind_now(),
         )[0]
-        waiting = (int(numbers[0]), int(numbers[1]), int(numbers[2]))
-    return MachineStatus(name, table, driven, ordered, *waiting)
+    return MachineStatus(name, table, driven, ordered, *map(int, numbers))
 
 
 def workers_of(database: Database, cursor: Cursor) -> list[WorkerStatus]:

@@ -3,76 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 from penstock.ledger import statements
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database, Row
+from penstock.ledger.database import Cursor, Database
+from penstock.ledger.suspicion import Table, accuse, free
 
-CRASH_LIMIT = 3
 UNKNOWN_MACHINE = "no running worker knows this machine"
-_NEVER = 2**31
 _PARKING_LOCK = 8025315
 
 
-def reap(database: Database, cursor: Cursor, me: str = "") -> int:
-    """Free what expired workers hold: version + 1, crashes + 1, parked with an alert at the third crash in a row.
+def reap(database: Database, cursor: Cursor, me: str = "", *, grace_ms: int = 0) -> int:
+    """Free what expired workers hold, in doubt and, unless the machine was restarted, under suspicion; how many units.
 
-    Of several that were held together and would be parked none is: who killed the worker shows when each is held alone.
+    `grace_ms`: a server that has just started has nobody's renewals yet; for so long it takes no worker for dead.
     """
     expired = (
-        f"lease_until < {database.lease_now_sql}"
+        f"lease_until < {database.lease_now_sql}{_settled(database, grace_ms)}"
         if database.dialect == "postgresql"
         else "(lease_until < :uptime OR boot_id IS NOT :boot_id)"
     )
     lock = " FOR UPDATE SKIP LOCKED" if database.dialect == "postgresql" else ""
     now = database.bind_now()
     # Never oneself: after an outage longer than the lease, what is finished is offered for commit first.
-    sql = f"SELECT id FROM worker WHERE reaped_at IS NULL AND id <> :me AND {expired}{lock}"
-    dead = [r[0] for r in cursor.rows(sql, me=me, **now)]
-    if not dead:
+    here = "true" if database.dialect == "postgresql" else "boot_id IS :boot_id"
+    sql = f"SELECT id, {here} FROM worker WHERE reaped_at IS NULL AND id <> :me AND {expired}{lock}"
+    ended = {str(worker): bool(same_boot) for worker, same_boot in cursor.rows(sql, me=me, **now)}
+    if not ended:
         return 0
-    text = statements.batch_text([[d] for d in dead])
-    freed = 0
+    dead, gone = [w for w, same_boot in ended.items() if same_boot], [w for w, boot in ended.items() if not boot]
     tables = driven_tables(cursor)
-    found = [r for _, t, _ in tables for r in cursor.rows(statements.suspects(database, t, CRASH_LIMIT), batch=text)]
-    suspects = Counter(str(worker) for (worker,) in found)
-    alone = [[d] for d in dead if suspects[d] <= 1]
-    crowded = [[d] for d in dead if suspects[d] > 1]
-    for name, table, _ in tables:
-        parked: list[Row] = []
-        for workers, limit in ((alone, CRASH_LIMIT), (crowded, _NEVER)):
-            if workers:
-                those = statements.batch_text(workers)
-                rows = cursor.rows(statements.free(database, table, limit), batch=those, **now)
-                freed += len(rows)
-                parked += [r for r in rows if r[2] >= limit]
-        if parked:
-            alerts = [
-                [
-                    "default",
-                    f"unit.parked:{name}:{unit_id}:{version}",
-                    "unit.parked",
-                    "critical",
-                    json.dumps({"unit": f"{name}:{unit_id}", "reason": f"its step killed {crashes} workers in a row"}),
-                    name,
-                    unit_id,
-                    f"{name}:{unit_id}@{version}",
-                ]
-                for unit_id, version, crashes in parked
-            ]
-            insert_events(database, cursor, alerts)
+    freed = accuse(database, cursor, tables, dead) + free(database, cursor, tables, gone)
     source = statements.batch(database, {"unit_id": statements.TEXT})
     cursor.run(
         f"UPDATE worker SET reaped_at = {database.now_sql} WHERE id IN (SELECT n_unit_id FROM {source})",
-        batch=text,
+        batch=statements.batch_text([[worker] for worker in ended]),
         **now,
     )
     return freed
 
 
-def driven_tables(cursor: Cursor) -> list[tuple[str, str, str]]:
-    """(machine, table, due column) of every driven machine in the ledger, known here or not."""
+def _settled(database: Database, grace_ms: int) -> str:
+    if not grace_ms or database.bind_now():  # on a clock of its own the server's start says nothing
+        return ""
+    return f" AND clock_timestamp() > pg_postmaster_start_time() + interval '{grace_ms} milliseconds'"
+
+
+def driven_tables(cursor: Cursor) -> list[Table]:
+    """Every driven machine in the ledger, known here or not."""
     rows = cursor.rows("SELECT name, table_name, due_column FROM machine_definition WHERE driven ORDER BY name")
     return [(str(a), str(b), str(c)) for a, b, c in rows]
 
@@ -93,13 +71,11 @@ def park_unknown(database: Database, cursor: Cursor) -> int:
     for name, table, due in driven_tables(cursor):
         if name in known:
             continue
-        free = f"{due} <= {database.now_sql} AND claimed_by IS NULL AND parked_at IS NULL"
-        count = cursor.run(
-            f"UPDATE {table} SET parked_at = {database.now_sql}, parked_reason = :reason, version = version + 1"
-            f" WHERE unit_id IN (SELECT unit_id FROM {table} WHERE {free} LIMIT 1000)",
-            reason=UNKNOWN_MACHINE,
-            **now,
-        )
+        park = f"UPDATE {table} SET parked_at = {database.now_sql}, parked_reason = :reason, version = version + 1"
+        count = 0
+        for waiting in (statements.waiting(due), statements.waiting(due, suspects=True)):
+            which = f"SELECT unit_id FROM {table} WHERE {waiting} AND {due} <= {database.now_sql} LIMIT 1000"
+            count += cursor.run(f"{park} WHERE unit_id IN ({which})", reason=UNKNOWN_MACHINE, **now)
         if count:
             parked += count
             day = str(cursor.rows(f"SELECT {database.now_sql}", **now)[0][0])[:10]

@@ -6,29 +6,26 @@ All methods block; the runtime calls them through its executor.
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from operator import attrgetter, itemgetter
 from typing import Any
 
-from penstock.clock import Clock, instant, instant_text, parse_instant
+from penstock.clock import Clock, instant, instant_text
 from penstock.errors import CommitUnknown
 from penstock.ledger import statements
-from penstock.ledger.budget import HORIZON, Metered, Pass
-from penstock.ledger.columns import UNREADABLE, readable, unit_decoder
+from penstock.ledger.claims import Claimed, Claims, Levels
 from penstock.ledger.commit import Committer, Result, insert_events
-from penstock.ledger.database import Cursor, Database, Row, present
+from penstock.ledger.database import Cursor, Database, present
 from penstock.ledger.entries import Entry
 from penstock.ledger.finding import Finding
-from penstock.ledger.gates import AT_ONCE as GATES_AT_ONCE
 from penstock.ledger.gates import Gates
-from penstock.ledger.reap import UNKNOWN_MACHINE, lock_parking, park_unknown, reap
+from penstock.ledger.parking import park
+from penstock.ledger.reap import UNKNOWN_MACHINE, driven_tables, lock_parking, park_unknown, reap
 from penstock.ledger.surroundings import surroundings
-from penstock.machine import Actor, Machine
-from penstock.unit import NO_GATE, Unit
+from penstock.ledger.suspicion import clear_survivor
+from penstock.machine import Machine
+from penstock.unit import Unit
 
 LEASE_MS = 30_000
 AT_ONCE = 1_000
@@ -52,20 +49,15 @@ class Idle:
     due: float | None
     lease: float | None
     gate: float | None
+    #: The first suspect, whatever its gate.
+    suspect: float | None = None
 
     def seconds(self) -> float | None:
-        """The earliest of the three, at least zero."""
+        """The earliest of them, at least zero. Suspects that are due already are claimed apart, in their own time."""
         known = [s for s in (self.due, self.lease, self.gate) if s is not None]
+        if self.suspect is not None and self.suspect > 0:
+            known.append(self.suspect)
         return max(0.0, min(known)) if known else None
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """Units of one claim; for every gate among theirs what a call through it carries, and since when (`elapsed`)."""
-
-    units: list[Unit]
-    passes: dict[str, Pass]
-    at: float = -math.inf
 
 
 class Session:
@@ -93,20 +85,8 @@ class Session:
         self._seq = 0
         self._durable: list[Result] = []  # of the batch being committed: what its first entries came to
         self._unknown: tuple[int, list[Result]] | None = None
-        self._gates = dict.fromkeys(self.served, "")
-        self._claim_sql = {n: statements.claim(database, m) for n, m in self.served.items()}
-        self._behind_sql = {n: statements.claim(database, m, metered=True) for n, m in self.served.items()}
-        self._metered = True
-        self._asked_at = -math.inf
-        self._turn = 0
-        self._asked_last = ""
         self._idle_sql = self._make_idle_sql()
-        self._gate_of = {n: itemgetter(m.columns.index("gate_id")) for n, m in self.served.items()}
-        self._decoders = {n: unit_decoder(m.unit, database.dialect) for n, m in self.served.items()}
-
-    @property
-    def _me(self) -> dict[str, str]:
-        return {"worker": self.identity.id, "actor": f"{Actor.WORKER}:{self.identity.id}"}
+        self._claims = Claims(database, self.served, clock, identity.id, self.gates)
 
     def register(self, config_version: str | None = None) -> datetime:
         """Write the worker's row; the lease runs from here. Returns the ledger's present instant.
@@ -151,25 +131,9 @@ class Session:
 
     def park(self, unit: Unit, reason: str) -> None:
         """Set one claimed unit aside by the least of statements, where an outcome cannot be written at all."""
-        name = next(n for n, m in self.machines.items() if m.unit is type(unit))
-        self._database.write(lambda cursor: self._park(cursor, name, unit.unit_id, unit.version, reason))
-
-    def _park(self, cursor: Cursor, name: str, unit_id: str, version: int, reason: str) -> None:
+        machine = next(m for m in self.machines.values() if m.unit is type(unit))
         database = self._database
-        touched = cursor.run(
-            f"UPDATE {self.machines[name].table} SET parked_at = {database.now_sql}, parked_reason = :reason,"
-            " claimed_by = NULL, crashes = crashes + 1, version = version + 1"
-            " WHERE unit_id = :unit_id AND version = :version",
-            reason=reason,
-            unit_id=unit_id,
-            version=version,
-            **database.bind_now(),
-        )
-        if touched:
-            alert = ["default", f"unit.parked:{name}:{unit_id}:{version}", "unit.parked", "critical"]
-            payload = json.dumps({"unit": f"{name}:{unit_id}", "reason": reason})
-            correlation = f"{name}:{unit_id}@{version + 1}"
-            insert_events(database, cursor, [[*alert, payload, name, unit_id, correlation]])
+        database.write(lambda cursor: park(database, cursor, machine, (unit.unit_id, unit.version), reason))
 
     def renew(self) -> datetime | None:
         """Extend the lease; the ledger's present instant.
@@ -211,7 +175,7 @@ class Session:
             for machine in self.served.values():
                 cursor.run(
                     # What is still here was released by nobody: its step may have begun.
-                    f"UPDATE {machine.table} SET claimed_by = NULL, version = version + 1, crashes = crashes + 1"
+                    f"UPDATE {machine.table} SET claimed_by = NULL, version = version + 1, doubts = doubts + 1"
                     " WHERE claimed_by = :worker",
                     worker=self.identity.id,
                 )
@@ -223,104 +187,18 @@ class Session:
         """The units of `take`, for whoever needs no pass."""
         return self.take(wants).units
 
-    def take(self, wants: Mapping[str, int], starts: int | None = None) -> Claimed:
-        """Claim up to so many due units of each machine. A lost reply is found again by `retake`.
-
-        `starts`: how many steps can begin at once; where a place in a budget is taken, the call must follow soon.
-        """
-        wanted = {name: n for name, n in wants.items() if n > 0}
-        if not wanted:
-            return Claimed([], {})
-
-        def work(cursor: Cursor) -> tuple[dict[str, list[Row]], dict[str, Pass], set[str], float]:
-            taken, passes, at = self._take_behind(cursor, wanted, starts)
-            for name, n in wanted.items():
-                room = n - len(taken.get(name, ()))
-                if room > 0:
-                    rows = self.claim_rows(cursor, name, room)
-                    self._rotate(name, rows)
-                    taken[name] = taken.get(name, []) + rows
-            gates = {gate for name, rows in taken.items() for gate in {*map(self._gate_of[name], rows)}}
-            doors = gates - {NO_GATE, *passes}
-            return taken, passes | self.gates.passes(cursor, doors), doors, at
-
-        taken, passes, doors, at = self._database.write(work)
-        self.gates.checked(doors)
-        claimed: list[Unit] = []
-        for name, rows in taken.items():
-            # RETURNING has no order; a worker starts with the oldest, ties by id.
-            claimed += sorted(self._units(name, rows), key=attrgetter("due_at", "unit_id"))
-        return Claimed(claimed, passes, at)
+    def take(self, wants: Mapping[str, int], starts: int | None = None, levels: Levels | None = None) -> Claimed:
+        """Claim up to so many due units of each machine; see `Claims.take`."""
+        return self._claims.take(wants, starts, levels)
 
     @property
     def metered(self) -> bool:
         """Whether any gate must be asked before a claim, as last seen."""
-        return self._metered
+        return self._claims.metered
 
-    def _take_behind(
-        self, cursor: Cursor, wants: Mapping[str, int], starts: int | None
-    ) -> tuple[dict[str, list[Row]], dict[str, Pass], float]:
-        """Claim behind the gates that must be asked first: as many as their budgets allow, no more."""
-        at = self._clock.elapsed()
-        if at - self._asked_at >= HORIZON:
-            self._asked_at = at
-            self._metered = self.gates.any_metered(cursor)
-        room = sum(wants.values()) if starts is None else min(starts, sum(wants.values()))
-        if not self._metered or room <= 0:
-            return {}, {}, at
-        gates = {g.gate_id: g for g in self.gates.meter(cursor, wants, self._asked_last)}
-        at = self._clock.elapsed()
-        if gates:
-            # The next claim begins with the next gate, or with those that there was no room to ask.
-            self._asked_last = list(gates)[-1 if len(gates) == GATES_AT_ONCE else 0]
-        taken: dict[str, list[Row]] = {}
-        # Where machines share a gate, each has its turn to be the first.
-        self._turn += 1
-        names = list(wants)
-        for name in names[self._turn % len(names) :] + names[: self._turn % len(names)]:
-            rows = self._rows_behind(cursor, name, min(room, wants[name]), list(gates.values()))
-            room -= len(rows)
-            for gate_id, count in Counter(map(self._gate_of[name], rows)).items():
-                gates[gate_id].take(count)
-            taken[name] = rows
-        self.gates.settle(cursor, list(gates.values()))
-        return taken, {g.gate_id: g.given() for g in gates.values() if g.taken}, at
-
-    def _rows_behind(self, cursor: Cursor, name: str, n: int, gates: Sequence[Metered]) -> list[Row]:
-        shares = {g.gate_id: g.allowed(n) for g in gates}
-        shares = {gate: share for gate, share in shares.items() if share}
-        if not shares or n <= 0:
-            return []
-        fair = math.ceil(n / len(shares))
-        pick, *rest = self._behind_sql[name]
-        if not rest:
-            text = statements.batch_text([[g, min(share, fair)] for g, share in shares.items()])
-            return cursor.rows(pick, n=n, batch=text, **self._me, **self._database.bind_now())
-        rows: list[Row] = []
-        for gate, share in shares.items():
-            given = {"gate": gate, "n": min(share, fair, n - len(rows)), **self._me}
-            rows += self._taken(cursor, cursor.rows(pick, **given, **self._database.bind_now()), rest)
-        return rows
-
-    def claim_rows(self, cursor: Cursor, name: str, n: int) -> list[Row]:
-        """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
-        pick, *rest = self._claim_sql[name]
-        found = cursor.rows(pick, n=n, gate=self._gates[name], **self._me, **self._database.bind_now())
-        return self._taken(cursor, found, rest) if rest else found
-
-    def _taken(self, cursor: Cursor, picked: Sequence[Row], rest: Sequence[str]) -> list[Row]:
-        """Take and read the units whose ids were picked (SQLite: see `statements.claim`)."""
-        take, read = rest
-        ids = picked[0][0]
-        if not cursor.run(take, ids=ids, **self._me, **self._database.bind_now()):
-            return []
-        return cursor.gather(read, ids=ids)
-
-    def _rotate(self, name: str, rows: Sequence[Row]) -> None:
-        if rows:
-            # The rotation goes upwards from the last gate and begins anew: what lies below came last.
-            gates = {*map(self._gate_of[name], rows)}
-            self._gates[name] = max({g for g in gates if g <= self._gates[name]} or gates)
+    def suspected(self) -> list[int]:
+        """The levels of suspicion at which a unit waits to be claimed, the lowest first."""
+        return self._database.read(self._claims.suspected)
 
     def recover(self, held: Collection[tuple[str, str]]) -> list[Unit]:
         """The units of `retake`, for whoever needs no pass."""
@@ -329,18 +207,7 @@ class Session:
     def retake(self, held: Collection[tuple[str, str]]) -> Claimed:
         """Units that this worker claimed without hearing of it: in the ledger they are ours, here they are not."""
         self._committed_seq()
-
-        def work(cursor: Cursor) -> dict[str, list[Row]]:
-            found: dict[str, list[Row]] = {}
-            for name, machine in self.served.items():
-                columns = ", ".join(machine.column(c) for c in machine.columns)
-                sql = f"SELECT {columns} FROM {machine.table} WHERE claimed_by = :worker"
-                found[name] = [row for row in cursor.rows(sql, worker=self.identity.id) if (name, row[0]) not in held]
-            return found
-
-        units = [unit for name, rows in self._database.write(work).items() for unit in self._units(name, rows)]
-        doors = {u.gate_id for u in units} - {NO_GATE}
-        return Claimed(units, self._database.write(lambda cursor: self.gates.passes(cursor, doors)) if doors else {})
+        return self._claims.retake(held)
 
     def commit(self, entries: Sequence[Entry]) -> list[Result]:
         """Commit a batch. After LedgerUnavailable, call again with the same batch: it is never written twice."""
@@ -394,19 +261,23 @@ class Session:
 
         return self._database.write(work)
 
-    def release(self, units: Sequence[tuple[Unit, bool]]) -> None:
-        """Give units back. One whose step had begun counts a crash, so that the next worker looks before it acts."""
+    def release(self, units: Sequence[tuple[Unit, bool]], *, crashed: bool = False) -> None:
+        """Give units back. One whose step had begun is in doubt, so that the next worker looks before it acts.
+
+        `crashed`: their steps broke, and count a crash each.
+        """
         by_machine: dict[str, list[list[Any]]] = {}
         names = {m.unit: n for n, m in self.machines.items()}
         for unit, begun in units:
-            by_machine.setdefault(names[type(unit)], []).append([unit.unit_id, unit.version, int(begun)])
+            row = [unit.unit_id, unit.version, int(begun), int(crashed)]
+            by_machine.setdefault(names[type(unit)], []).append(row)
         self._release(by_machine)
 
     def release_forgotten(self, claims: Mapping[tuple[str, str], int]) -> None:
         """Give back claims that the ledger knows and this worker does not; what their steps came to is not known."""
         by_machine: dict[str, list[list[Any]]] = {}
         for (name, unit_id), version in claims.items():
-            by_machine.setdefault(name, []).append([unit_id, version, 1])
+            by_machine.setdefault(name, []).append([unit_id, version, 1, 0])
         self._release(by_machine)
 
     def _release(self, by_machine: Mapping[str, list[list[Any]]]) -> None:
@@ -422,17 +293,29 @@ class Session:
 
     def reap(self) -> int:
         """Free the units of workers whose lease expired; returns how many. Two at once are harmless."""
-        return self._database.write(lambda cursor: reap(self._database, cursor, self.identity.id))
+        grace = self._lease_ms
+        return self._database.write(lambda cursor: reap(self._database, cursor, self.identity.id, grace_ms=grace))
+
+    def survived(self) -> None:
+        """The lease was lost, and the process lives: nothing that it held killed it."""
+        database, me = self._database, self.identity.id
+        sql = f"UPDATE worker SET stopped_at = {database.now_sql} WHERE id = :worker"
+
+        def work(cursor: Cursor) -> None:
+            cursor.run(sql, worker=me, **database.bind_now())
+            clear_survivor(cursor, driven_tables(cursor), me)
+
+        database.write(work)
 
     def idle(self) -> Idle:
         """One cheap query that says when anything next needs attention."""
         rows = self._database.read(
             lambda c: c.rows(self._idle_sql, worker=self.identity.id, **self._database.bind_now())
         )
-        now, due, lease, gate = rows[0]
-        moments = [parse_instant(m) if isinstance(m, str) else m for m in (now, due, gate)]
+        now, due, lease, gate, suspect = rows[0]
+        moments = [instant(moment) for moment in (now, due, gate, suspect)]
         seconds = [None if m is None else (m - moments[0]).total_seconds() for m in moments[1:]]
-        return Idle(moments[0], seconds[0], None if lease is None else float(lease), seconds[1])
+        return Idle(moments[0], seconds[0], None if lease is None else float(lease), *seconds[1:])
 
     def park_unknown(self) -> int:
         """Park due units of machines that no running worker knows, and raise an alert; never discard them."""
@@ -452,43 +335,31 @@ class Session:
             database.write(lambda cursor: insert_events(database, cursor, rows))
         return found
 
-    def _units(self, name: str, rows: Sequence[Row]) -> list[Any]:
-        """The units of claimed rows; what somebody's SQL made unreadable is parked, and the others go on."""
-        decode = self._decoders[name]
-        try:
-            return [decode(row) for row in rows]
-        except UNREADABLE:
-            units, unreadable = [], []
-            for row in rows:
-                try:
-                    units.append(decode(row))
-                except UNREADABLE as error:
-                    unreadable.append((row, readable(f"a column cannot be read: {error}")))
-            self._database.write(lambda cursor: self._park_rows(cursor, name, unreadable))
-            return units
-
-    def _park_rows(self, cursor: Cursor, name: str, unreadable: Sequence[tuple[Row, str]]) -> None:
-        for row, reason in unreadable:
-            values = dict(zip(self.machines[name].columns, row, strict=True))
-            self._park(cursor, name, values["unit_id"], values["version"], reason)
-
     def _make_idle_sql(self) -> str:
         database = self._database
-        dues = [statements.least_due_behind_open_gates(database, m) for m in self.served.values()] or ["NULL"]
-        waiting = " OR ".join(statements.anything_behind(database, m) for m in self.served.values()) or "false"
+        machines = list(self.served.values())
+        waiting = " OR ".join(statements.anything_behind(database, m) for m in machines) or "false"
+        due = _least(database, [statements.least_due_behind_open_gates(database, m) for m in machines])
+        suspect = _least(database, [statements.least_due_of_suspects(m) for m in machines])
         if database.dialect == "postgresql":
-            # GREATEST and LEAST ignore NULL on PostgreSQL.
-            due = f"LEAST({', '.join(dues)})"
             lease = f"EXTRACT(EPOCH FROM min(lease_until) - {database.lease_now_sql})"
         else:
-            due = f"(SELECT min(column1) FROM (VALUES {', '.join(f'({d})' for d in dues)}))"
             lease = "min(CASE WHEN boot_id = :boot_id THEN lease_until - :uptime ELSE 0 END) / 1000.0"
         return (
             f"SELECT {database.now_sql}, {due},"
             f" (SELECT {lease} FROM worker WHERE reaped_at IS NULL AND id <> :worker),"
             f" (SELECT min({_opens(database)}) FROM gate g WHERE held_by IS NULL AND NOT ({statements.is_open(database.now_sql)})"
-            f" AND ({waiting}))"
+            f" AND ({waiting})), {suspect}"
         )
+
+
+def _least(database: Database, moments: Sequence[str]) -> str:
+    """The earliest of some moments, NULL where none is known."""
+    if not moments:
+        return "NULL"
+    if database.dialect == "postgresql":
+        return f"LEAST({', '.join(moments)})"  # which ignores NULL
+    return f"(SELECT min(column1) FROM (VALUES {', '.join(f'({moment})' for moment in moments)}))"
 
 
 def _opens(database: Database) -> str:

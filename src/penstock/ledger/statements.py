@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql
 from penstock.ledger.database import Database
 from penstock.machine import Machine
 from penstock.outcome import Rows
+from penstock.unit import FORGIVEN
 
 POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
 _encode = msgspec.json.Encoder().encode
@@ -159,8 +160,9 @@ def update_units(
         )
         if not keep_claim:
             sets.append("claimed_by = NULL")
-        if "crashes" not in changed:
-            sets.append("crashes = 0")
+        sets += [f"{name} = 0" for name in FORGIVEN if name not in changed]
+        if "suspicion" not in changed:
+            sets.append("suspected_in = NULL")
     # A tally leaves the version alone: a counter that a step sets anew is compared by itself.
     uncounted = "".join(f" AND t.{name} IS NOT DISTINCT FROM n__was_{name}" for name in counted)
     return (
@@ -299,18 +301,31 @@ def is_open(now: str, gate: str = "g") -> str:
     )
 
 
-def claim(database: Database, machine: Machine, *, metered: bool = False) -> tuple[str, ...]:
+def waiting(due: str, alias: str = "", *, suspects: bool = False) -> str:
+    """The condition under which a unit waits for its claim. Suspects wait apart, and have an index of their own."""
+    dot = f"{alias}." if alias else ""
+    free = f"{dot}{due} IS NOT NULL AND {dot}claimed_by IS NULL AND {dot}parked_at IS NULL"
+    return f"{free} AND {dot}suspicion {'> 0' if suspects else '= 0'}"
+
+
+def accused(due: str, alias: str = "") -> str:
+    """The suspects of one claim: those whose suspicion lies between `:low` and `:high`."""
+    return f"{waiting(due, alias, suspects=True)} AND {alias and alias + '.'}suspicion BETWEEN :low AND :high"
+
+
+def claim(database: Database, machine: Machine, *, metered: bool = False, suspects: bool = False) -> tuple[str, ...]:
     """Claim up to `:n` due units: a fair share from each open gate, gates in rotation after `:gate`, oldest first.
 
     Gates with a budget, and those that have just been closed, are passed by: they are asked first, and then it is
     `metered`, with the gates and the share of each in `:batch` (on SQLite one gate, `:gate`, and its share in `:n`).
+    `suspects`: see `accused`.
 
     On PostgreSQL it is one statement that returns the units. On SQLite the first picks their ids, as one JSON text, the
     second changes them (`:ids`), and they are read by the third: rows that come one by one would each have to wait for
     the interpreter's lock.
     """
     due, table, now = machine.due, machine.table, database.now_sql
-    free = f"{due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"
+    free = accused(due) if suspects else waiting(due)
     sets = ", ".join(["claimed_by = :worker", "version = t.version + 1", *_on_claim(database, machine)])
     if database.dialect == "postgresql":
         doors = _asked_doors(database, now) if metered else _doors_postgres(table, due, free, now)
@@ -320,8 +335,10 @@ def claim(database: Database, machine: Machine, *, metered: bool = False) -> tup
         return (f"WITH {doors}, {picked} {took}",)
     columns = ", ".join(machine.column(c) for c in machine.columns)
     mine = "unit_id IN (SELECT value FROM json_each(:ids))"
-    behind = _pick_behind(table, due, free)
-    pick = f"WITH {_doors_sqlite(table, due, free)} SELECT json_group_array(unit_id) FROM ({_pick_sqlite(table, due)})"
+    source = f"{table} {{0}} INDEXED BY {table}_{'suspects' if suspects else 'due'}"
+    doors = _doors_sqlite(source.format("k"), due, free)
+    pick = f"WITH {doors} SELECT json_group_array(unit_id) FROM ({_pick_sqlite(source.format('c'), due, free)})"
+    behind = _pick_behind(source.format("c"), due, free)
     return (
         f"SELECT json_group_array(unit_id) FROM ({behind})" if metered else pick,
         f"UPDATE {table} AS t SET {sets} WHERE {mine}",
@@ -371,10 +388,10 @@ def _pick_postgres(table: str, due: str, free: str, *, metered: bool) -> str:
     FOR NO KEY UPDATE SKIP LOCKED) u LIMIT :n)"""
 
 
-def _doors_sqlite(table: str, due: str, free: str) -> str:
+def _doors_sqlite(source: str, due: str, free: str) -> str:
     # SQLite has no LATERAL: each gate's share is cut off at the (due, unit_id) of its last unit, found by OFFSET. Where
     # there is one gate alone nothing is cut off.
-    due_units = f"FROM {table} k INDEXED BY {table}_due WHERE k.gate_id = g.gate_id AND k.{due} <= :now AND {free}"
+    due_units = f"FROM {source} WHERE k.gate_id = g.gate_id AND k.{due} <= :now AND {free}"
     share = "OFFSET (SELECT (:n + count(*) - 1) / count(*) - 1 FROM live)"
     last = f"{due_units} ORDER BY k.{due}, k.unit_id LIMIT 1 {share}"
     several = "CASE WHEN (SELECT count(*) FROM live) > 1 THEN"
@@ -386,14 +403,14 @@ doors AS MATERIALIZED (SELECT g.gate_id, COALESCE({several} (SELECT k.{due} {las
   COALESCE({several} (SELECT k.unit_id {last}) END, char(1114111)) AS last_id FROM live g)"""
 
 
-def _pick_sqlite(table: str, due: str) -> str:
-    return f"""SELECT c.unit_id FROM doors CROSS JOIN {table} c INDEXED BY {table}_due
-    WHERE c.gate_id = doors.gate_id AND c.{due} IS NOT NULL AND c.claimed_by IS NULL AND c.parked_at IS NULL
+def _pick_sqlite(source: str, due: str, free: str) -> str:
+    return f"""SELECT c.unit_id FROM doors CROSS JOIN {source}
+    WHERE c.gate_id = doors.gate_id AND {free}
       AND (c.{due}, c.unit_id) <= (doors.last_due, doors.last_id) LIMIT :n"""
 
 
-def _pick_behind(table: str, due: str, free: str) -> str:
-    return f"""SELECT unit_id FROM {table} INDEXED BY {table}_due
+def _pick_behind(source: str, due: str, free: str) -> str:
+    return f"""SELECT unit_id FROM {source}
     WHERE gate_id = :gate AND {due} <= :now AND {free}
       AND EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
     ORDER BY {due}, unit_id LIMIT :n"""
@@ -404,51 +421,41 @@ def least_due_behind_open_gates(database: Database, machine: Machine) -> str:
     return f"(SELECT min({_first_behind(database, machine)}) FROM gate g WHERE {is_open(database.now_sql)})"
 
 
+def least_due_of_suspects(machine: Machine) -> str:
+    """The earliest schedule of the machine's suspects, whatever their gates."""
+    return f"(SELECT min({machine.due}) FROM {machine.table} WHERE {waiting(machine.due, suspects=True)})"
+
+
 def anything_behind(database: Database, machine: Machine) -> str:
     """The condition under which a unit of the machine waits, or will, behind the gate `g`."""
-    return f"{_first_behind(database, machine)} IS NOT NULL"
+    suspect = _first_behind(database, machine, suspects=True)
+    return f"{_first_behind(database, machine)} IS NOT NULL OR {suspect} IS NOT NULL"
 
 
-def _first_behind(database: Database, machine: Machine) -> str:
+def _first_behind(database: Database, machine: Machine, *, suspects: bool = False) -> str:
     due, table = machine.due, machine.table
-    hint = f" INDEXED BY {table}_due" if database.dialect == "sqlite" else ""
+    hint = f" INDEXED BY {table}_{'suspects' if suspects else 'due'}" if database.dialect == "sqlite" else ""
     return (
-        f"(SELECT d.{due} FROM {table} d{hint} WHERE d.gate_id = g.gate_id AND d.{due} IS NOT NULL"
-        f" AND d.claimed_by IS NULL AND d.parked_at IS NULL ORDER BY d.{due} LIMIT 1)"
+        f"(SELECT d.{due} FROM {table} d{hint} WHERE d.gate_id = g.gate_id AND {waiting(due, 'd', suspects=suspects)}"
+        f" ORDER BY d.{due} LIMIT 1)"
     )
 
 
 def release(database: Database, machine: Machine) -> str:
-    """Give claimed units back; those whose step had begun count a crash.
+    """Give claimed units back, with what that says of them: doubts and crashes are added.
 
     One version further the claim is still the same: an intent was committed whose answer nobody waited for.
     """
     types: dict[str, SqlType] = {
         "unit_id": TEXT,
         "version": sa.BigInteger(),
-        "begun": sa.BigInteger(),
+        "doubts": sa.BigInteger(),
+        "crashes": sa.BigInteger(),
     }
     # COALESCE keeps the planners from the index on `claimed_by`: they would read the whole batch for every unit held.
     return (
-        f"UPDATE {machine.table} AS t SET claimed_by = NULL, version = t.version + 1, crashes = t.crashes + n_begun"
+        f"UPDATE {machine.table} AS t SET claimed_by = NULL, version = t.version + 1, doubts = t.doubts + n_doubts,"
+        f" crashes = t.crashes + n_crashes"
         f" FROM {batch(database, types)} WHERE t.unit_id = n_unit_id AND t.version BETWEEN n_version AND n_version + 1"
         " AND COALESCE(t.claimed_by, '') = :worker"
-    )
-
-
-def suspects(database: Database, table: str, limit: int) -> str:
-    """The workers of the batch once for every unit they hold that one more crash would park."""
-    source = batch(database, {"unit_id": TEXT})
-    return f"SELECT claimed_by FROM {table} WHERE claimed_by IN (SELECT n_unit_id FROM {source}) AND crashes >= {limit - 1}"
-
-
-def free(database: Database, table: str, limit: int) -> str:
-    """Take the units of dead workers (ids in the batch) away from them."""
-    now = database.now_sql
-    source = batch(database, {"unit_id": TEXT})
-    return (
-        f"UPDATE {table} SET claimed_by = NULL, version = version + 1, crashes = crashes + 1,"
-        f" parked_at = CASE WHEN crashes + 1 >= {limit} THEN {now} ELSE parked_at END,"
-        f" parked_reason = CASE WHEN crashes + 1 >= {limit} THEN 'its step killed {limit} workers in a row' ELSE parked_reason END"
-        f" WHERE claimed_by IN (SELECT n_unit_id FROM {source}) RETURNING unit_id, version, crashes"
     )

@@ -275,6 +275,9 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
     if machine.counters:
         # No field of the unit: it only tells a tally from what a stranger does to the counters.
         columns.append(sa.Column("tallies", sa.BigInteger, nullable=False, server_default="0"))
+    if machine.driven:
+        # No field of the unit either: the workers that `suspicion` counts, by which the guilty unit is found.
+        columns.append(sa.Column("suspected_in", sa.Text))
     keys: list[sa.Constraint] = [sa.PrimaryKeyConstraint("unit_id")]
     # No second unique key on SQLite: REPLACE would delete another unit through it without firing a trigger.
     if machine.key_is_primary and dialect == "postgresql":
@@ -291,6 +294,11 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
     )
     _indexes(machine, table, dialect)
     return table
+
+
+_KERNEL_DEFAULTS = {"changed_by": "sql", "gate_id": NO_GATE} | dict.fromkeys(
+    ("wakes", "attempts", "crashes", "doubts", "suspicion"), "0"
+)
 
 
 def _column(machine: Machine, name: str, annotation: Any, spec: Any, dialect: str) -> sa.Column[Any]:
@@ -315,9 +323,7 @@ def _column(machine: Machine, name: str, annotation: Any, spec: Any, dialect: st
         default = sa.text(
             "(random() * 281474976710656)::bigint" if dialect == "postgresql" else "(abs(random() % 281474976710656))"
         )
-    default = {"changed_by": "sql", "gate_id": NO_GATE, "wakes": "0", "attempts": "0", "crashes": "0"}.get(
-        name, default
-    )
+    default = _KERNEL_DEFAULTS.get(name, default)
     return sa.Column(machine.column(name), sql_type(kind, spec), *extras, nullable=optional, server_default=default)
 
 
@@ -405,15 +411,12 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
         sa.Index(_short(f"{machine.table}_{name}"), *(table.c[machine.column(n)] for n in columns), unique=unique)
     if not machine.driven:
         return
-    free = f"{machine.due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"
-    sa.Index(
-        f"{machine.table}_due",
-        table.c.gate_id,
-        table.c[machine.due],
-        table.c.unit_id,
-        postgresql_where=sa.text(free),
-        sqlite_where=sa.text(free),
-    )
+    schedule = (table.c.gate_id, table.c[machine.due], table.c.unit_id)
+    free = sa.text(f"{machine.due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL AND suspicion = 0")
+    sa.Index(f"{machine.table}_due", *schedule, postgresql_where=free, sqlite_where=free)
+    # Suspects are claimed apart from the others; nearly always there are none.
+    accused = sa.text("suspicion > 0")
+    sa.Index(f"{machine.table}_suspects", *schedule, postgresql_where=accused, sqlite_where=accused)
     parked = sa.text("parked_at IS NOT NULL")
     sa.Index(f"{machine.table}_parked", table.c.parked_at, postgresql_where=parked, sqlite_where=parked)
     held = sa.text("claimed_by IS NOT NULL")

@@ -7,15 +7,14 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import structlog
 
 from penstock.errors import BrokenFlow, InDoubt, LedgerUnavailable
 from penstock.ledger.budget import HORIZON
-from penstock.ledger.reap import CRASH_LIMIT
-from penstock.ledger.session import Claimed
+from penstock.ledger.claims import Claimed
+from penstock.ledger.suspicion import CRASH_LIMIT
 from penstock.outcome import Outcome
 from penstock.runtime.stepping import AnyFlow, Held, Parts, Stepping
 from penstock.runtime.steps import as_failure, traceback_of
@@ -23,8 +22,6 @@ from penstock.unit import Unit, replace
 
 log = structlog.get_logger()
 _TURN_SECONDS = 0.01
-_LAST_CHANCE = CRASH_LIMIT - 1
-_SUSPECT_SPACING = timedelta(seconds=1)
 
 
 class Stepper(Stepping):
@@ -48,6 +45,9 @@ class Stepper(Stepping):
         self._leased = leased
         self._flow_of: dict[type, tuple[str, AnyFlow]] = {f.machine.unit: (n, f) for n, f in parts.flows.items()}
         self.held: dict[tuple[str, str], Held] = {}
+        #: Those of the held that are under suspicion, and since when (the clock's `elapsed`).
+        self.suspects: dict[tuple[str, str], float] = {}
+        self.suspect_settled = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
         self._ready: deque[Held | list[Held]] = deque()
         self._running = 0
@@ -67,7 +67,6 @@ class Stepper(Stepping):
         """Start work on freshly claimed units; siblings (see `Flow.batch_by`) step together."""
         singles: list[Held] = []
         groups: dict[Any, list[Held]] = {}
-        suspects: list[Held] = []
         passes, at, holding, flow_of, with_door = claimed.passes, claimed.at, self.held, self._flow_of, self._with_door
         for unit in claimed.units:
             name, flow = flow_of[type(unit)]
@@ -79,9 +78,9 @@ class Stepper(Stepping):
             holding[key] = held
             if flow in with_door and not self._at_its_door(held):
                 continue
-            if unit.crashes >= _LAST_CHANCE:
-                suspects.append(held)
-            elif flow.batch_by is None:
+            if unit.suspicion:
+                self.suspects[key] = self._clock.elapsed()
+            if flow.batch_by is None:
                 singles.append(held)
             else:
                 groups.setdefault((name, getattr(unit, flow.batch_by)), []).append(held)
@@ -93,8 +92,6 @@ class Stepper(Stepping):
             self._charge([[held] for held in singles if held.given is not None], groups.values())
         else:
             self._ready.extend(fresh)
-        if suspects:
-            self._isolate(suspects)
         self._spawn()
 
     def _charge(self, *items: Iterable[list[Held]]) -> None:
@@ -121,22 +118,6 @@ class Stepper(Stepping):
         after = replace(held.unit, gate_id=gate)
         self._submit(held, Outcome(held.unit, after, f"stands behind {gate}", uncharged=True))
         return False
-
-    def _isolate(self, suspects: list[Held]) -> None:
-        """Step a unit that may kill its worker only while no other such unit is held; put the others off.
-
-        Whatever a dying worker holds counts a crash. Were suspects held together, harmless ones would be parked with
-        the one that kills.
-        """
-        others = any(h.unit.crashes >= _LAST_CHANCE and h not in suspects for h in self.held.values())
-        if len(suspects) == 1 and not others:
-            self._ready.append(suspects if suspects[0].flow.batch_by else suspects[0])
-            return
-        now = self._io.now()
-        for turn, held in enumerate(suspects, start=int(others)):
-            after = replace(held.unit, due_at=now + turn * _SUSPECT_SPACING)
-            reason = f"waits to be stepped alone: it was in {held.unit.crashes} steps that did not end"
-            self._submit(held, Outcome(held.unit, after, reason, uncharged=True))
 
     def displace(self, units: Sequence[Held]) -> None:
         """The ledger knows nothing of these claims: their steps end, and whatever they come to is not written."""
@@ -266,12 +247,13 @@ class Stepper(Stepping):
         log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
         mine = self._at_work(group)
         # Given back at its last chance, it would come again at once, and again.
-        hopeless = [h for h in mine if h.unit.crashes >= _LAST_CHANCE]
+        hopeless = [h for h in mine if h.unit.crashes >= CRASH_LIMIT - 1]
         others = [h for h in mine if h not in hopeless]
         for held in hopeless:
             self._aside(held, error)
         try:
-            await self._executor.run(self._session.release, [(h.unit, True) for h in others])
+            broken = [(h.unit, True) for h in others]
+            await self._executor.run(functools.partial(self._session.release, broken, crashed=True))
         except LedgerUnavailable as away:
             log.warning("ledger.away", error=str(away))
             self._interrupted += others  # released when the lease is renewed
@@ -335,6 +317,8 @@ class Stepper(Stepping):
     def _forget(self, held: Held) -> None:
         if self.held.get(held.key) is held:
             del self.held[held.key]
+            if self.suspects and self.suspects.pop(held.key, None) is not None:
+                self.suspect_settled.set()
         if held.given is not None:
             self._doors.over(held.given)
             held.given = None

@@ -194,8 +194,11 @@ class Stepping(ABC):
     def _wait(self, held: Held, decision: object, *, looked: bool) -> None:
         if type(decision) is Wait:
             after = replace(held.unit, due_at=decision.until)
-            # A look that settled nothing leaves the doubt: the crash that asked for it is not forgiven by waiting.
-            self._submit(held, Outcome(held.unit, after, decision.reason, uncharged=looked))
+            # A look that settled nothing forgives nothing, and no doubt is settled by waiting.
+            uncharged = looked or held.unit.doubts > 0
+            if uncharged and not looked:
+                after = replace(after, crashes=0, suspicion=0)
+            self._submit(held, Outcome(held.unit, after, decision.reason, uncharged=uncharged))
         else:
             self._fail(held, BrokenFlow(f"decide may look once and then act or wait; it returned {decision!r}"))
 

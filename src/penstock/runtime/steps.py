@@ -10,7 +10,7 @@ from penstock.clock import Rng, instant_text
 from penstock.errors import BrokenFlow, Fatal, InDoubt, Rejected, StepError, Throttled, Transient
 from penstock.ledger.budget import Trouble
 from penstock.ledger.columns import readable
-from penstock.ledger.reap import CRASH_LIMIT
+from penstock.ledger.suspicion import CRASH_LIMIT
 from penstock.machine import Machine
 from penstock.outcome import Event, Outcome
 from penstock.retry import LONGEST_WAIT, OUTAGE_POLICY, THROTTLE_POLICY, RetryPolicy
@@ -95,12 +95,13 @@ def crashed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: 
     if crashes >= CRASH_LIMIT:
         return _park(machine, unit, f"{text} ({crashes} times in a row)", now, crashes)
     due = now + _CRASH_POLICY.delay(unit.crashes, rng)
-    return Outcome(unit, replace(unit, crashes=crashes, due_at=due), text)
+    return Outcome(unit, replace(unit, crashes=crashes, doubts=unit.doubts + 1, due_at=due), text)
 
 
 def _park(machine: Machine, unit: Unit, text: str, now: datetime, crashes: int | None = None) -> Outcome[Any]:
     count = unit.crashes if crashes is None else crashes
-    after = replace(unit, parked_at=now, parked_reason=text, crashes=count)
+    doubts = unit.doubts + int(count > unit.crashes)
+    after = replace(unit, parked_at=now, parked_reason=text, crashes=count, doubts=doubts, suspicion=0)
     alert = _alert(machine, unit, "unit.parked", "critical", text)
     return Outcome(unit, after, text, events=[alert], uncharged=True)
 

@@ -86,7 +86,12 @@ def _driven(ledger: Ledger, machine: Machine, unit: Unit, now: datetime, workers
     if unit.parked_at is not None:
         yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
     if unit.attempts or unit.crashes:
-        yield Link("retries", f"{unit.attempts} retries made, {unit.crashes} steps in a row that did not end")
+        yield Link("retries", f"{unit.attempts} retries made, {unit.crashes} steps in a row that broke")
+    if unit.doubts:
+        yield Link("doubt", "nobody knows what its last step did: the next one looks first")
+    if unit.suspicion:
+        died = "a worker" if unit.suspicion == 1 else f"{unit.suspicion} workers in a row"
+        yield Link("suspicion", f"{died} died while holding it: it is stepped apart from the others")
     if unit.due_at is None:
         yield Link("due", "nothing is scheduled", holds=True)
     else:

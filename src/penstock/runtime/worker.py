@@ -22,13 +22,15 @@ import structlog
 from penstock.clock import Rng
 from penstock.errors import LedgerUnavailable, UsageError
 from penstock.ledger.budget import HORIZON
+from penstock.ledger.claims import Claimed, Levels
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.session import LEASE_MS, Claimed, Idle, Session
+from penstock.ledger.session import LEASE_MS, Idle, Session
 from penstock.runtime.committer import GroupCommitter
 from penstock.runtime.doors import Doors
 from penstock.runtime.executor import Executor, ThreadExecutor, unless
 from penstock.runtime.flow import Io
 from penstock.runtime.patience import pauses
+from penstock.runtime.quarantine import Quarantine
 from penstock.runtime.reconcile import Reconciliation
 from penstock.runtime.stepper import Stepper
 from penstock.runtime.stepping import AnyFlow, Counts, Parts
@@ -92,6 +94,8 @@ class Worker:
         self._backlog = self._full = False
         self._sleeping_until = math.inf
         self._lease_end = math.inf
+        self._reap_from = -math.inf
+        self._claiming = asyncio.Lock()
         self._rate = 0.0
         self._measured = (0, self._clock.elapsed())
         self._stepper: Stepper | None = None
@@ -160,18 +164,24 @@ class Worker:
         log.info("worker.started", worker=session.identity.id, machines=sorted(self.flows))
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         committing = asyncio.create_task(committer.run(), name="committer")
-        claiming = asyncio.create_task(self._claims(session, stepper), name="claims")
+        quarantine = self._quarantine(session, stepper)
+        claiming = asyncio.create_task(self._claims(session, stepper, quarantine), name="claims")
         leasing = asyncio.create_task(self._lease(session, stepper), name="lease")
+        suspecting = asyncio.create_task(quarantine.run(), name="suspects")
         comparing = asyncio.create_task(self._compare(session, stepper), name="compare")
         watching = asyncio.create_task(self._watch(stepper), name="watch")
         looking = asyncio.create_task(self._look_around(session), name="place")
-        helpers = [stopping, committing, claiming, leasing, comparing, watching, looking]
+        helpers = [stopping, committing, claiming, suspecting, leasing, comparing, watching, looking]
         try:
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
             for helper in done - {stopping}:
                 helper.result()  # a corrupt ledger, or our own bug: raised here
-            if leasing not in done:
+            if leasing in done:
+                self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds
+                await self._quietly(session.survived)
+            else:
                 claiming.cancel()
+                suspecting.cancel()
                 await self._wind_down(session, stepper, committer, committing)
         finally:
             stepper.halt()
@@ -256,6 +266,9 @@ class Worker:
                 log.warning("worker.lease_lost", worker=session.identity.id, held=len(stepper.held))
                 self.counts.lost += len(stepper.held)
                 return
+            if asked >= self._lease_end:
+                # This worker was cut off for longer than its lease, and so may the others have been: first they renew.
+                self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds
             self._lease_end = asked + self.settings.lease_ms
             interrupted = stepper.interrupted()
             if interrupted:
@@ -309,7 +322,7 @@ class Worker:
         ahead = max(self.settings.concurrency, int(self._rate * _AHEAD_SECONDS))
         return min(self.settings.slots, self.settings.concurrency + ahead) - len(stepper.held)
 
-    async def _claims(self, session: Session, stepper: Stepper) -> None:
+    async def _claims(self, session: Session, stepper: Stepper, quarantine: Quarantine) -> None:
         """Claim while there is room and something is due; otherwise sleep until the ledger says."""
         settings = self.settings
         unknown_at = reaped_at = self._clock.elapsed()
@@ -331,6 +344,7 @@ class Worker:
             if self._clock.elapsed() - reaped_at >= settings.watch_seconds:
                 reaped_at = self._clock.elapsed()
                 await self._reap(session)
+                quarantine.poke()
             asked = min(room, settings.claim_at_once)
             if await self._claim(session, stepper, asked):
                 continue
@@ -343,10 +357,17 @@ class Worker:
                     unknown_at = self._clock.elapsed()
                     await self._quietly(session.park_unknown)
                     await self._quietly(session.unpark_known)
-                idle = await self._quietly(session.idle)
+                idle = await self._ask(session, quarantine)
                 if idle is not None and idle.lease is not None and idle.lease <= 0:
                     reaped_at = -math.inf
                 over = await self._sleep(idle)
+
+    async def _ask(self, session: Session, quarantine: Quarantine) -> Idle | None:
+        """When the ledger next has something to do; suspects that are due have it at once."""
+        idle = await self._quietly(session.idle)
+        if idle is not None and idle.suspect is not None and idle.suspect <= 0:
+            quarantine.poke()
+        return idle
 
     async def _sleep(self, idle: Idle | None) -> bool:
         """Sleep until the ledger says; False when the time was up before, and asking again is all there is to do."""
@@ -381,18 +402,38 @@ class Worker:
 
     async def _claim(self, session: Session, stepper: Stepper, room: int) -> int:
         share = math.ceil(room / max(1, len(self.flows)))
-        try:
-            wants, starts = self._wants(stepper, share), stepper.starts(self._rate)
-            claimed = await self._executor.run(session.take, wants, starts)
-        except LedgerUnavailable as error:
-            log.warning("ledger.away", error=str(error))
-            # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
-            claimed = await self._patiently(lambda: session.retake(set(stepper.held))) or Claimed([], {})
-        self.counts.claimed += len(claimed.units)
-        stepper.take(claimed)
-        return len(claimed.units)
+        wants, starts = self._wants(stepper, share), stepper.starts(self._rate)
+        return await self._take(session, stepper, functools.partial(session.take, wants, starts))
+
+    async def _take(self, session: Session, stepper: Stepper, claim: Callable[[], Claimed]) -> int:
+        """Claim, and begin; one claim at a time, so that one whose answer was lost is known from one under way."""
+        async with self._claiming:
+            try:
+                claimed = await self._executor.run(claim)
+            except LedgerUnavailable as error:
+                log.warning("ledger.away", error=str(error))
+                # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
+                claimed = await self._patiently(lambda: session.retake(set(stepper.held))) or Claimed([], {})
+            self.counts.claimed += len(claimed.units)
+            stepper.take(claimed)
+            return len(claimed.units)
+
+    def _quarantine(self, session: Session, stepper: Stepper) -> Quarantine:
+        async def claim(room: int, levels: Levels) -> int:
+            claimed = 0
+            for name in self.flows:
+                if claimed < room:
+                    n = self._wants(stepper, room - claimed)[name]
+                    take = functools.partial(session.take, {name: n}, n, levels)
+                    claimed += await self._take(session, stepper, take)
+            return claimed
+
+        look = functools.partial(self._quietly, session.suspected)
+        return Quarantine(stepper, self._clock, look, claim, look_seconds=self.settings.watch_seconds)
 
     async def _reap(self, session: Session) -> None:
+        if self._clock.elapsed() < self._reap_from:
+            return
         freed = await self._quietly(session.reap)
         if freed:
             self.counts.reaped += freed

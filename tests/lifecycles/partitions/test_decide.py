@@ -42,9 +42,9 @@ def unit(status: X, **columns) -> Extraction:
         (unit(X.EXTRACTING), None, Act("begin", "", spends=False)),
         (unit(X.EXTRACTING, run_id="r"), None, Act("extract", "")),
         (unit(X.EXTRACTING, run_id="r", attempts=1), None, Look("")),
-        (unit(X.EXTRACTING, run_id="r", crashes=1), None, Look("")),
-        (unit(X.EXTRACTING, run_id="r", crashes=1), Landed(None), Act("extract", "")),
-        (unit(X.EXTRACTING, run_id="r", crashes=1), Landed(0), Act("record", "", spends=False)),
+        (unit(X.EXTRACTING, run_id="r", doubts=1), None, Look("")),
+        (unit(X.EXTRACTING, run_id="r", doubts=1), Landed(None), Act("extract", "")),
+        (unit(X.EXTRACTING, run_id="r", doubts=1), Landed(0), Act("record", "", spends=False)),
         (unit(X.LANDED, run_id="r"), None, Act("judge", "", spends=False)),
         (unit(X.WANTED), None, Wait(None, "")),
         (unit(X.DONE, run_id="r"), None, Wait(None, "")),  # nobody configures it

@@ -40,7 +40,7 @@ def decide(unit: Extraction, now: datetime, settings: Settings, seen: Landed | N
         return Wait(None, f"the extraction is {unit.status}")
     if unit.run_id is None:
         return _begin_or_wait(unit, now, settings)
-    if unit.attempts + unit.crashes > 0 and seen is None:
+    if unit.attempts + unit.doubts > 0 and seen is None:
         return Look(f"run {unit.run_id} was begun before and may have been finalised", asks=False)
     if seen is not None and seen.record_count is not None:
         return Act("record", f"run {unit.run_id} is in the sink already", spends=False)

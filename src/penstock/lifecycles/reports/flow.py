@@ -20,6 +20,7 @@ from penstock.connectors.download import LinkExpired
 from penstock.connectors.records import BadReport, Record
 from penstock.errors import InDoubt, LedgerRefused, MustWait, Rejected, StepError, Transient
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.statements import waiting
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
     Seen,
@@ -233,7 +234,7 @@ def daily_work_waits(ledger: Ledger, report: Report) -> bool:
     """Whether datasets that are not backfill are due behind the same door, or being worked on."""
     database = ledger.database
     daily = "SELECT 1 FROM report_dataset_metadata WHERE gate_id = :gate AND NOT backfill AND"
-    due = f"claimed_by IS NULL AND parked_at IS NULL AND next_refresh_at <= {database.now_sql}"
+    due = f"{waiting('next_refresh_at')} AND next_refresh_at <= {database.now_sql}"
     # Apart, as there is an index for each.
     sql = f"SELECT EXISTS ({daily} {due}) OR EXISTS ({daily} claimed_by IS NOT NULL)"
     return bool(ledger.read(lambda cursor: cursor.rows(sql, gate=report.gate_id, **database.bind_now()))[0][0])

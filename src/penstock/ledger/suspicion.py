@@ -1,0 +1,130 @@
+"""Which unit killed a worker: whatever a dead worker held is under suspicion, and only what it held alone is convicted.
+
+A worker that dies says nothing. Each unit it held gains a `suspicion` and a doubt; suspects are claimed apart from the
+others and a few at a time, the fewer the more deaths they have seen (see `runtime.quarantine`), and a step that ends
+clears its unit. A unit that was the only suspect of a dead worker is charged a crash; at the third in a row it is
+parked, and what had died with it is cleared. Where workers die of something else meanwhile, that proves nothing: more
+than half of the deaths must be its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from penstock.ledger import statements
+from penstock.ledger.commit import insert_events
+from penstock.ledger.database import Cursor, Database
+from penstock.ledger.parking import parked_alert
+
+CRASH_LIMIT = 3
+#: `suspected_in` names the last of the deaths, by the ids of the workers, which are all of this length.
+_ID = 20
+_KEPT = 8
+Table = tuple[str, str, str]
+"""Machine, table and due column."""
+
+
+class Suspect(NamedTuple):
+    """A unit that a dead worker held and that was under suspicion before."""
+
+    machine: str
+    table: str
+    unit_id: str
+    version: int
+    crashes: int
+    deaths: list[str]
+
+
+def free(database: Database, cursor: Cursor, tables: Iterable[Table], gone: Collection[str]) -> int:
+    """Free what workers held that the machine's restart ended: in doubt, but under no suspicion; how many units."""
+    source = statements.batch(database, {"unit_id": statements.TEXT})
+    sets = "claimed_by = NULL, version = version + 1, doubts = doubts + 1"
+    which = f"claimed_by IN (SELECT n_unit_id FROM {source})"
+    given = statements.batch_text([[worker] for worker in gone])
+    return sum(cursor.run(f"UPDATE {table} SET {sets} WHERE {which}", batch=given) for _, table, _ in tables)
+
+
+def accuse(database: Database, cursor: Cursor, tables: Sequence[Table], dead: Collection[str]) -> int:
+    """Free what dead workers held, and put it under suspicion; how many units."""
+    freed = 0
+    suspects: dict[str, list[Suspect]] = {}
+    for name, table, _ in tables:
+        rows = cursor.rows(_accuse(database, table), batch=statements.batch_text([[d] for d in dead]))
+        freed += len(rows)
+        for unit_id, version, crashes, suspicion, died in rows:
+            if suspicion > 1:
+                deaths = str(died).split()
+                suspects.setdefault(deaths[-1], []).append(Suspect(name, table, unit_id, version, crashes, deaths))
+    for found in suspects.values():
+        if len(found) == 1:
+            _charge(database, cursor, tables, found[0], among=len(dead))
+    return freed
+
+
+def _accuse(database: Database, table: str) -> str:
+    source = statements.batch(database, {"unit_id": statements.TEXT})
+    deaths = "CASE WHEN suspicion = 0 THEN claimed_by ELSE COALESCE(suspected_in || ' ', '') || claimed_by END"
+    length = (_ID + 1) * _KEPT - 1
+    last = f"right({deaths}, {length})" if database.dialect == "postgresql" else f"substr({deaths}, -{length})"
+    return (
+        f"UPDATE {table} SET claimed_by = NULL, version = version + 1, doubts = doubts + 1, suspicion = suspicion + 1,"
+        f" suspected_in = {last} WHERE claimed_by IN (SELECT n_unit_id FROM {source})"
+        " RETURNING unit_id, version, crashes, suspicion, suspected_in"
+    )
+
+
+def _charge(database: Database, cursor: Cursor, tables: Sequence[Table], suspect: Suspect, *, among: int) -> None:
+    """The worker's only suspect: one more crash is its own."""
+    crashes = suspect.crashes + 1
+    if crashes >= CRASH_LIMIT and _others_die_too(cursor, suspect, among):
+        crashes = CRASH_LIMIT - 1
+    given = {"crashes": crashes, "unit_id": suspect.unit_id, "version": suspect.version}
+    change = f"UPDATE {suspect.table} SET crashes = :crashes, version = version + 1"
+    which = "WHERE unit_id = :unit_id AND version = :version"
+    if crashes < CRASH_LIMIT:
+        cursor.run(f"{change} {which}", **given)
+        return
+    reason = f"its step killed {crashes} workers in a row"
+    parked = f"parked_at = {database.now_sql}, parked_reason = :reason, suspicion = 0, suspected_in = NULL"
+    cursor.run(f"{change}, {parked} {which}", reason=reason, **given, **database.bind_now())
+    insert_events(database, cursor, [parked_alert(suspect.machine, suspect.unit_id, suspect.version + 1, reason)])
+    for _, table, _ in tables:
+        clear = f"UPDATE {table} SET suspicion = 0, suspected_in = NULL, version = version + 1 WHERE {_FREE}"
+        cursor.run(f"{clear} AND ({_any_of(suspect.deaths)})", **_named(suspect.deaths))
+
+
+def _others_die_too(cursor: Cursor, suspect: Suspect, among: int) -> bool:
+    """Whether its deaths are less than half of all that there were since the first of them that counts."""
+    since = suspect.deaths[-CRASH_LIMIT:]
+    first = f"SELECT min(reaped_at) FROM worker WHERE id IN ({', '.join(_places(since))})"
+    died = f"SELECT count(*) FROM worker WHERE stopped_at IS NULL AND reaped_at >= ({first})"
+    earlier = int(cursor.rows(died, **_named(since))[0][0])
+    return earlier + among > 2 * CRASH_LIMIT
+
+
+def clear_survivor(cursor: Cursor, tables: Iterable[Table], worker: str) -> None:
+    """The worker lost its lease and lives: what it held is under no suspicion for that."""
+    for _, table, _ in tables:
+        without = "NULLIF(trim(replace(replace(suspected_in, :death_a, ''), '  ', ' ')), '')"
+        cursor.run(
+            f"UPDATE {table} SET suspicion = suspicion - 1, suspected_in = {without}, version = version + 1"
+            f" WHERE {_FREE} AND {_any_of([worker])}",
+            **_named([worker]),
+        )
+
+
+# Of a unit that is claimed the holder's commit decides.
+_FREE = "suspicion > 0 AND claimed_by IS NULL"
+
+
+def _places(deaths: Sequence[str]) -> list[str]:
+    return [f":death_{chr(97 + i)}" for i in range(len(deaths))]
+
+
+def _named(deaths: Sequence[str]) -> dict[str, str]:
+    return {place[1:]: death for place, death in zip(_places(deaths), deaths, strict=True)}
+
+
+def _any_of(deaths: Sequence[str]) -> str:
+    return " OR ".join(f"suspected_in LIKE '%' || CAST({place} AS TEXT) || '%'" for place in _places(deaths))

@@ -1,0 +1,82 @@
+"""Suspects, stepped apart from the others: a worker died while it held them, and one of them may have killed it.
+
+They are claimed by statements of their own, one at a time as long as their steps are quick; while a step takes longer
+more of them join it, at a steady rate, so that slow steps of innocents go on side by side. The more deaths a suspect
+has seen, the fewer others it is held with; from the fourth on it is alone. What the ledger says was held together is
+thereby what ran together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from penstock.clock import Clock
+from penstock.ledger.claims import Levels
+from penstock.runtime.stepper import Stepper
+
+#: At most so many together, by level of suspicion: each death makes the group an eighth of what it was.
+_WIDEST = (256, 32, 4, 1)
+#: A step that takes longer than this is not waited for alone: others join it, so many a second.
+_PATIENCE = 0.02
+_JOIN_RATE = 500.0
+_MOST = 2**31 - 1
+
+Look = Callable[[], Awaitable[list[int] | None]]
+Claim = Callable[[int, Levels], Awaitable[int]]
+
+
+class Quarantine:
+    """Lets a few suspects in at a time, when it is poked.
+
+    `look` asks which levels of suspicion wait (None: the ledger is away), `claim` takes up to so many suspects of some
+    levels and says how many it got.
+    """
+
+    def __init__(self, stepper: Stepper, clock: Clock, look: Look, claim: Claim, *, look_seconds: float) -> None:
+        self._stepper = stepper
+        self._clock = clock
+        self._look = look
+        self._claim = claim
+        self._look_seconds = look_seconds
+        self._poke = asyncio.Event()
+
+    def poke(self) -> None:
+        """Look now: suspects may have come."""
+        self._poke.set()
+
+    async def run(self) -> None:
+        """Work suspects off, for ever."""
+        while True:
+            await self._poke.wait()
+            self._poke.clear()
+            # The lowest level first: they are the most, and nearly all of them are innocent.
+            for place in sorted({min(level, len(_WIDEST)) for level in await self._look() or []}):
+                levels = Levels(place, place if place < len(_WIDEST) else _MOST)
+                while await self._let_in(levels, _WIDEST[place - 1]):
+                    """Until none of that level is left."""
+
+    async def _let_in(self, levels: Levels, widest: int) -> bool:
+        """Claim as many as may join those that are being stepped, or wait a moment; False when none is left."""
+        suspects, settled = self._stepper.suspects, self._stepper.suspect_settled
+        settled.clear()
+        room = self._room(widest)
+        if room > 0 and await self._claim(room, levels):
+            return True
+        if not suspects:
+            return False
+        # With no room, one more may join after a moment. With room, nobody waits: those that are held end first.
+        # (Whoever comes meanwhile waits a little.)
+        wait = 1 / _JOIN_RATE if room <= 0 else self._look_seconds
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(settled.wait(), wait)
+        return True
+
+    def _room(self, widest: int) -> int:
+        """How many more may join those that are being stepped."""
+        suspects = self._stepper.suspects
+        if not suspects:
+            return 1
+        longer = self._clock.elapsed() - min(suspects.values()) - _PATIENCE
+        return min(widest, 1 + int(max(0.0, longer) * _JOIN_RATE)) - len(suspects)
