@@ -95,7 +95,7 @@ def test_a_step_that_ends_clears_its_unit(world):
     held(world, "1")
     worker = world.worker()
     (unit,) = worker.take({"invoice": 1}, levels=ALL).units
-    assert (unit.suspicion, unit.doubts, unit.crashes) == (2, 2, 1)
+    assert (unit.suspicion, unit.doubts, unit.crashes) == (2, 2, 2)
     world.commit(worker, Outcome(unit, replace(unit, status=InvoiceState.QUEUED), "again"))
     rows = world.rows("SELECT suspicion, suspected_in, doubts, crashes FROM invoice")
     assert rows == [(0, None, 0, 0)]
@@ -123,6 +123,13 @@ def test_the_only_suspect_of_three_deaths_is_parked_and_what_died_with_it_is_cle
     assert world.rows(SUSPECTS) == []
     assert world.rows("SELECT event_type, severity, unit_id FROM event_log") == [("unit.parked", "critical", "acme/0")]
     assert sorted(ids(world.worker().claim({"invoice": 9}))) == [f"acme/{i}" for i in range(1, 6)]
+
+
+def test_a_unit_that_is_all_its_workers_held_is_charged_from_the_first(world):
+    world.born(invoice("1"))
+    for crashes in (1, 2, 3):
+        held(world, "1")
+        assert world.rows("SELECT crashes, parked_at IS NOT NULL FROM invoice") == [(crashes, crashes == 3)]
 
 
 def test_suspects_of_one_death_are_not_charged_together(world):

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.errors import IllegalMove, LedgerRefused
+from penstock.ledger.claims import Levels
 from penstock.ledger.commit import Lost, Result, Won
 from penstock.ledger.session import LEASE_MS, Session
 from penstock.ledger.suspicion import CRASH_LIMIT
@@ -58,6 +59,8 @@ class Copy:
     claimed_by: str | None = None
     wakes: int = 0
     crashes: int = 0
+    doubts: int = 0
+    deaths: list[str] = field(default_factory=list)
     parked: bool = False
     amount: int = 100
     remote: str | None = None
@@ -74,7 +77,7 @@ class Copy:
         self.status = status
         self.version += 1
         if self.claimed_by is not None:
-            self.crashes = max(self.crashes, 1)
+            self.doubts = max(self.doubts, 1)
         self.claimed_by = None
 
 
@@ -166,28 +169,35 @@ class LedgerModel(RuleBasedStateMachine):
     def time_passes(self, amount: int) -> None:
         self.world.time.advance(amount)
 
-    def expected_claim(self, hand: Hand, n: int) -> list[str]:
+    def expected_claim(self, hand: Hand, n: int, levels: Levels | None) -> list[str]:
         if hand.gone:
             return []
+        low, high = levels or (0, 0)
         doors: dict[str, list[tuple[datetime, str]]] = {}
         for number, unit in self.units.items():
             shut = self.closed_until.get(unit.gate, self.now) > self.now
-            if unit.due is not None and unit.due <= self.now and not (unit.claimed_by or unit.parked or shut):
+            held_back = unit.claimed_by or unit.parked or shut or not low <= len(unit.deaths) <= high
+            if unit.due is not None and unit.due <= self.now and not held_back:
                 doors.setdefault(unit.gate, []).append((unit.due, number))
         turn = sorted(doors, key=lambda g: (g <= hand.last_gate, g))
         share = math.ceil(n / len(turn)) if turn else 0
         taken = [number for g in turn for _, number in sorted(doors[g])[:share]][:n]
-        if taken:
+        if taken and levels is None:
             gates = {self.units[number].gate for number in taken}
             hand.last_gate = max({g for g in gates if g <= hand.last_gate} or gates)
         return sorted(taken, key=lambda number: (self.units[number].due, number))
 
-    @rule(worker=pick, n=st.integers(1, 6), heard=st.sampled_from([True, True, True, False]))
-    def claim(self, worker: int, n: int, heard: bool) -> None:
-        """`heard=False`: the reply to the claim was lost on the way."""
+    @rule(
+        worker=pick,
+        n=st.integers(1, 6),
+        heard=st.sampled_from([True, True, True, False]),
+        levels=st.sampled_from([None, None, Levels(1, 1), Levels(1, 99), Levels(2, 3)]),
+    )
+    def claim(self, worker: int, n: int, heard: bool, levels: Levels | None = None) -> None:
+        """`heard=False`: the reply to the claim was lost on the way. `levels`: of suspects."""
         hand = self.working(worker)
-        expected = self.expected_claim(hand, n)
-        claimed = hand.session.claim({"invoice": n})
+        expected = self.expected_claim(hand, n, levels)
+        claimed: list[Any] = hand.session.take({"invoice": n}, levels=levels).units
         assert [u.unit_id for u in claimed] == [self.id_of(number) for number in expected]
         for number, unit in zip(expected, claimed, strict=True):
             copy = self.units[number]
@@ -204,6 +214,7 @@ class LedgerModel(RuleBasedStateMachine):
         for hand in self.hands:
             self.renew_if_alive(hand)
         self.claim(worker=worker, n=9, heard=True)
+        self.claim(worker=worker, n=9, heard=True, levels=Levels(1, 99))
 
     @rule(worker=pick)
     def recover(self, worker: int) -> None:
@@ -277,6 +288,8 @@ class LedgerModel(RuleBasedStateMachine):
             copy.crashes = after.crashes
         elif not outcome.keep_claim:  # an intent is not yet a success
             copy.crashes = 0
+        if not outcome.keep_claim:
+            copy.doubts, copy.deaths = 0, []
         copy.parked = copy.parked or after.parked_at is not None
         copy.gate, copy.remote = after.gate_id, after.remote_id
         copy.go(str(after.status), f"worker:{hand.name}")
@@ -294,7 +307,7 @@ class LedgerModel(RuleBasedStateMachine):
         if copy.version == unit.version and copy.claimed_by == hand.name:
             copy.claimed_by = None
             copy.version += 1
-            copy.crashes += begun
+            copy.doubts += begun
 
     @rule(worker=pick)
     def renew(self, worker: int) -> None:
@@ -311,19 +324,45 @@ class LedgerModel(RuleBasedStateMachine):
     def reap(self, worker: int) -> None:
         reaper = self.working(worker)  # who never reaps himself
         dead = [h for h in self.hands if not (h.gone or h is reaper) and h.lease_until < self.now]
-        freed = 0
+        expired = self.world.rows("SELECT id, lease_until FROM worker WHERE reaped_at IS NULL")
+        everybody = {id_ for id_, until in expired if self.over(until)} - {reaper.name}
+        lefts = {hand.name: [c for c in self.units.values() if c.claimed_by == hand.name] for hand in dead}
+        freed = sum(map(len, lefts.values()))
         for hand in dead:
             hand.gone = True
-            left = [c for c in self.units.values() if c.claimed_by == hand.name]
-            # Of several that one more crash would park none is: which of them killed the worker is not known.
-            alone = sum(c.crashes >= CRASH_LIMIT - 1 for c in left) <= 1
-            for copy in left:
-                freed += 1
+            known = [c for c in lefts[hand.name] if c.deaths] or lefts[hand.name]
+            for copy in lefts[hand.name]:
                 copy.claimed_by = None
                 copy.version += 1
-                copy.crashes += 1
-                copy.parked = copy.parked or (alone and copy.crashes >= CRASH_LIMIT)
+                copy.doubts += 1
+                copy.deaths = [*copy.deaths, hand.name]
+            if len(known) == 1:
+                self.charge(known[0], len(everybody))
         assert reaper.session.reap() == freed
+
+    def over(self, lease_until: Any) -> bool:
+        """Whether a lease, as either database keeps it, has ended."""
+        if isinstance(lease_until, int):
+            return lease_until < self.world.time.uptime()
+        return bool(lease_until < self.now)
+
+    def charge(self, copy: Copy, dying: int) -> None:
+        """The only suspect of a death; parked at the third, if half of the deaths since are its own."""
+        copy.version += 1
+        copy.crashes += 1
+        if copy.crashes < CRASH_LIMIT:
+            return
+        died = "SELECT id, reaped_at FROM worker WHERE reaped_at IS NOT NULL AND stopped_at IS NULL"
+        ended = dict(self.world.rows(died))
+        first = min((ended[d] for d in copy.deaths[-CRASH_LIMIT:] if d in ended), default=None)
+        if first is not None and sum(at >= first for at in ended.values()) + dying > 2 * CRASH_LIMIT:
+            copy.crashes = CRASH_LIMIT - 1
+            return
+        shared, copy.parked, copy.deaths = {*copy.deaths[-8:]}, True, []
+        for other in self.units.values():
+            if other.claimed_by is None and shared & {*other.deaths[-8:]}:
+                other.deaths = []
+                other.version += 1
 
     @rule(worker=pick, survivor=pick)
     def die(self, worker: int, survivor: int) -> None:
@@ -349,7 +388,7 @@ class LedgerModel(RuleBasedStateMachine):
             if copy.claimed_by == hand.name:
                 copy.claimed_by = None
                 copy.version += 1
-                copy.crashes += 1
+                copy.doubts += 1
 
     @precondition(has_held)
     @rule(number=pick)
@@ -388,7 +427,8 @@ class LedgerModel(RuleBasedStateMachine):
             return
         pull()
         copy.go("QUEUED", "operator:ann")
-        copy.due, copy.claimed_by, copy.crashes = at, None, 0
+        copy.doubts = copy.doubts or int(copy.claimed_by is not None)
+        copy.due, copy.claimed_by, copy.crashes, copy.deaths = at, None, 0, []
         copy.version += 1
         copy.parked = copy.parked and not unpark
 
@@ -449,6 +489,8 @@ class LedgerModel(RuleBasedStateMachine):
                 u.version,
                 u.wakes,
                 u.crashes,
+                u.doubts,
+                u.suspicion,
                 u.parked_at is not None,
                 u.gate_id,
                 u.amount_minor,
@@ -457,7 +499,8 @@ class LedgerModel(RuleBasedStateMachine):
             for n, u in found.items()
         } == {
             n: (
-                *(c.status, c.due, c.claimed_by, c.version, c.wakes, c.crashes, c.parked, c.gate),
+                *(c.status, c.due, c.claimed_by, c.version, c.wakes, c.crashes, c.doubts, len(c.deaths)),
+                *(c.parked, c.gate),
                 *(c.amount, c.remote),
             )
             for n, c in self.units.items()

@@ -158,7 +158,7 @@ class Preparer:
 
     def move(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Entry:
         """A change pulled from outside a claim: an operator's, a validator's, the API's."""
-        change = self._change(before, after, reason, actor, who)
+        change = self._from_outside(before, after, reason, actor, who)
         gate = getattr(after, "gate_id", None)
         entry = Entry(change)
         entry.more = True
@@ -223,6 +223,16 @@ class Preparer:
             raise
         return Change(machine, changed, row)
 
+    def _from_outside(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Change:
+        """A change that no step of the unit made: it settles no doubt, and whoever holds the unit may have acted."""
+        change = self._change(before, after, reason, actor, who)
+        if isinstance(before, Unit) and "doubts" not in change.changed:
+            doubts = before.doubts or int(before.claimed_by is not None)
+            if doubts:
+                change.changed = (*change.changed, "doubts")
+                change.row.append(doubts)
+        return change
+
     def _check(self, before: GuardedUnit, after: GuardedUnit, actor: Actor) -> tuple[Machine, str, str]:
         """The machine and the two states of a legal move. Raises as `entry` does."""
         machine = self.machine_of(before)
@@ -278,7 +288,7 @@ class Preparer:
         entry.births = [self.newborn(birth, who) for birth in births]
         entry.gates = {*entry.gates, *(b.unit.gate_id for b in births if isinstance(b.unit, Unit))}
         moves = [item for item in also if isinstance(item, Move)]
-        entry.moves = [self._change(m.before, m.after, m.reason, m.actor, who) for m in moves]
+        entry.moves = [self._from_outside(m.before, m.after, m.reason, m.actor, who) for m in moves]
         entry.gates = {*entry.gates, *(m.after.gate_id for m in moves if isinstance(m.after, Unit))}
         for change, move in zip(entry.moves, moves, strict=True):
             entry.tallies = (*entry.tallies, *self._tally(change, move.before, {}))

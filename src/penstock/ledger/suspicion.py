@@ -1,10 +1,10 @@
 """Which unit killed a worker: whatever a dead worker held is under suspicion, and only what it held alone is convicted.
 
-A worker that dies says nothing. Each unit it held gains a `suspicion` and a doubt; suspects are claimed apart from the
+A worker that dies says nothing. Each unit it held gains a `suspicion` and a doubt. Suspects are claimed apart from the
 others and a few at a time, the fewer the more deaths they have seen (see `runtime.quarantine`), and a step that ends
-clears its unit. A unit that was the only suspect of a dead worker is charged a crash; at the third in a row it is
-parked, and what had died with it is cleared. Where workers die of something else meanwhile, that proves nothing: more
-than half of the deaths must be its own.
+clears its unit. The only suspect of a dead worker, or the only unit that it held, is charged a crash. At the third in a
+row it is parked, and what had died with it is cleared. Where workers die of something else meanwhile, that proves
+nothing: half of the deaths at least must be its own.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ Table = tuple[str, str, str]
 
 
 class Suspect(NamedTuple):
-    """A unit that a dead worker held and that was under suspicion before."""
+    """A unit that a dead worker held, as it is now."""
 
     machine: str
     table: str
     unit_id: str
     version: int
     crashes: int
+    suspicion: int
     deaths: list[str]
 
 
@@ -47,19 +48,17 @@ def free(database: Database, cursor: Cursor, tables: Iterable[Table], gone: Coll
 
 def accuse(database: Database, cursor: Cursor, tables: Sequence[Table], dead: Collection[str]) -> int:
     """Free what dead workers held, and put it under suspicion; how many units."""
-    freed = 0
-    suspects: dict[str, list[Suspect]] = {}
+    died: dict[str, list[Suspect]] = {}
     for name, table, _ in tables:
         rows = cursor.rows(_accuse(database, table), batch=statements.batch_text([[d] for d in dead]))
-        freed += len(rows)
-        for unit_id, version, crashes, suspicion, died in rows:
-            if suspicion > 1:
-                deaths = str(died).split()
-                suspects.setdefault(deaths[-1], []).append(Suspect(name, table, unit_id, version, crashes, deaths))
-    for found in suspects.values():
-        if len(found) == 1:
-            _charge(database, cursor, tables, found[0], among=len(dead))
-    return freed
+        for unit_id, version, crashes, suspicion, deaths in rows:
+            suspect = Suspect(name, table, unit_id, version, crashes, suspicion, str(deaths).split())
+            died.setdefault(suspect.deaths[-1], []).append(suspect)
+    for held in died.values():
+        known = [suspect for suspect in held if suspect.suspicion > 1] or held
+        if len(known) == 1:
+            _charge(database, cursor, tables, known[0], among=len(dead))
+    return sum(map(len, died.values()))
 
 
 def _accuse(database: Database, table: str) -> str:
