@@ -2,7 +2,7 @@
 
 They are claimed by statements of their own, one at a time as long as their steps are quick; while a step takes longer
 more of them join it, at a steady rate, so that slow steps of innocents go on side by side. The more deaths a suspect
-has seen, the fewer others it is held with; from the fourth on it is alone. What the ledger says was held together is
+has seen, the fewer others it is held with; from the third on it is alone. What the ledger says was held together is
 thereby what ran together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`).
 """
 
@@ -16,11 +16,11 @@ from penstock.clock import Clock
 from penstock.ledger.claims import Levels
 from penstock.runtime.stepper import Stepper
 
-#: At most so many together, by level of suspicion: each death makes the group an eighth of what it was.
-_WIDEST = (256, 32, 4, 1)
+#: At most so many together, by level of suspicion: a sixteenth after each death.
+_WIDEST = (256, 16, 1)
 #: A step that takes longer than this is not waited for alone: others join it, so many a second.
 _PATIENCE = 0.02
-_JOIN_RATE = 500.0
+_JOIN_RATE = 100.0
 _MOST = 2**31 - 1
 
 Look = Callable[[], Awaitable[list[int] | None]]
