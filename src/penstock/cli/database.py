@@ -101,7 +101,7 @@ def backup(
 
     SQLite: a database file; to restore it, stop every worker and put it in the ledger's place, without the old `-wal`
     and `-shm` beside it. PostgreSQL: a dump in pg_dump's custom format; restore it into an empty database with
-    pg_restore.
+    pg_restore. What was done after the backup is not in it: `penstock db doubt` comes before the first worker.
     """
     from penstock.cli import show
     from penstock.clock import Rng, SystemClock
@@ -118,6 +118,51 @@ def backup(
         show.print_json(made)
     else:
         echo(f"{made.path}: {made.size:,} bytes, checked")
+
+
+@db.command()
+def doubt(  # noqa: PLR0917 - Typer gives them by name
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="INSTANT", help="What the ledger knows is complete up to then; else all."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the units, and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """After a restore or a failover that lost commits: units look before they act again.
+
+    Every unit that has not ended is put in doubt; with --since only those that may have been stepped after it. Each
+    then asks the other side what is there before it sends anything. Workers refuse a ledger that was restored from a
+    backup until this has been done. Units that a worker holds are taken from it.
+    """
+    from penstock.cli import show
+    from penstock.clock import parse_instant
+    from penstock.errors import UsageError
+    from penstock.ledger.doubt import Doubter
+
+    setup = settle(config, {"ledger.url": ledger})
+    moment = parse_instant(since) if since else None
+    if not dry_run and not yes and (json or not sys.stdin.isatty()):
+        msg = "nobody can be asked here; count with --dry-run, then do it with --yes"
+        raise UsageError(msg)
+    with show.reading(setup.url) as database:
+        doubter = Doubter(database, since=moment)
+        counts = doubter.counts()
+        total = sum(count.units for count in counts)
+        if not json:
+            for count in counts:
+                echo(f"{count.machine}: {count.units:,}")
+        done = 0
+        if not dry_run and (yes or typer.confirm(f"put {total:,} units in doubt?")):
+            with show.amount("doubting", quiet=json) as progress:
+                done = doubter.doubt(f"operator:{user()}", lambda count: progress(count, total))
+            if not json:
+                echo(f"{done:,} units in doubt; workers may start")
+    if json:
+        show.print_json({"counts": counts, "doubted": done})
 
 
 @db.command()

@@ -19,6 +19,7 @@ from penstock.clock import Clock, Rng
 from penstock.errors import LedgerBroken, LedgerError, UsageError
 from penstock.ledger import client
 from penstock.ledger.database import Cursor, open_database
+from penstock.ledger.doubt import mark_backup
 from penstock.ledger.inspect import require_ledger
 
 _PAGES = 2_000
@@ -56,7 +57,7 @@ def backup(
         database.read(lambda cursor: require_ledger(database, cursor))
         with _unfinished(path, rng) as partial:
             if sqlite:
-                _copy_sqlite(Path(url.removeprefix("sqlite:///")).absolute(), partial, progress)
+                _copy_sqlite(Path(url.removeprefix("sqlite:///")).absolute(), partial, clock, progress)
             else:
                 server, schema = database.read(_server)
                 _dump_postgres(url, partial, server, schema, progress)
@@ -118,7 +119,7 @@ def _flush(path: Path) -> None:
         os.close(number)
 
 
-def _copy_sqlite(source: Path, partial: Path, progress: Progress) -> None:
+def _copy_sqlite(source: Path, partial: Path, clock: Clock, progress: Progress) -> None:
     from pysqlite3 import dbapi2 as driver
 
     partial.touch(mode=0o600)
@@ -131,6 +132,7 @@ def _copy_sqlite(source: Path, partial: Path, progress: Progress) -> None:
                 reader.backup(copy, pages=_PAGES, progress=lambda _, left, total: progress(total - left, total))
                 # One file: a ledger switches WAL on again when it is opened.
                 copy.execute("PRAGMA journal_mode = DELETE")
+                copy.execute(*mark_backup(clock))
                 _verify(copy, partial)
     except driver.Error as error:
         msg = f"the backup of {source} failed: {error}"

@@ -17,6 +17,7 @@ from penstock.ledger import statements
 from penstock.ledger.claims import Claimed, Claims, Levels
 from penstock.ledger.commit import Committer, Result, insert_events
 from penstock.ledger.database import Cursor, Database, present
+from penstock.ledger.doubt import refuse_restored
 from penstock.ledger.entries import Entry
 from penstock.ledger.finding import Finding
 from penstock.ledger.gates import Gates
@@ -91,6 +92,8 @@ class Session:
     def register(self, config_version: str | None = None) -> datetime:
         """Write the worker's row; the lease runs from here. Returns the ledger's present instant.
 
+        Raises LedgerMismatch for a ledger that was restored from a backup and not put in doubt.
+
         Calling it again, when the answer was lost, changes nothing.
         """
         database = self._database
@@ -98,6 +101,7 @@ class Session:
 
         def work(cursor: Cursor) -> datetime:
             lock_parking(database, cursor)
+            refuse_restored(database, cursor)
             cursor.run(
                 "INSERT INTO worker (id, host, pid, started_at, lease_until, boot_id, machines, config_version)"
                 f" VALUES (:worker, :host, :pid, {database.now_sql}, {database.lease_value_sql(self._lease_ms)}, {boot},"
