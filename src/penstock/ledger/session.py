@@ -20,6 +20,7 @@ from penstock.ledger import statements
 from penstock.ledger.budget import HORIZON, Metered, Pass
 from penstock.ledger.columns import UNREADABLE, readable, unit_decoder
 from penstock.ledger.commit import Committer, Result, insert_events
+from penstock.ledger.crash import crash, park, park_rows
 from penstock.ledger.database import Cursor, Database, Row, present
 from penstock.ledger.entries import Entry
 from penstock.ledger.finding import Finding
@@ -151,25 +152,16 @@ class Session:
 
     def park(self, unit: Unit, reason: str) -> None:
         """Set one claimed unit aside by the least of statements, where an outcome cannot be written at all."""
-        name = next(n for n, m in self.machines.items() if m.unit is type(unit))
-        self._database.write(lambda cursor: self._park(cursor, name, unit.unit_id, unit.version, reason))
+        machine, database = self._machine_of(unit), self._database
+        database.write(lambda cursor: park(database, cursor, machine, (unit.unit_id, unit.version), reason))
 
-    def _park(self, cursor: Cursor, name: str, unit_id: str, version: int, reason: str) -> None:
-        database = self._database
-        touched = cursor.run(
-            f"UPDATE {self.machines[name].table} SET parked_at = {database.now_sql}, parked_reason = :reason,"
-            " claimed_by = NULL, crashes = crashes + 1, version = version + 1"
-            " WHERE unit_id = :unit_id AND version = :version",
-            reason=reason,
-            unit_id=unit_id,
-            version=version,
-            **database.bind_now(),
-        )
-        if touched:
-            alert = ["default", f"unit.parked:{name}:{unit_id}:{version}", "unit.parked", "critical"]
-            payload = json.dumps({"unit": f"{name}:{unit_id}", "reason": reason})
-            correlation = f"{name}:{unit_id}@{version + 1}"
-            insert_events(database, cursor, [[*alert, payload, name, unit_id, correlation]])
+    def crash(self, unit: Unit, reason: str) -> None:
+        """Give back a claimed unit whose step broke its worker: tried again soon, parked at the third in a row."""
+        machine, database, me = self._machine_of(unit), self._database, self.identity.id
+        database.write(lambda cursor: crash(database, cursor, machine, unit, worker=me, reason=reason))
+
+    def _machine_of(self, unit: Unit) -> Machine:
+        return next(m for m in self.machines.values() if m.unit is type(unit))
 
     def renew(self) -> datetime | None:
         """Extend the lease; the ledger's present instant.
@@ -464,13 +456,9 @@ class Session:
                     units.append(decode(row))
                 except UNREADABLE as error:
                     unreadable.append((row, readable(f"a column cannot be read: {error}")))
-            self._database.write(lambda cursor: self._park_rows(cursor, name, unreadable))
+            database, machine = self._database, self.machines[name]
+            database.write(lambda cursor: park_rows(database, cursor, machine, unreadable))
             return units
-
-    def _park_rows(self, cursor: Cursor, name: str, unreadable: Sequence[tuple[Row, str]]) -> None:
-        for row, reason in unreadable:
-            values = dict(zip(self.machines[name].columns, row, strict=True))
-            self._park(cursor, name, values["unit_id"], values["version"], reason)
 
     def _make_idle_sql(self) -> str:
         database = self._database

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from penstock import tenure
 from penstock.errors import BrokenFlow, InDoubt, LedgerUnavailable
 from penstock.ledger.budget import HORIZON
 from penstock.ledger.reap import CRASH_LIMIT
@@ -209,6 +210,7 @@ class Stepper(Stepping):
         task = asyncio.current_task()
         turn = self._clock.elapsed() + _TURN_SECONDS
         ready, elapsed = self._ready, self._clock.elapsed
+        tenure.HOLDER.set(self.check)
         try:
             self._halt_unless_leased()
             while ready and not self._halted:
@@ -245,6 +247,12 @@ class Stepper(Stepping):
         """No step begins past the lease: others may have taken over what is held here."""
         if not self._leased():
             self.halt()
+
+    def check(self) -> None:
+        """A call is about to leave: past the lease its step ends here as `halt` ends it, and so do all others."""
+        self._halt_unless_leased()
+        if self._halted:
+            raise asyncio.CancelledError("the lease is over: others may have taken over what is held here")
 
     async def _survived(self, group: list[Held], error: BaseException) -> bool:
         """Whatever came out of a step, its units are seen to and the runner goes on; False for what ends the runner."""
