@@ -72,7 +72,9 @@ def test_a_unit_that_blocks_three_workers_is_parked_alone(ledger_url, tmp_path):
             return fleet.job("bad").parked_at is not None
 
         until(parked, "the unit that blocks is parked")
-        until(lambda: fleet.start(1 - len(fleet.living)) is not None and fleet.unfinished() == 0, "the others end")
+        until(lambda: len(fleet.members) - len(fleet.living) == 3, "the last that it blocked has ended")
+        fleet.start(1 - len(fleet.living))
+        fleet.finish()
         bad = fleet.job("bad")
         assert (bad.status, bad.crashes, bad.claimed_by) == (S.WORKING, 3, None)
         assert bad.parked_reason is not None
@@ -143,3 +145,17 @@ def test_a_process_that_was_stopped_is_not_taken_for_a_blocked_one(ledger_url, t
         until(lambda: fleet.job("next").status is S.DONE, "it works")
         fleet.stop()
         fleet.audit(["nap", "next"], twice=True)
+
+
+@ON_SQLITE
+def test_many_steps_that_are_a_little_slow_are_not_taken_for_one_that_blocks(ledger_url, tmp_path):
+    names = [f"{n}" for n in range(5)]
+    with Fleet(ledger_url, tmp_path / "fleet", lease_ms=5_000) as fleet:
+        fleet.born(*names, kind=Kind.NAP)  # in one go they take longer than the lease
+        (worker,) = fleet.start()
+        fleet.finish()
+        assert worker.alive
+        assert {said["units"][0] for said in worker.said("step.slow")} == {f"job:{name}" for name in names}
+        assert not worker.said("worker.blocked")
+        fleet.stop()
+        fleet.audit(names)

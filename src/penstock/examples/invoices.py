@@ -1,8 +1,7 @@
 """A whole lifecycle in one file: send invoices to an accounting API; none is forgotten, none sent again unseen.
 
 Claiming an invoice moves it to SENDING before the call leaves. If the worker dies or the answer is lost, the next
-step looks first: an invoice that arrived is recorded, not sent again. What the API refuses becomes a dead letter. Only
-the API can refuse, by the invoice's number, a call that a stopped machine holds back until after that look.
+step looks first: an invoice that arrived is recorded, not sent again. What the API refuses becomes a dead letter.
 """
 
 from __future__ import annotations
