@@ -200,10 +200,3 @@ def test_releasing_and_retiring_leave_doubt_and_no_suspicion(world):
     worker.retire()
     rows = world.rows("SELECT number, doubts, suspicion, crashes FROM invoice ORDER BY number")
     assert rows == [("1", 1, 0, 0), ("2", 0, 0, 0), ("3", 1, 0, 0)]
-
-
-def test_a_broken_step_that_is_given_back_counts_a_crash(world):
-    world.born(invoice("1"))
-    worker = world.worker()
-    worker.release([(unit, True) for unit in worker.claim({"invoice": 1})], crashed=True)
-    assert world.rows("SELECT doubts, suspicion, crashes FROM invoice") == [(1, 0, 1)]

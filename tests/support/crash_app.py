@@ -16,14 +16,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from penstock.clock import SystemClock
+from penstock.connectors.http import Http
 from penstock.machine import Actor, Edge, Machine, OnError
 from penstock.outcome import Act, Decision, Look, Outcome, Wait
 from penstock.runtime.app import App
 from penstock.runtime.flow import Flow, Io
 from penstock.unit import Unit, replace
+from tests.support import misbehave
 
 FOLDER = "CRASH_FOLDER"
 SETTINGS = "CRASH_SETTINGS"
+SERVER = "CRASH_SERVER"
 _WORKER = frozenset({Actor.WORKER})
 
 
@@ -37,6 +41,13 @@ class S(StrEnum):
 class Kind(StrEnum):
     PLAIN = "plain"
     POISON = "poison"  # kills the process that steps it
+    SPIN = "spin"  # keeps the event loop to itself, for ever
+    SLEEP = "sleep"  # the same, without burning processor time
+    CHILD = "child"  # the same in a task that the step starts
+    PONDER = "ponder"  # the same in its decision
+    HOG = "hog"  # keeps the whole interpreter to itself
+    NAP = "nap"  # blocks the event loop for a moment that is allowed
+    CALL = "call"  # its effect is a call to the test's server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +111,8 @@ class Effects:
 def decide(job: Job, now: datetime, settings: None, seen: bool | None) -> Decision:
     if job.status is not S.WORKING:
         return Wait(None, "nothing to do")
+    if job.kind is Kind.PONDER:
+        misbehave.spin()
     if job.attempts + job.doubts > 0 and seen is None:
         return Look("an earlier step may have made the effect")
     return Act("record", "made before") if seen else Act("make", "not made yet")
@@ -112,6 +125,10 @@ class Jobs(Flow[Job, None, bool]):
     def __init__(self, effects: Effects) -> None:
         super().__init__(None)
         self._effects = effects
+        self._http = Http(os.environ.get(SERVER, "http://127.0.0.1:9"), SystemClock())
+
+    async def stop(self) -> None:
+        await self._http.close()
 
     async def look(self, unit: Job, io: Io) -> bool:
         return self._effects.was_made(unit.name)
@@ -121,6 +138,9 @@ class Jobs(Flow[Job, None, bool]):
         await asyncio.sleep(unit.before_ms / 1000)
         if unit.kind is Kind.POISON:
             os.kill(os.getpid(), signal.SIGKILL)
+        await misbehave.block(unit.kind)
+        if unit.kind is Kind.CALL:
+            await self._http.send("POST", f"/{unit.name}", json={"pid": os.getpid()})
         if what == "make":
             self._effects.make(unit.name)
         await asyncio.sleep(unit.after_ms / 1000)

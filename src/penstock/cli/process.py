@@ -115,7 +115,7 @@ class Process:
         if self._app.subscribers:
             await self._patiently(functools.partial(keep_subscriptions, ledger, self._app.subscribers))
         ledger.gates.providers = plan.providers
-        self._worker = Worker(ledger, plan.flows, plan.settings, config_version=plan.version)
+        self._worker = Worker(ledger, plan.flows, plan.settings, config_version=plan.version, watchdog=True)
         if not self._stop.is_set() and self._following is None:
             await self._worker.run()
 

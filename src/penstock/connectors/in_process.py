@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from starlette.types import ASGIApp, Message
 
+from penstock import tenure
 from penstock.connectors.exchange import Request, Unanswered, lowered
 
 _BROKEN = "the server closed the connection without a whole answer"
@@ -25,6 +26,7 @@ class InProcess:
         self._app = app
 
     async def send(self, request: Request) -> _Answer:
+        tenure.check()
         exchange = _Exchange(request)
         try:
             async with asyncio.timeout(request.patience.total):

@@ -4,6 +4,9 @@ HTTP/1.1 does not number its answers: on a connection that is used again, whatev
 whatever was asked last. So a connection is used again only when nothing was said on it unasked, an answer that came
 with more than itself is not believed, and a request that must not be confused with another goes alone. Nothing is
 sent twice: aiohttp would repeat idempotent requests by itself, and is kept from it. See docs/decisions/0042.
+
+Nothing is sent past the lease: it is looked at when the connection is there, resolved, connected and encrypted, and
+again where the first bytes are written. See docs/decisions/0045.
 """
 
 from __future__ import annotations
@@ -37,13 +40,14 @@ from aiohttp import (
     TCPConnector,
     ThreadedResolver,
 )
-from aiohttp.abc import ResolveResult
+from aiohttp.abc import AbstractStreamWriter, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 from yarl import URL
 
+from penstock import tenure
 from penstock.connectors.exchange import NotSent, Patience, Request, Unanswered, lowered
 from penstock.runtime.simulation import SimulatedLoop
 
@@ -107,6 +111,7 @@ class Network:
             trust_env=False,
             max_field_size=_FIELD_BYTES,
             middlewares=(_once,),
+            request_class=_Request,
         )
         return session
 
@@ -233,10 +238,29 @@ class _Connector(TCPConnector):
                 raise RuntimeError(msg)  # noqa: TRY004 - it is nobody's argument
             if line.take():
                 _line.set(line)
+                try:
+                    tenure.check()
+                except BaseException:
+                    connection.close()
+                    raise
                 return connection
             connection.close()
             if not line.taken:
                 raise ClientConnectionError("the server spoke before it was asked, or closed at once")
+
+
+class _Request(ClientRequest):
+    """A request that looks once more when its first bytes leave: on Python 3.11 a task of its own writes a body."""
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    ) -> None:
+        try:
+            tenure.check()
+        except BaseException:
+            conn.close()
+            raise
+        await super().write_bytes(writer, conn, content_length)
 
 
 class _Resolver(ThreadedResolver):

@@ -10,6 +10,7 @@ import asyncio
 import copy
 from collections.abc import Awaitable, Callable
 
+from penstock import tenure
 from penstock.clock import Clock
 from penstock.errors import StepError, Transient
 from penstock.redaction import conceal, release
@@ -39,7 +40,7 @@ class Tokens:
         if self._token and self._token != instead_of and self._clock.elapsed() < self._expires:
             return self._token
         if self._exchange is None:
-            self._exchange = asyncio.create_task(self._renew())
+            self._exchange = asyncio.create_task(self._renew(), context=tenure.apart())  # for others too
             self._exchange.add_done_callback(self._exchanged)
         try:
             # One caller that gives up must not take the token away from the others.

@@ -2,8 +2,9 @@
 
 What its units did since is not in it. `Doubter` puts them in doubt, so that each looks before it acts again.
 
-A ledger that was restored is recognised when a worker comes: a backup of SQLite carries a mark, and a dump of PostgreSQL
-is restored into another database than the one whose workers it knew. Nobody works on it before somebody has decided.
+A ledger that was restored is recognised when a worker comes: a backup of SQLite carries a mark, and a dump of
+PostgreSQL is restored into another database than the one whose workers it knew. Nobody works on it before somebody has
+decided.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from penstock.errors import CommitUnknown
 from penstock.ledger import statements
 from penstock.ledger.claims import Claimed, Claims, Levels
 from penstock.ledger.commit import Committer, Result, insert_events
+from penstock.ledger.crash import crash
 from penstock.ledger.database import Cursor, Database, present
 from penstock.ledger.doubt import refuse_restored
 from penstock.ledger.entries import Entry
@@ -135,9 +136,16 @@ class Session:
 
     def park(self, unit: Unit, reason: str) -> None:
         """Set one claimed unit aside by the least of statements, where an outcome cannot be written at all."""
-        machine = next(m for m in self.machines.values() if m.unit is type(unit))
-        database = self._database
+        machine, database = self._machine_of(unit), self._database
         database.write(lambda cursor: park(database, cursor, machine, (unit.unit_id, unit.version), reason))
+
+    def crash(self, unit: Unit, reason: str) -> None:
+        """Give back a claimed unit whose step broke its worker: tried again soon, parked at the third in a row."""
+        machine, database, me = self._machine_of(unit), self._database, self.identity.id
+        database.write(lambda cursor: crash(database, cursor, machine, unit, worker=me, reason=reason))
+
+    def _machine_of(self, unit: Unit) -> Machine:
+        return next(m for m in self.machines.values() if m.unit is type(unit))
 
     def renew(self) -> datetime | None:
         """Extend the lease; the ledger's present instant.
@@ -265,23 +273,19 @@ class Session:
 
         return self._database.write(work)
 
-    def release(self, units: Sequence[tuple[Unit, bool]], *, crashed: bool = False) -> None:
-        """Give units back. One whose step had begun is in doubt, so that the next worker looks before it acts.
-
-        `crashed`: their steps broke, and count a crash each.
-        """
+    def release(self, units: Sequence[tuple[Unit, bool]]) -> None:
+        """Give units back. One whose step had begun is in doubt, so that the next worker looks before it acts."""
         by_machine: dict[str, list[list[Any]]] = {}
         names = {m.unit: n for n, m in self.machines.items()}
         for unit, begun in units:
-            row = [unit.unit_id, unit.version, int(begun), int(crashed)]
-            by_machine.setdefault(names[type(unit)], []).append(row)
+            by_machine.setdefault(names[type(unit)], []).append([unit.unit_id, unit.version, int(begun)])
         self._release(by_machine)
 
     def release_forgotten(self, claims: Mapping[tuple[str, str], int]) -> None:
         """Give back claims that the ledger knows and this worker does not; what their steps came to is not known."""
         by_machine: dict[str, list[list[Any]]] = {}
         for (name, unit_id), version in claims.items():
-            by_machine.setdefault(name, []).append([unit_id, version, 1, 0])
+            by_machine.setdefault(name, []).append([unit_id, version, 1])
         self._release(by_machine)
 
     def _release(self, by_machine: Mapping[str, list[list[Any]]]) -> None:

@@ -442,20 +442,18 @@ def _first_behind(database: Database, machine: Machine, *, suspects: bool = Fals
 
 
 def release(database: Database, machine: Machine) -> str:
-    """Give claimed units back, with what that says of them: doubts and crashes are added.
+    """Give claimed units back; those whose step had begun are in doubt.
 
     One version further the claim is still the same: an intent was committed whose answer nobody waited for.
     """
     types: dict[str, SqlType] = {
         "unit_id": TEXT,
         "version": sa.BigInteger(),
-        "doubts": sa.BigInteger(),
-        "crashes": sa.BigInteger(),
+        "begun": sa.BigInteger(),
     }
     # COALESCE keeps the planners from the index on `claimed_by`: they would read the whole batch for every unit held.
     return (
-        f"UPDATE {machine.table} AS t SET claimed_by = NULL, version = t.version + 1, doubts = t.doubts + n_doubts,"
-        f" crashes = t.crashes + n_crashes"
+        f"UPDATE {machine.table} AS t SET claimed_by = NULL, version = t.version + 1, doubts = t.doubts + n_begun"
         f" FROM {batch(database, types)} WHERE t.unit_id = n_unit_id AND t.version BETWEEN n_version AND n_version + 1"
         " AND COALESCE(t.claimed_by, '') = :worker"
     )

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from penstock import tenure
 from penstock.clock import Clock, Rng
 from penstock.errors import Fatal, GateClosed, InDoubt, LedgerUnavailable, StepError, Throttled, Transient
 from penstock.ledger.budget import HORIZON, Closed, Pass, Trouble
@@ -74,6 +75,7 @@ class Doors:
             return
         given = await self.enter(gate_id)
         try:
+            tenure.check()
             yield given
             self.worked(given)
         except StepError as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from penstock import tenure
 from penstock.clock import Rng
 from penstock.errors import StepError
 from penstock.ledger.stage import Staged, StageWriter
@@ -63,6 +64,13 @@ class Io:
     async def run(self, work: Callable[..., T], *args: Any) -> T:
         """Run something that blocks, off the event loop: a write to a disk, a long computation."""
         return await self._executor.run(work, *args)
+
+    def check(self) -> None:
+        """Right before a call by a client that is not Penstock's: past the lease it ends the step, and nothing is sent.
+
+        `Http`, doors and deliveries ask by themselves.
+        """
+        tenure.check()
 
     def door(self, gate_id: str) -> AbstractAsyncContextManager[Pass]:
         """The door of a later call of the step: `async with io.door("shop/acme/download"): …`.

@@ -85,6 +85,7 @@ class Deliveries(Flow[Delivery, frozenset[str], None]):
         event = await io.read(lambda ledger: read_event(ledger.database, unit.tenant_id, unit.event_key))
         if event is None:
             return Outcome(unit, replace(unit, status=D.DEAD, due_at=None), "the event is no longer in the log")
+        io.check()  # a subscriber has a client of its own
         try:
             await self._subscribers[unit.subscriber].take(event, io)
         except StepError:

@@ -11,10 +11,11 @@ from typing import Any
 
 import structlog
 
+from penstock import tenure
 from penstock.errors import BrokenFlow, InDoubt, LedgerUnavailable
 from penstock.ledger.budget import HORIZON
 from penstock.ledger.claims import Claimed
-from penstock.ledger.suspicion import CRASH_LIMIT
+from penstock.ledger.columns import readable
 from penstock.outcome import Outcome
 from penstock.runtime.stepping import AnyFlow, Held, Parts, Stepping
 from penstock.runtime.steps import as_failure, traceback_of
@@ -190,6 +191,7 @@ class Stepper(Stepping):
         task = asyncio.current_task()
         turn = self._clock.elapsed() + _TURN_SECONDS
         ready, elapsed = self._ready, self._clock.elapsed
+        tenure.HOLDER.set(self.check)
         try:
             self._halt_unless_leased()
             while ready and not self._halted:
@@ -227,6 +229,12 @@ class Stepper(Stepping):
         if not self._leased():
             self.halt()
 
+    def check(self) -> None:
+        """A call is about to leave: past the lease its step ends here as `halt` ends it, and so do all others."""
+        self._halt_unless_leased()
+        if self._halted:
+            raise asyncio.CancelledError("the lease is over: others may have taken over what is held here")
+
     async def _survived(self, group: list[Held], error: BaseException) -> bool:
         """Whatever came out of a step, its units are seen to and the runner goes on; False for what ends the runner."""
         if isinstance(error, asyncio.CancelledError):
@@ -245,21 +253,14 @@ class Stepper(Stepping):
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
         units = [h.unit.unit_id for h in group]
         log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
-        mine = self._at_work(group)
-        # Given back at its last chance, it would come again at once, and again.
-        hopeless = [h for h in mine if h.unit.crashes >= CRASH_LIMIT - 1]
-        others = [h for h in mine if h not in hopeless]
-        for held in hopeless:
-            self._aside(held, error)
-        try:
-            broken = [(h.unit, True) for h in others]
-            await self._executor.run(functools.partial(self._session.release, broken, crashed=True))
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
-            self._interrupted += others  # released when the lease is renewed
-            return
-        for held in others:
-            self._drop(held, 0.0)
+        for held in self._at_work(group):
+            try:
+                await self._executor.run(self._session.crash, held.unit, readable(repr(error)))
+            except LedgerUnavailable as away:
+                log.warning("ledger.away", error=str(away))
+                self._interrupted.append(held)  # released when the lease is renewed
+            else:
+                self._drop(held, None)
 
     def _cancelled(self, group: list[Held]) -> bool:
         """A halt is kept for later, a deadline ends in doubt; False for a cancellation that ends the runner.

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import structlog
 
-from penstock.clock import Rng
+from penstock.clock import Rng, SystemClock
 from penstock.errors import LedgerUnavailable, UsageError
 from penstock.ledger.budget import HORIZON
 from penstock.ledger.claims import Claimed, Levels
@@ -34,6 +34,7 @@ from penstock.runtime.quarantine import Quarantine
 from penstock.runtime.reconcile import Reconciliation
 from penstock.runtime.stepper import Stepper
 from penstock.runtime.stepping import AnyFlow, Counts, Parts
+from penstock.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -73,7 +74,9 @@ class Worker:
         executor: Executor | None = None,
         rng: Rng | None = None,
         config_version: str | None = None,
+        watchdog: bool = False,
     ) -> None:
+        """`watchdog`: the process is this worker's own, and is ended when a step blocks its event loop for too long."""
         self.ledger = ledger
         self._config_version = config_version
         self.flows = {flow.machine.name: flow for flow in flows}
@@ -101,6 +104,9 @@ class Worker:
         self._stepper: Stepper | None = None
         # Steps that read much must not keep the lease from being renewed: they have threads of their own.
         self._readers: Executor = ThreadExecutor() if executor is None else executor
+        self._watchdog: Watchdog | None = None
+        if watchdog and executor is None and isinstance(self._clock, SystemClock):
+            self._watchdog = Watchdog(self._clock, self.settings.lease_ms, lambda: self._lease_end)
         self._doors = Doors(ledger.gates, self._executor, self._clock, self._rng, config_version, wake=self._poke.set)
         self._io = Io(ledger, self._readers, self.now, self._rng, self._doors)
 
@@ -126,12 +132,16 @@ class Worker:
         """Work until `stop`. Raises what cannot be worked around, such as a corrupt ledger."""
         for flow in self.flows.values():
             await flow.start()
+        if self._watchdog is not None:
+            self._watchdog.start()
         try:
             while not self._stop.is_set():
                 await self._incarnation()
         finally:
             for flow in self.flows.values():
                 await flow.stop()
+            if self._watchdog is not None:
+                self._watchdog.stop()
             self._executor.close()
             self._readers.close()
 
@@ -153,8 +163,10 @@ class Worker:
             parts,
             concurrency=self.settings.concurrency,
             freed=self._freed,
-            leased=lambda: self._clock.uptime() < self._lease_end,
+            leased=self._leased,
         )
+        if self._watchdog is not None:
+            self._watchdog.watch(session, stepper)
         self._lease_end = math.inf
         asked = self._clock.uptime()
         await unless(self._stop, self._register(session))
@@ -192,6 +204,10 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
         log.info("worker.stopped", worker=session.identity.id, **dataclasses.asdict(self.counts))
+
+    def _leased(self) -> bool:
+        ending = self._watchdog is not None and self._watchdog.ending
+        return self._clock.uptime() < self._lease_end and not ending
 
     async def _register(self, session: Session) -> None:
         now = await self._patiently(functools.partial(session.register, self._config_version))
