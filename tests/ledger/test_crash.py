@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from penstock.ledger.claims import Levels
 from tests.support.machines import FEED, feed, invoice
 from tests.support.world import ids
 
@@ -37,7 +38,7 @@ def test_what_the_worker_holds_no_longer_is_left_alone(world):
     world.time.advance(31)
     other = world.worker()
     other.reap()
-    (taken,) = other.claim({"invoice": 1})
+    (taken,) = other.take({"invoice": 1}, levels=Levels(1, 1)).units
     worker.crash(unit, "it stood still")
     assert world.unit(ref) == taken
     assert world.rows(ALERTS) == []
