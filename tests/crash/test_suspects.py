@@ -1,0 +1,70 @@
+"""Real processes that die or are restarted: innocents go on, and the one that kills is found among them."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.support.crash_app import Kind
+from tests.support.fleet import Fleet, until
+
+LEFT = "SELECT count(*) FROM job WHERE status <> 'done' AND kind <> 'poison'"
+HELD_AGAINST = "SELECT count(*) FROM job WHERE suspicion > 0 OR crashes > 0 OR parked_at IS NOT NULL"
+
+
+def test_two_restarts_leave_doubt_and_nothing_else(ledger_url, tmp_path):
+    names = [f"{n:03}" for n in range(60)]
+    with Fleet(ledger_url, tmp_path / "fleet", stop_seconds=0.2) as fleet:
+        fleet.born(*names, before_ms=2_000)
+        for _ in range(2):
+            (worker,) = fleet.start()
+            until(lambda w=worker: all(w.pid in fleet.effects.begun(n) for n in names), "all steps are under way")
+            worker.signal(signal.SIGTERM)
+            assert worker.wait() == 0
+            assert fleet.value(HELD_AGAINST) == 0
+        assert fleet.value("SELECT min(doubts) FROM job") == 2
+        (last,) = fleet.start()
+        until(lambda: all(last.pid in fleet.effects.begun(n) for n in names), "all steps are under way at once again")
+        fleet.finish()
+        fleet.stop()
+        fleet.audit(names)
+
+
+def test_one_poison_unit_among_many_is_the_only_one_parked(ledger_url, tmp_path):
+    names = [f"{n:04}" for n in range(800)]
+    with Fleet(ledger_url, tmp_path / "fleet", concurrency=1_000, slots=4_000) as fleet:
+        fleet.born(*names[:400])
+        fleet.born("poison", kind=Kind.POISON)
+        fleet.born(*names[400:])
+        fleet.start(2)
+
+        def parked() -> bool:
+            fleet.start(2 - len(fleet.living))  # as a supervisor would
+            return fleet.job("poison").parked_at is not None
+
+        def others_are_done() -> bool:
+            parked()
+            return fleet.value(LEFT) == 0
+
+        until(others_are_done, "the others are done")
+        assert fleet.job("poison").parked_at is None, "nobody waited for the verdict"
+        until(parked, "the poison is parked")
+        fleet.finish()
+        assert fleet.job("poison").parked_reason == "its step killed 3 workers in a row"
+        assert fleet.value("SELECT count(*) FROM job WHERE parked_at IS NOT NULL OR suspicion > 0") == 1
+        fleet.stop()
+        fleet.audit(names)
+
+
+def test_a_worker_that_was_stopped_for_longer_than_its_lease_clears_what_it_held(ledger_url, tmp_path):
+    names = [f"{n:02}" for n in range(20)]
+    with Fleet(ledger_url, tmp_path / "fleet", concurrency=20) as fleet:
+        fleet.born(*names, before_ms=60_000)
+        (first,) = fleet.start()
+        until(lambda: all(first.pid in fleet.effects.begun(n) for n in names), "all steps are under way")
+        first.signal(signal.SIGSTOP)
+        # Nobody serves jobs meanwhile: what the stopped one held waits under suspicion.
+        until(lambda: fleet.ledger.session(served=[]).reap() or fleet.value(HELD_AGAINST) == 20, "it is taken for dead")
+        first.signal(signal.SIGCONT)
+        until(lambda: first.said("worker.lease_lost"), "it finds out")
+        until(lambda: fleet.value(HELD_AGAINST) == 0, "it lives, and says so")
+        assert fleet.value("SELECT min(doubts) FROM job") >= 1
