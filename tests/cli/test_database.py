@@ -48,6 +48,42 @@ def shell(url: str, text: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+# doubt
+
+
+def test_units_are_put_in_doubt_and_a_restored_ledger_asks_for_it(penstock, tmp_path):
+    from penstock.examples.invoices import Invoice
+
+    url = f"sqlite:///{tmp_path}/penstock.db"
+    (tmp_path / "penstock.toml").write_text(f'app = "penstock.examples.invoices:app"\n[ledger]\nurl = "{url}"\n')
+    assert penstock("db", "upgrade", cwd=tmp_path).code == 0
+    with Ledger.open(url, [invoices]) as ledger:
+        ledger.birth([Invoice(tenant="acme", number="1", amount_minor=1)], actor=Actor.API, who="test")
+    assert penstock("db", "backup", tmp_path / "copy.db", cwd=tmp_path).code == 0
+    (tmp_path / "copy.db").replace(tmp_path / "penstock.db")
+    refused = penstock("worker", cwd=tmp_path)
+    assert refused.code == 2
+    assert "was restored from a backup" in refused.err
+    assert "penstock db doubt --since 2" in refused.err
+
+    asked = penstock("db", "doubt", cwd=tmp_path)
+    assert (asked.code, "nobody can be asked here" in asked.err) == (2, True)
+    counted = penstock("db", "doubt", "--dry-run", cwd=tmp_path)
+    assert (counted.code, counted.out) == (0, "invoice: 1\nschedule: 0\n")
+    done = penstock("db", "doubt", "--yes", "--json", cwd=tmp_path)
+    assert done.code == 0
+    counts = [{"machine": "invoice", "units": 1}, {"machine": "schedule", "units": 0}]
+    assert json.loads(done.out) == {"counts": counts, "doubted": 1}
+    with Ledger.open(url, [invoices]) as ledger:
+        assert ledger.read(lambda c: c.rows("SELECT doubts FROM invoice"))[0][0] == 1
+        ledger.session().register()
+
+
+def test_an_instant_that_cannot_be_read_is_refused(penstock, ledger, tmp_path):
+    answer = penstock("db", "doubt", "--since", "yesterday", "--yes", "--ledger", ledger, cwd=tmp_path)
+    assert (answer.code, "is not an instant" in answer.err) == (2, True)
+
+
 # upgrade and check
 
 

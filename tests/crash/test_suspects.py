@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 
 from tests.support.crash_app import Kind
-from tests.support.fleet import Fleet, until
+from tests.support.fleet import Fleet, Member, until
 
 LEFT = "SELECT count(*) FROM job WHERE status <> 'done' AND kind <> 'poison'"
 HELD_AGAINST = "SELECT count(*) FROM job WHERE suspicion > 0 OR crashes > 0 OR parked_at IS NOT NULL"
+
+
+def all_begun(fleet: Fleet, worker: Member, names: list[str]) -> bool:
+    return all(worker.pid in fleet.effects.begun(name) for name in names)
 
 
 def test_two_restarts_leave_doubt_and_nothing_else(ledger_url, tmp_path):
@@ -17,13 +22,13 @@ def test_two_restarts_leave_doubt_and_nothing_else(ledger_url, tmp_path):
         fleet.born(*names, before_ms=2_000)
         for _ in range(2):
             (worker,) = fleet.start()
-            until(lambda w=worker: all(w.pid in fleet.effects.begun(n) for n in names), "all steps are under way")
+            until(functools.partial(all_begun, fleet, worker, names), "all steps are under way")
             worker.signal(signal.SIGTERM)
             assert worker.wait() == 0
             assert fleet.value(HELD_AGAINST) == 0
         assert fleet.value("SELECT min(doubts) FROM job") == 2
         (last,) = fleet.start()
-        until(lambda: all(last.pid in fleet.effects.begun(n) for n in names), "all steps are under way at once again")
+        until(lambda: all_begun(fleet, last, names), "all steps are under way at once again")
         fleet.finish()
         fleet.stop()
         fleet.audit(names)
@@ -60,7 +65,7 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_clears_what_it_held
     with Fleet(ledger_url, tmp_path / "fleet", concurrency=20) as fleet:
         fleet.born(*names, before_ms=60_000)
         (first,) = fleet.start()
-        until(lambda: all(first.pid in fleet.effects.begun(n) for n in names), "all steps are under way")
+        until(lambda: all_begun(fleet, first, names), "all steps are under way")
         first.signal(signal.SIGSTOP)
         # Nobody serves jobs meanwhile: what the stopped one held waits under suspicion.
         until(lambda: fleet.ledger.session(served=[]).reap() or fleet.value(HELD_AGAINST) == 20, "it is taken for dead")

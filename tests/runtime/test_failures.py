@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from penstock.errors import Fatal, InDoubt, Rejected, Throttled, Transient
-from penstock.outcome import Act, Look, Outcome, Write
+from penstock.outcome import Act, Look, Outcome, Wait, Write
 from penstock.runtime.flow import Door, Flow, Io
 from penstock.unit import replace
 from tests.support.machines import BATCH_ITEM, InvoiceState, ItemState, batch_item, batch_run, feed, invoice
@@ -182,6 +182,27 @@ def test_a_throttled_look_does_not_make_the_unit_forget_that_its_worker_died(wor
     work(world, flow)
     assert flow.calls == ["decide", "look", "decide", "look", "decide on there", "send knowing there"]
     assert world.unit(ref).status is InvoiceState.SENT
+
+
+def test_waiting_settles_no_doubt(world):
+    (ref,) = world.born(invoice())
+    died = world.worker("invoice")
+    died.claim({"invoice": 1})
+    world.time.advance(31)
+    opens = world.time.now() + timedelta(seconds=10)
+
+    def decide(unit: Any, now: Any, seen: Any) -> Any:
+        if now < opens:
+            return Wait(opens, "the window is closed")
+        return Look("?") if unit.doubts and not seen else Act("send", "")
+
+    async def look(unit: Any, io: Io) -> str:
+        return "there"
+
+    flow = Probe(decide=decide, look=look)
+    work(world, flow)
+    assert flow.calls == ["decide", "decide", "look", "decide on there", "send knowing there"]
+    assert (world.unit(ref).status, world.unit(ref).doubts) == (InvoiceState.SENT, 0)
 
 
 def test_a_rejected_unit_is_a_dead_letter_at_once(world):
