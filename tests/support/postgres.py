@@ -47,14 +47,20 @@ def in_memory() -> Path:
 class Cluster:
     """One PostgreSQL server below `home`, a directory that is created and removed with it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, settings: str = "") -> None:
+        """`settings` are options of the server beside ours, as `-c max_connections=20`."""
         self.home = home
+        self.settings = settings
         self.data = home / "data"
         self._port_file = home / "port"
 
     @property
+    def port(self) -> int:
+        return int(self._port_file.read_text())
+
+    @property
     def url(self) -> str:
-        return f"postgresql://{USER}@{HOST}:{self._port_file.read_text()}/postgres"
+        return f"postgresql://{USER}@{HOST}:{self.port}/postgres"
 
     def ensure_started(self, leader: int) -> None:
         """Start the server unless another process of the run has; it must not outlive process `leader`."""
@@ -89,7 +95,7 @@ class Cluster:
 
     def launch(self) -> None:
         """Start it again where it was."""
-        options = _options(int(self._port_file.read_text()))
+        options = f"{_options(self.port)} {self.settings}"
         log = self.home / "log"
         self._run("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.data), "-l", str(log), "-o", options)
 
@@ -108,8 +114,8 @@ class Cluster:
 
     def _start(self) -> int:
         for attempt in range(1, START_ATTEMPTS + 1):
-            port = _free_port()
-            options = _options(port)
+            port = free_port()
+            options = f"{_options(port)} {self.settings}"
             log = self.home / "log"
             started = self._run(
                 *("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.data), "-l", str(log), "-o", options),
@@ -177,7 +183,7 @@ def _server_account() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

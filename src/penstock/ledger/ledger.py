@@ -17,11 +17,12 @@ from penstock.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownU
 from penstock.ledger import statements
 from penstock.ledger.columns import unit_decoder
 from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won
-from penstock.ledger.database import Cursor, Database, open_database
+from penstock.ledger.database import CONNECTIONS, Cursor, Database, open_database
 from penstock.ledger.entries import Preparer
 from penstock.ledger.gates import Gates
 from penstock.ledger.install import check_definitions, install
 from penstock.ledger.migrate import KERNEL, Track
+from penstock.ledger.presence import Presence
 from penstock.ledger.session import LEASE_MS, Identity, Session
 from penstock.machine import Actor, Machine
 from penstock.outcome import Birth, Event, Move, Write
@@ -65,11 +66,13 @@ class Ledger:
         migrations: str | None = None,
         kernel: Track = KERNEL,
         views: Mapping[str, str] | None = None,
+        connections: int = CONNECTIONS,
+        presence: Presence | None = None,
     ) -> Ledger:
         """Open a ledger. `create` brings it up to this program; without it one that we cannot work with is refused."""
         clock = clock or SystemClock()
         found = list(machines)
-        database = open_database(url, clock)
+        database = open_database(url, clock, connections=connections, presence=presence)
         try:
             if create:
                 install(database, found, data_tables, migrations=migrations, kernel=kernel, views=views)

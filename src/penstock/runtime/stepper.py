@@ -272,8 +272,7 @@ class Stepper(Stepping):
             self._aside(held, error)
         try:
             await self._executor.run(self._session.release, [(h.unit, True) for h in others])
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
+        except LedgerUnavailable:
             self._interrupted += others  # released when the lease is renewed
             return
         for held in others:
@@ -321,8 +320,7 @@ class Stepper(Stepping):
             return
         try:
             await self._executor.run(self._session.release, [(held.unit, False) for held in waiting])
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
+        except LedgerUnavailable:
             self._interrupted += waiting  # released when the lease is renewed
             return
         for held in waiting:

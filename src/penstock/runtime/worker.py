@@ -28,7 +28,7 @@ from penstock.runtime.committer import GroupCommitter
 from penstock.runtime.doors import Doors
 from penstock.runtime.executor import Executor, ThreadExecutor, unless
 from penstock.runtime.flow import Io
-from penstock.runtime.patience import pauses
+from penstock.runtime.patience import announce, pauses
 from penstock.runtime.reconcile import Reconciliation
 from penstock.runtime.stepper import Stepper
 from penstock.runtime.stepping import AnyFlow, Counts, Parts
@@ -39,6 +39,7 @@ _SKEW = timedelta(milliseconds=5)
 _AHEAD_SECONDS = 0.25
 _RATE_SECONDS = 0.1
 _CLOSE_SECONDS = 0.5
+_RENEW_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ class Worker:
         self._stepper: Stepper | None = None
         # Steps that read much must not keep the lease from being renewed: they have threads of their own.
         self._readers: Executor = ThreadExecutor() if executor is None else executor
+        # Nor must anything else: a renewal waits for no thread, and for no connection of the ledger's.
+        self._renewer: Executor = ThreadExecutor(1) if executor is None else executor
+        announce(ledger.database.presence)
         self._doors = Doors(ledger.gates, self._executor, self._clock, self._rng, config_version, wake=self._poke.set)
         self._io = Io(ledger, self._readers, self.now, self._rng, self._doors)
 
@@ -130,6 +134,7 @@ class Worker:
                 await flow.stop()
             self._executor.close()
             self._readers.close()
+            self._renewer.close()
 
     async def _incarnation(self) -> None:
         session = self.ledger.session(served=list(self.flows), lease_ms=self.settings.lease_ms)
@@ -218,9 +223,8 @@ class Worker:
         while True:
             try:
                 return await self._executor.run(work)
-            except LedgerUnavailable as error:
-                log.warning("ledger.away", error=str(error))
-            await asyncio.sleep(next(waits))
+            except LedgerUnavailable:
+                await asyncio.sleep(next(waits))
             if self._stop.is_set():
                 return None
 
@@ -245,22 +249,21 @@ class Worker:
 
     async def _lease(self, session: Session, stepper: Stepper) -> None:
         """Renew the lease in time; returns when it was taken away."""
+        pause = self.settings.renew_seconds
         while True:
-            await asyncio.sleep(self.settings.renew_seconds)
+            await asyncio.sleep(pause)
             asked = self._clock.uptime()
             try:
-                now = await self._executor.run(session.renew)
+                now = await self._renewer.run(session.renew)
             except LedgerUnavailable:
+                pause = min(self.settings.renew_seconds, _RENEW_AGAIN_SECONDS)
                 continue
+            pause = self.settings.renew_seconds
             if now is None:
                 log.warning("worker.lease_lost", worker=session.identity.id, held=len(stepper.held))
                 self.counts.lost += len(stepper.held)
                 return
             self._lease_end = asked + self.settings.lease_ms
-            interrupted = stepper.interrupted()
-            if interrupted:
-                await self._patiently(functools.partial(session.release, interrupted))
-            stepper.resume()
             self._learn(now)
             self._renewed.set()
 
@@ -270,6 +273,10 @@ class Worker:
         while True:
             await self._renewed.wait()
             self._renewed.clear()
+            interrupted = stepper.interrupted()
+            if interrupted:
+                await self._patiently(functools.partial(session.release, interrupted))
+            stepper.resume()
             await self._reconcile(session, stepper, reconciliation)
             await self._doors.look_around()
 
@@ -384,8 +391,7 @@ class Worker:
         try:
             wants, starts = self._wants(stepper, share), stepper.starts(self._rate)
             claimed = await self._executor.run(session.take, wants, starts)
-        except LedgerUnavailable as error:
-            log.warning("ledger.away", error=str(error))
+        except LedgerUnavailable:
             # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
             claimed = await self._patiently(lambda: session.retake(set(stepper.held))) or Claimed([], {})
         self.counts.claimed += len(claimed.units)
