@@ -89,6 +89,27 @@ class Cluster:
             admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
 
+    def execute(self, *statements: str) -> None:
+        """As its superuser, each in a transaction of its own."""
+        with psycopg.connect(self.url, autocommit=True) as admin:
+            for statement in statements:
+                admin.execute(statement.encode())
+
+    def copy_of(self, primary: Cluster, port: int) -> None:
+        """Become a standby of another server that runs, and start; removed by `stop`."""
+        self._make_home()
+        source = f"host={HOST} port={primary.port} user={USER} application_name=standby"
+        self._run(
+            *("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--wal-method=stream"),
+            *("--pgdata", str(self.data), "--dbname", source),
+        )
+        self._port_file.write_text(str(port))
+        self.launch()
+
+    def promote(self) -> None:
+        """End its being a standby."""
+        self._run("pg_ctl", "promote", "-w", "-t", "60", "-D", str(self.data))
+
     def halt(self, mode: str) -> None:
         """Shut the server down, in `fast` or `immediate` mode; its data and its port stay."""
         self._run("pg_ctl", "stop", "-w", "-t", "60", "-m", mode, "-D", str(self.data))
@@ -99,13 +120,16 @@ class Cluster:
         log = self.home / "log"
         self._run("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.data), "-l", str(log), "-o", options)
 
-    def _create(self) -> None:
+    def _make_home(self) -> None:
         shutil.rmtree(self.home, ignore_errors=True)  # what a failed start may have left
         self.home.mkdir(mode=0o700)
         owner = _server_account()
         if owner is not None:
             os.chown(self.home, owner.pw_uid, owner.pw_gid)
             self._copy_programs_if_out_of_reach()
+
+    def _create(self) -> None:
+        self._make_home()
         # --no-sync concerns this one command; the server itself keeps fsync on.
         self._run(
             *("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C"),

@@ -51,28 +51,27 @@ class Pool:
     def take(self, *, reading: bool) -> tuple[Connection, bool]:
         """A connection, and whether it was used before. Raises LedgerUnavailable, and what `connect` raises."""
         connection = self._free_or_place(reading=reading)
-        if connection is not None:
-            return connection, True
-        try:
-            connection = self._connected()
-        except BaseException:
-            self._returned(reading=reading)
-            raise
+        used = connection is not None
+        if connection is None:
+            try:
+                connection, used = self._connected()
+            except BaseException:
+                self._returned(reading=reading)
+                raise
         connection.reading = reading
-        return connection, False
+        return connection, used
 
     def give(self, connection: Connection) -> None:
         """Take it back; what nobody has used for a while is closed."""
         with self._changed:
             now = self._clock.elapsed()
             connection.idle_since = now
-            keep = self._lent + len(self._idle) <= self._places and self.size > 1 and not self._closed
-            if keep:
-                self._idle.append(connection)
-            tired = [c for c in self._idle if now - c.idle_since > IDLE_SECONDS]
+            self._idle.append(connection)
+            # The others that are lent come back as well. Where the lease has the only place, nothing stays.
+            room = 0 if self._closed or self.size == 1 else self._places - (self._lent - 1)
+            over = max(0, len(self._idle) - room)
+            tired = [c for n, c in enumerate(self._idle) if n < over or now - c.idle_since > IDLE_SECONDS]
             self._idle = [c for c in self._idle if c not in tired]
-        if not keep:
-            tired.append(connection)
         for old in tired:
             old.close()
         self._returned(reading=connection.reading)
@@ -135,7 +134,6 @@ class Pool:
             while self._idle:
                 connection = self._idle.pop()  # the one used last, so that the others can grow old
                 if not connection.gone():
-                    connection.reading = reading
                     return connection
                 connection.close()
         return None
@@ -144,11 +142,11 @@ class Pool:
         # However many reads are under way, a write finds a place.
         return self._lent < self._places and (not reading or self._reading < max(1, self._places - 1))
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> tuple[Connection, bool]:
         """Connect; a server that is full is asked again for a while, as others close theirs after use."""
         for pause in _FULL_PAUSES:
             try:
-                return self._connect()
+                return self._connect(), False
             except psycopg.OperationalError as error:
                 if not is_full(error):
                     raise
@@ -156,8 +154,8 @@ class Pool:
                 # Our own comes back sooner than a stranger's.
                 self._changed.wait_for(lambda: bool(self._idle), pause)
                 if self._idle:
-                    return self._idle.pop()
-        return self._connect()
+                    return self._idle.pop(), True
+        return self._connect(), False
 
     def _returned(self, *, reading: bool) -> None:
         with self._changed:

@@ -60,9 +60,10 @@ def too_many(found: Places, connections: int) -> Iterator[Finding]:
         )
         yield Finding("connections", "postgresql", text)
     elif found.workers * connections > found.ours:
+        several = f"{found.workers} workers may open {connections:,} connections each"
+        each = several if found.workers > 1 else f"1 worker may open {connections:,} connections"
         text = (
-            f"{found.workers} workers may open {connections} connections each, {found.workers * connections} together;"
-            f" the server takes {found.server}, of which {found.ours} are theirs, so each has {found.share()}"
-            f" or so and waits for them: {advice}"
+            f"{each}, {found.workers * connections:,} together; the server takes {found.server}, of which {found.ours}"
+            f" are theirs, so they wait for each other where they need more: {advice}"
         )
         yield Finding("connections", "postgresql", text, "warning")

@@ -6,12 +6,15 @@ a stopped writer, a standby), so that a read that works does not end an outage t
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Literal
 
+from penstock.clock import SystemClock
 from penstock.errors import LedgerBusy, LedgerError
 
+_BUSY_SECONDS = 60.0
 Kind = Literal["read", "write"]
 
 
@@ -24,14 +27,26 @@ class Presence:
         self._lock = threading.Lock()
         self._gone: Callable[[LedgerError], None] = lambda _: None
         self._back: Callable[[], None] = lambda: None
+        self._busy: Callable[[LedgerError], None] = lambda _: None
+        self._clock = SystemClock()
+        self._busy_at = -math.inf
 
-    def tell(self, gone: Callable[[LedgerError], None], back: Callable[[], None]) -> None:
+    def tell(
+        self, gone: Callable[[LedgerError], None], back: Callable[[], None], busy: Callable[[LedgerError], None]
+    ) -> None:
         """Whom to tell; may be called from any thread."""
-        self._gone, self._back = gone, back
+        self._gone, self._back, self._busy = gone, back, busy
 
     def failed(self, kind: Kind, error: LedgerError) -> None:
-        """A call found the ledger away. A lock in the way is no absence."""
+        """A call found the ledger away. A lock in the way is no absence, and is told once a minute."""
         if isinstance(error, LedgerBusy):
+            now = self._clock.elapsed()
+            with self._lock:
+                late = now - self._busy_at >= _BUSY_SECONDS
+                if late:
+                    self._busy_at = now
+            if late:
+                self._busy(error)
             return
         with self._lock:
             first, self.away = not self._failed, True

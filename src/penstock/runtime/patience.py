@@ -20,7 +20,11 @@ _LONGEST_PAUSE = 5.0
 
 def announce(presence: Presence) -> None:
     """Log when the ledger stops answering and when it is back, once each, whoever notices first."""
-    presence.tell(lambda error: log.warning("ledger.away", error=str(error)), lambda: log.info("ledger.back"))
+    presence.tell(
+        gone=lambda error: log.warning("ledger.away", error=str(error)),
+        back=lambda: log.info("ledger.back"),
+        busy=lambda error: log.warning("ledger.busy", error=str(error)),
+    )
 
 
 def pauses(rng: Rng) -> Iterator[float]:
