@@ -138,7 +138,7 @@ def test_a_renewal_waits_for_no_thread(real_world: World):
     others = world.another()
 
     async def main() -> None:
-        worker = worker_on(world.ledger, Probe(lambda unit, io: None))
+        worker = worker_on(world.ledger, Probe())
         running = asyncio.create_task(worker.run())
         await until(lambda: others.read(lambda c: c.rows("SELECT count(*) FROM worker"))[0][0], "it has started")
         busy = [asyncio.create_task(worker._executor.run(over.wait, PATIENCE)) for _ in range(8)]

@@ -144,8 +144,13 @@ class Process:
         executor = ThreadExecutor(1)
         try:
             while not self._stop.is_set():
-                with contextlib.suppress(LedgerUnavailable):
-                    return await unless(self._stop, executor.run(work))
+                try:
+                    result = await unless(self._stop, executor.run(work))
+                except LedgerUnavailable as error:
+                    self._presence.failed("write", error)
+                else:
+                    self._presence.worked("write")
+                    return result
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), _OPEN_SECONDS)
             return None
@@ -154,16 +159,19 @@ class Process:
 
     def _open(self) -> Ledger:
         try:
-            return self._found_or_made()
+            ledger = self._found_or_made()
         except LedgerUnavailable as error:
             if _HOPELESS.search(str(error)):
                 msg = f"{error}; correct the ledger's address"
                 raise UsageError(msg) from error
             raise
+        # Until here a failure may be hopeless, and is then told once, as an error.
+        ledger.database.presence = self._presence
+        return ledger
 
     def _found_or_made(self) -> Ledger:
         app = self._app
-        if self._create and _nothing_there(self._url, self._presence):
+        if self._create and _nothing_there(self._url):
             return Ledger.open(
                 self._url,
                 app.machines,
@@ -172,22 +180,15 @@ class Process:
                 migrations=app.migrations,
                 views=app.views,
                 connections=self._plan.connections,
-                presence=self._presence,
             )
-        return Ledger.open(
-            self._url,
-            app.machines,
-            migrations=app.migrations,
-            connections=self._plan.connections,
-            presence=self._presence,
-        )
+        return Ledger.open(self._url, app.machines, migrations=app.migrations, connections=self._plan.connections)
 
 
-def _nothing_there(url: str, presence: Presence) -> bool:
+def _nothing_there(url: str) -> bool:
     """Whether there is no table yet; also while another process is making them, for whom making them again waits."""
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         return True
-    database = open_database(url, SystemClock(), presence=presence)
+    database = open_database(url, SystemClock())
     try:
         return not database.read(lambda cursor: table_names(database, cursor))
     finally:

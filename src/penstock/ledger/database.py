@@ -42,7 +42,9 @@ class AlterCursor(Cursor, Protocol):
 
 
 class Database(Protocol):
-    """A ledger's database."""
+    """A ledger's database. `presence` knows whether it answers."""
+
+    presence: Presence
 
     @property
     def dialect(self) -> Dialect:
@@ -78,10 +80,6 @@ class Database(Protocol):
         when the server has no place for one more worker.
         """
 
-    @property
-    def presence(self) -> Presence:
-        """Whether it answers."""
-
     def bind_now(self) -> Mapping[str, Any]:
         """The parameters that carry the ledger's time into a statement that uses `now_sql`."""
 
@@ -116,20 +114,18 @@ def identifier_sql(database: Database, name: str) -> str:
     return f"CAST(:{name} AS uuid)" if database.dialect == "postgresql" else f":{name}"
 
 
-def open_database(
-    url: str, clock: Any, *, connections: int = CONNECTIONS, presence: Presence | None = None
-) -> Database:
+def open_database(url: str, clock: Any, *, connections: int = CONNECTIONS) -> Database:
     """Open `sqlite:///path` or `postgresql://…`. Raises UsageError for an address that is neither."""
     from penstock.errors import UsageError
 
     if url.startswith("sqlite:///"):
         from penstock.ledger.sqlite import SqliteDatabase
 
-        return SqliteDatabase(url.removeprefix("sqlite:///"), clock, presence=presence)
+        return SqliteDatabase(url.removeprefix("sqlite:///"), clock)
     if url.startswith(("postgresql://", "postgres://")):
         from penstock.ledger.postgres import PostgresDatabase
 
-        return PostgresDatabase(url, clock, connections=connections, presence=presence)
+        return PostgresDatabase(url, clock, connections=connections)
     shown = url.rsplit("@", maxsplit=1)[-1]
     msg = f"{shown!r} is not a ledger address; write sqlite:///path/to/penstock.db or postgresql://user@host/name"
     raise UsageError(msg)

@@ -22,7 +22,6 @@ from penstock.ledger.entries import Preparer
 from penstock.ledger.gates import Gates
 from penstock.ledger.install import check_definitions, install
 from penstock.ledger.migrate import KERNEL, Track
-from penstock.ledger.presence import Presence
 from penstock.ledger.session import LEASE_MS, Identity, Session
 from penstock.machine import Actor, Machine
 from penstock.outcome import Birth, Event, Move, Write
@@ -67,12 +66,11 @@ class Ledger:
         kernel: Track = KERNEL,
         views: Mapping[str, str] | None = None,
         connections: int = CONNECTIONS,
-        presence: Presence | None = None,
     ) -> Ledger:
         """Open a ledger. `create` brings it up to this program; without it one that we cannot work with is refused."""
         clock = clock or SystemClock()
         found = list(machines)
-        database = open_database(url, clock, connections=connections, presence=presence)
+        database = open_database(url, clock, connections=connections)
         try:
             if create:
                 install(database, found, data_tables, migrations=migrations, kernel=kernel, views=views)

@@ -70,13 +70,11 @@ class PostgresDatabase:
 
     dialect: Dialect = "postgresql"
 
-    def __init__(
-        self, url: str, clock: Clock, *, connections: int = CONNECTIONS, presence: Presence | None = None
-    ) -> None:
+    def __init__(self, url: str, clock: Clock, *, connections: int = CONNECTIONS) -> None:
         address = Address.parse(url)
         self.url = address.shown
         self.connections = connections
-        self.presence = presence or Presence()
+        self.presence = Presence()
         self._parameters = address.parameters()
         self._clock = clock
         self._virtual = not isinstance(clock, SystemClock)

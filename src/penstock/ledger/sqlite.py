@@ -104,7 +104,7 @@ class SqliteDatabase:
     now_sql = ":now"
     lease_now_sql = ":uptime"
 
-    def __init__(self, path: str, clock: Clock, *, presence: Presence | None = None) -> None:
+    def __init__(self, path: str, clock: Clock) -> None:
         if not safe_version(driver.sqlite_version):
             msg = f"SQLite {driver.sqlite_version} can corrupt a shared ledger; 3.51.3 or newer is needed"
             raise UsageError(msg)
@@ -113,7 +113,7 @@ class SqliteDatabase:
             raise UsageError(msg)
         self.path = Path(path).absolute()
         self.url = f"sqlite:///{self.path}"
-        self.presence = presence or Presence()
+        self.presence = Presence()
         self._clock = clock
         self._refuse_bad_place()
         self._writer_lock = threading.Lock()
