@@ -127,6 +127,15 @@ def test_a_long_statement_goes_on_as_long_as_the_server_answers(proxied_url, pro
         proxy.frozen = False
 
 
+def test_a_session_that_can_no_longer_be_written_to_is_replaced(postgres_url):
+    """As after a failover that left connections to a server that is now a standby."""
+    with opened(postgres_url) as database:
+        database.write(lambda c: c.run("SET default_transaction_read_only = on"))
+        with pytest.raises(LedgerUnavailable, match="read-only"):
+            database.write(lambda c: c.run("CREATE TABLE made (id int)"))
+        database.write(lambda c: c.run("CREATE TABLE made (id int)"))
+
+
 @pytest.mark.parametrize("mode", ["disable", "require"])
 def test_a_server_that_accepts_and_says_nothing_is_given_up(mode):
     with socket.socket() as silent:
