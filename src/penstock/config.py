@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from penstock.cadence import Cadence
 from penstock.declarations import SETTINGS
@@ -76,8 +76,9 @@ class Config:
     def ledger_url(self) -> str:
         """The ledger's address, with its password where there is one."""
         url, password = str(self["ledger.url"]), self["ledger.password"]
-        if given := urlsplit(url).password:
-            conceal(unquote(given))
+        # Not by `urlsplit`: an address may name several hosts.
+        if given := re.match(r"\w+://[^:/@]*:([^@]+)@", url):
+            conceal(unquote(given[1]))
         if password is None or url.startswith("sqlite:"):
             return url
         scheme, rest = url.split("://", 1)

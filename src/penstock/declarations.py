@@ -39,6 +39,12 @@ SETTINGS = (
     ),
     Setting("ledger.password", kind.secret, None, "The password of a PostgreSQL ledger; never part of its address."),
     Setting(
+        "ledger.connections",
+        kind.whole(2, 1_000),
+        6,
+        "How many connections to PostgreSQL one process opens at most; one of them is the lease's.",
+    ),
+    Setting(
         "worker.concurrency",
         kind.whole(1, 100_000),
         1_000,

@@ -80,7 +80,8 @@ def test_a_server_that_is_away_is_waited_for_from_start_to_end(own_server, tmp_p
         fleet.finish()
         own_server.halt("fast")
         try:
-            until(lambda: len(worker.said("ledger.away")) > 2, "it notices again")
+            until(lambda: len(worker.said("ledger.away")) == 2, "it notices again")
+            assert len(worker.said("ledger.back")) == 1, "each outage is told once, and its end"
             worker.signal(signal.SIGTERM)
             assert worker.wait() == 0, worker.text()
         finally:

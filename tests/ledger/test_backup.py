@@ -22,7 +22,7 @@ from penstock.machine import Actor
 from tests.support.databases import temporary_database
 from tests.support.fleet import Member, until
 from tests.support.machines import INVOICE, invoice
-from tests.support.postgres import VERSION, _package
+from tests.support.postgres import VERSION, _package, free_port
 
 PROGRAMS = _package() / f"pginstall{VERSION}" / "bin"
 
@@ -217,6 +217,12 @@ def test_pg_dump_that_fails_says_why_and_leaves_nothing(postgres_url, tmp_path, 
     with pytest.raises(LedgerError, match="pg_dump failed: error: no"):
         copy(postgres_url, folder / "copy")
     assert list(folder.iterdir()) == []
+
+
+def test_a_ledger_on_several_hosts_is_backed_up_from_the_one_that_is_there(postgres_url, tmp_path):
+    made(postgres_url)
+    several = postgres_url.replace("@", f"@127.0.0.1:{free_port()},")
+    assert copy(several, tmp_path / "copy").size > 0
 
 
 @pytest.mark.parametrize(

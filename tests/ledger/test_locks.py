@@ -162,6 +162,7 @@ def waiting(somebody: Hand) -> int:
     """How many transactions of this database wait for a lock; SQLite does not tell."""
     if somebody.dialect == "sqlite":
         return 2
+    somebody.type("SELECT pg_stat_clear_snapshot()")  # within a transaction the first answer is kept
     ((found,),) = somebody.type(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )

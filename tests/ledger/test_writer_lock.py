@@ -93,7 +93,7 @@ def test_one_at_a_time(tmp_path):
 
 
 def test_a_ledger_says_who_stops_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite, "WriterLock", lambda path: WriterLock(path, seconds=0.2))
+    monkeypatch.setattr(sqlite, "WriterLock", lambda path, **options: WriterLock(path, seconds=0.2))
     path = tmp_path / "penstock.db"
     with Ledger.open(f"sqlite:///{path}", [INVOICE], create=True) as ledger:
         with (

@@ -129,3 +129,29 @@ def test_a_locked_unit_commits_once_its_lock_is_gone_and_the_others_before(real_
     assert (worker.counts.lost, worker.counts.refused, worker.counts.failed) == (0, 0, 0)
     found = world.rows("SELECT status, crashes, attempts, claimed_by FROM invoice")
     assert found == [(InvoiceState.SENT, 0, 0, None)] * 20
+
+
+def test_a_renewal_waits_for_no_thread(real_world: World):
+    """Every thread that claims and commits is busy for longer than the lease."""
+    world = real_world
+    over = threading.Event()
+    others = world.another()
+
+    async def main() -> None:
+        worker = worker_on(world.ledger, Probe())
+        running = asyncio.create_task(worker.run())
+        await until(lambda: others.read(lambda c: c.rows("SELECT count(*) FROM worker"))[0][0], "it has started")
+        busy = [asyncio.create_task(worker._executor.run(over.wait, PATIENCE)) for _ in range(8)]
+        try:
+            await asyncio.sleep(2 * LEASE)
+            assert await asyncio.to_thread(lambda: others.session().reap()) == 0
+            sql = "SELECT count(*) FROM worker WHERE reaped_at IS NULL"
+            assert others.read(lambda c: c.rows(sql))[0][0] == 1, "nobody could take its lease"
+            assert not any(task.done() for task in busy)
+        finally:
+            over.set()
+            await asyncio.gather(*busy)
+            worker.stop()
+            await running
+
+    asyncio.run(main())

@@ -47,14 +47,20 @@ def in_memory() -> Path:
 class Cluster:
     """One PostgreSQL server below `home`, a directory that is created and removed with it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, settings: str = "") -> None:
+        """`settings` are options of the server beside ours, as `-c max_connections=20`."""
         self.home = home
+        self.settings = settings
         self.data = home / "data"
         self._port_file = home / "port"
 
     @property
+    def port(self) -> int:
+        return int(self._port_file.read_text())
+
+    @property
     def url(self) -> str:
-        return f"postgresql://{USER}@{HOST}:{self._port_file.read_text()}/postgres"
+        return f"postgresql://{USER}@{HOST}:{self.port}/postgres"
 
     def ensure_started(self, leader: int) -> None:
         """Start the server unless another process of the run has; it must not outlive process `leader`."""
@@ -83,23 +89,47 @@ class Cluster:
             admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
 
+    def execute(self, *statements: str) -> None:
+        """As its superuser, each in a transaction of its own."""
+        with psycopg.connect(self.url, autocommit=True) as admin:
+            for statement in statements:
+                admin.execute(statement.encode())
+
+    def copy_of(self, primary: Cluster, port: int) -> None:
+        """Become a standby of another server that runs, and start; removed by `stop`."""
+        self._make_home()
+        source = f"host={HOST} port={primary.port} user={USER} application_name=standby"
+        self._run(
+            *("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--wal-method=stream"),
+            *("--pgdata", str(self.data), "--dbname", source),
+        )
+        self._port_file.write_text(str(port))
+        self.launch()
+
+    def promote(self) -> None:
+        """End its being a standby."""
+        self._run("pg_ctl", "promote", "-w", "-t", "60", "-D", str(self.data))
+
     def halt(self, mode: str) -> None:
         """Shut the server down, in `fast` or `immediate` mode; its data and its port stay."""
         self._run("pg_ctl", "stop", "-w", "-t", "60", "-m", mode, "-D", str(self.data))
 
     def launch(self) -> None:
         """Start it again where it was."""
-        options = _options(int(self._port_file.read_text()))
+        options = f"{_options(self.port)} {self.settings}"
         log = self.home / "log"
         self._run("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.data), "-l", str(log), "-o", options)
 
-    def _create(self) -> None:
+    def _make_home(self) -> None:
         shutil.rmtree(self.home, ignore_errors=True)  # what a failed start may have left
         self.home.mkdir(mode=0o700)
         owner = _server_account()
         if owner is not None:
             os.chown(self.home, owner.pw_uid, owner.pw_gid)
             self._copy_programs_if_out_of_reach()
+
+    def _create(self) -> None:
+        self._make_home()
         # --no-sync concerns this one command; the server itself keeps fsync on.
         self._run(
             *("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C"),
@@ -108,8 +138,8 @@ class Cluster:
 
     def _start(self) -> int:
         for attempt in range(1, START_ATTEMPTS + 1):
-            port = _free_port()
-            options = _options(port)
+            port = free_port()
+            options = f"{_options(port)} {self.settings}"
             log = self.home / "log"
             started = self._run(
                 *("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.data), "-l", str(log), "-o", options),
@@ -177,7 +207,7 @@ def _server_account() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

@@ -116,11 +116,14 @@ class Wire:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
 
-    def read(self, work: Callable[[Any], Any]) -> Any:
+    def read(self, work: Callable[[Any], Any], *, patient: bool = False) -> Any:
         return self._ask("read", self._database.read, work)
 
     def write(self, work: Callable[[Any], Any]) -> Any:
         return self._ask("write", self._database.write, work)
+
+    def lease(self, work: Callable[[Any], Any], worker: str, lease_ms: int) -> Any:
+        return self._ask("write", lambda given: self._database.lease(given, worker, lease_ms), work)
 
     def _ask(self, kind: str, through: Callable[[Any], Any], work: Callable[[Any], Any]) -> Any:
         if self.away:

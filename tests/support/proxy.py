@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that breaks connections exactly around COMMIT."""
+"""A TCP proxy in front of PostgreSQL that breaks connections exactly around COMMIT, or stalls them all."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.plan: Callable[[], Fault | None] = lambda: None
         self.faults = 0
+        self.frozen = False
+        """While it is, everything is taken and nothing passed on, in either direction: the line is up, and silent."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -48,6 +50,9 @@ class Proxy:
         """Break the line at the next COMMIT."""
         left: list[Fault] = [fault]
         self.plan = lambda: left.pop() if left else None
+
+    freeze_at_commit = False
+    """Whether the next COMMIT freezes it, before it is passed on."""
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -88,6 +93,9 @@ class Proxy:
         answers: asyncio.Task[None],
     ) -> None:
         while data := await reader.read(65_536):
+            if _COMMIT in data and self.freeze_at_commit:
+                self.frozen = True
+            await self._thawed()
             fault = self.plan() if _COMMIT in data else None
             if fault is None:
                 server.write(data)
@@ -104,9 +112,13 @@ class Proxy:
                 await answer.read(1)
             return
 
-    @staticmethod
-    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _thawed(self) -> None:
+        while self.frozen:  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.02)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
+            await self._thawed()
             writer.write(data)
             await writer.drain()
         writer.close()

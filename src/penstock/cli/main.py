@@ -199,7 +199,8 @@ def doctor(
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     known = {m.name: m for m in setup.app.machines}
-    with show.reading(setup.url) as database, show.progress(len(NAMES), quiet=json) as step:
+    connections = setup.config["ledger.connections"]
+    with show.reading(setup.url, connections) as database, show.progress(len(NAMES), quiet=json) as step:
         findings = examine(database, known, step, setup.app.views)
     where = str(setup.config.path or "no file")
     findings += [Finding("configuration", where, line, "warning") for line in setup.app.warn(setup.config)]

@@ -16,14 +16,16 @@ import structlog
 
 from penstock.clock import SystemClock
 from penstock.errors import LedgerUnavailable, UsageError
-from penstock.ledger.database import open_database
+from penstock.ledger.database import CONNECTIONS, open_database
 from penstock.ledger.install import table_names
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.presence import Presence
 from penstock.logs import configure_logs
 from penstock.provider import Provider
 from penstock.runtime.app import App
 from penstock.runtime.executor import ThreadExecutor, unless
 from penstock.runtime.outbox import keep_subscriptions
+from penstock.runtime.patience import announce
 from penstock.runtime.schedule import Schedule, keep_schedules
 from penstock.runtime.stepping import AnyFlow
 from penstock.runtime.worker import Worker, WorkerSettings
@@ -60,6 +62,7 @@ class Plan:
     log: tuple[str, str] | None = None
     providers: tuple[Provider, ...] | None = None
     warnings: tuple[str, ...] = ()
+    connections: int = CONNECTIONS
 
 
 class Process:
@@ -81,6 +84,7 @@ class Process:
         self._following: Plan | None = None
         self._worker: Worker | None = None
         self._stop = asyncio.Event()
+        self._presence = Presence()
 
     async def run(self) -> None:
         """Work until told to stop."""
@@ -88,6 +92,7 @@ class Process:
         if self._again is not None:
             handlers[signal.SIGHUP] = self._hang_up
         # One handler from the first moment to the last: a signal that came between two would be lost.
+        announce(self._presence)
         with on_signals(handlers):
             ledger = await self._patiently(self._open)
             if ledger is None:
@@ -140,9 +145,12 @@ class Process:
         try:
             while not self._stop.is_set():
                 try:
-                    return await unless(self._stop, executor.run(work))
+                    result = await unless(self._stop, executor.run(work))
                 except LedgerUnavailable as error:
-                    log.warning("ledger.away", error=str(error))
+                    self._presence.failed("write", error)
+                else:
+                    self._presence.worked("write")
+                    return result
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), _OPEN_SECONDS)
             return None
@@ -151,12 +159,15 @@ class Process:
 
     def _open(self) -> Ledger:
         try:
-            return self._found_or_made()
+            ledger = self._found_or_made()
         except LedgerUnavailable as error:
             if _HOPELESS.search(str(error)):
                 msg = f"{error}; correct the ledger's address"
                 raise UsageError(msg) from error
             raise
+        # Until here a failure may be hopeless, and is then told once, as an error.
+        ledger.database.presence = self._presence
+        return ledger
 
     def _found_or_made(self) -> Ledger:
         app = self._app
@@ -168,8 +179,9 @@ class Process:
                 data_tables=app.data_tables,
                 migrations=app.migrations,
                 views=app.views,
+                connections=self._plan.connections,
             )
-        return Ledger.open(self._url, app.machines, migrations=app.migrations)
+        return Ledger.open(self._url, app.machines, migrations=app.migrations, connections=self._plan.connections)
 
 
 def _nothing_there(url: str) -> bool:

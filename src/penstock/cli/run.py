@@ -26,7 +26,7 @@ from penstock.runtime.worker import WorkerSettings
 
 log = structlog.get_logger()
 #: What a running process cannot change: its program is loaded, and its ledger is open.
-_FIXED = ("app", "ledger.url", "ledger.password")
+_FIXED = ("app", "ledger.url", "ledger.password", "ledger.connections")
 _M_ARENA_MAX = -8
 
 
@@ -64,6 +64,7 @@ def plan(setup: Setup, *, scheduler: bool) -> Plan:
         (config["log.level"], config["log.format"]),
         setup.app.providers(config),
         tuple(setup.app.warn(config)),
+        config["ledger.connections"],
     )
 
 

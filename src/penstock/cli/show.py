@@ -17,7 +17,7 @@ from rich.table import Table
 
 from penstock.clock import SystemClock, instant_text
 from penstock.inert import inert
-from penstock.ledger.database import Cursor, Database, open_database
+from penstock.ledger.database import CONNECTIONS, Cursor, Database, open_database
 from penstock.ledger.finding import Finding
 from penstock.ledger.gate_status import GateStatus
 from penstock.ledger.inspect import AsOf, Status, Transition
@@ -57,7 +57,7 @@ if not console.is_terminal and "COLUMNS" not in os.environ:
 
 
 @contextlib.contextmanager
-def reading(url: str) -> Iterator[Database]:
+def reading(url: str, connections: int = CONNECTIONS) -> Iterator[Database]:
     """A ledger opened to be read; a SQLite file that does not exist is an error, not created.
 
     A database that is no ledger, or one that this program cannot read, is refused.
@@ -75,7 +75,7 @@ def reading(url: str) -> Iterator[Database]:
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
         msg = f"{url.removeprefix('sqlite:///')} does not exist; 'penstock db upgrade' makes it, --ledger names another"
         raise UsageError(msg)
-    database = open_database(url, SystemClock())
+    database = open_database(url, SystemClock(), connections=connections)
     try:
         database.read(check)
         yield database

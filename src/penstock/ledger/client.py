@@ -8,24 +8,19 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import sqlalchemy as sa
-
 from penstock.errors import UsageError
+from penstock.ledger.address import CONNECT_SECONDS, Address
 
 _VERSION = re.compile(r"(\d+)(?:\.\d+)*")
 
 
 def address(url: str) -> tuple[str, dict[str, str]]:
     """The address without its password, and the environment that carries it."""
-    found = sa.make_url(url).set(drivername="postgresql")
-    environment = dict(os.environ)
-    if found.password is not None:
-        environment["PGPASSWORD"] = found.password
-        # The name without a value: `set(password=None)` would leave it as it was.
-        found = sa.URL.create(
-            found.drivername, found.username, None, found.host, found.port, found.database, found.query
-        )
-    return found.render_as_string(hide_password=False), environment
+    found = Address.parse(url)
+    environment = {"PGCONNECT_TIMEOUT": str(CONNECT_SECONDS)} | dict(os.environ)
+    if found.secret is not None:
+        environment["PGPASSWORD"] = found.secret
+    return found.bare, environment
 
 
 def program(name: str, why: str) -> str:

@@ -11,10 +11,13 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 from penstock.clock import instant
+from penstock.ledger.presence import Presence
 
 T = TypeVar("T")
 Dialect = Literal["sqlite", "postgresql"]
 Row = Sequence[Any]
+CONNECTIONS = 6
+"""How many connections a process opens at most, unless told otherwise; one is reserved for a worker's lease."""
 
 
 class Cursor(Protocol):
@@ -39,7 +42,9 @@ class AlterCursor(Cursor, Protocol):
 
 
 class Database(Protocol):
-    """A ledger's database."""
+    """A ledger's database. `presence` knows whether it answers."""
+
+    presence: Presence
 
     @property
     def dialect(self) -> Dialect:
@@ -62,8 +67,18 @@ class Database(Protocol):
         On SQLite foreign keys are not enforced in it: rebuilding a table drops it, which would delete its children.
         """
 
-    def read(self, work: Callable[[Cursor], T]) -> T:
-        """Run `work` on a consistent snapshot, read-only and for at most 15 seconds."""
+    def read(self, work: Callable[[Cursor], T], *, patient: bool = False) -> T:
+        """Run `work` on a consistent snapshot, read-only.
+
+        A statement may take 15 seconds, or with `patient` any time, as long as the server answers at all.
+        """
+
+    def lease(self, work: Callable[[Cursor], T], worker: str, lease_ms: int) -> T:
+        """Run `work` in one write transaction of `worker` that waits for no other work of this process.
+
+        It is given up early enough to be tried again within the lease. Raises as `write` does, and LedgerUnavailable
+        when the server has no place for one more worker.
+        """
 
     def bind_now(self) -> Mapping[str, Any]:
         """The parameters that carry the ledger's time into a statement that uses `now_sql`."""
@@ -99,7 +114,7 @@ def identifier_sql(database: Database, name: str) -> str:
     return f"CAST(:{name} AS uuid)" if database.dialect == "postgresql" else f":{name}"
 
 
-def open_database(url: str, clock: Any) -> Database:
+def open_database(url: str, clock: Any, *, connections: int = CONNECTIONS) -> Database:
     """Open `sqlite:///path` or `postgresql://…`. Raises UsageError for an address that is neither."""
     from penstock.errors import UsageError
 
@@ -110,7 +125,7 @@ def open_database(url: str, clock: Any) -> Database:
     if url.startswith(("postgresql://", "postgres://")):
         from penstock.ledger.postgres import PostgresDatabase
 
-        return PostgresDatabase(url, clock)
+        return PostgresDatabase(url, clock, connections=connections)
     shown = url.rsplit("@", maxsplit=1)[-1]
     msg = f"{shown!r} is not a ledger address; write sqlite:///path/to/penstock.db or postgresql://user@host/name"
     raise UsageError(msg)

@@ -17,7 +17,7 @@ from penstock.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownU
 from penstock.ledger import statements
 from penstock.ledger.columns import unit_decoder
 from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won
-from penstock.ledger.database import Cursor, Database, open_database
+from penstock.ledger.database import CONNECTIONS, Cursor, Database, open_database
 from penstock.ledger.entries import Preparer
 from penstock.ledger.gates import Gates
 from penstock.ledger.install import check_definitions, install
@@ -65,11 +65,12 @@ class Ledger:
         migrations: str | None = None,
         kernel: Track = KERNEL,
         views: Mapping[str, str] | None = None,
+        connections: int = CONNECTIONS,
     ) -> Ledger:
         """Open a ledger. `create` brings it up to this program; without it one that we cannot work with is refused."""
         clock = clock or SystemClock()
         found = list(machines)
-        database = open_database(url, clock)
+        database = open_database(url, clock, connections=connections)
         try:
             if create:
                 install(database, found, data_tables, migrations=migrations, kernel=kernel, views=views)

@@ -3,62 +3,35 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import psycopg
-import sqlalchemy as sa
 from psycopg import errors as pg
-from psycopg.types.json import set_json_loads
-from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from penstock.clock import Clock, SystemClock, instant_text
 from penstock.errors import (
     CommitUnknown,
     LedgerBusy,
     LedgerError,
-    LedgerMismatch,
     LedgerRefused,
     LedgerUnavailable,
-    UsageError,
 )
-from penstock.ledger.columns import document
-from penstock.ledger.database import Dialect, Row
-from penstock.setting import secret_parameters
+from penstock.ledger.address import Address
+from penstock.ledger.database import CONNECTIONS, Dialect, Row
+from penstock.ledger.postgres_connection import Connection, answers, connect
+from penstock.ledger.postgres_pool import Pool, is_full
+from penstock.ledger.postgres_share import Places, places
+from penstock.ledger.presence import Kind, Presence
 
 T = TypeVar("T")
 
-OLDEST = 14
 _TRIES = 5
 _ALTER_LOCK = 8025314
 _ALTER_MS = 600_000
 _ALTER_TABLE_MS = 10_000
-IDLE_LIMIT_MS = 10_000
-# The kernel's statements reach every row through an index from a small batch. The planner, knowing nothing of
-# the batch's size, would rather scan the whole table once: these settings tell it otherwise.
-_WRITER = {
-    "statement_timeout": 30_000,
-    "lock_timeout": 2_000,
-    "idle_in_transaction_session_timeout": IDLE_LIMIT_MS,
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "jit": "off",
-    "TimeZone": "UTC",
-}
-_READER = {
-    "statement_timeout": 15_000,
-    "lock_timeout": 5_000,
-    "idle_in_transaction_session_timeout": 15_000,
-    "default_transaction_read_only": "on",
-    # All statements of one read see the same moment.
-    "default_transaction_isolation": r"repeatable\ read",
-    "jit": "off",
-    "TimeZone": "UTC",
-}
 # The server ends a transaction that stood still, as after SIGSTOP, and one on a server that became a standby.
 _CUT_OFF = (pg.IdleInTransactionSessionTimeout, pg.ReadOnlySqlTransaction)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
@@ -68,15 +41,6 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 def native(sql: str) -> str:
     """`:name` parameters in psycopg's form."""
     return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
-
-
-def too_old(server_version_num: int) -> str | None:
-    """The version of a server that is too old to keep a ledger, as people write it; None for any other."""
-    if server_version_num >= OLDEST * 10_000:
-        return None
-    if server_version_num >= 100_000:  # noqa: PLR2004 - from 10 on a version has two parts
-        return f"{server_version_num // 10_000}.{server_version_num % 10_000}"
-    return f"{server_version_num // 10_000}.{server_version_num // 100 % 100}.{server_version_num % 100}"
 
 
 class PostgresCursor:
@@ -102,24 +66,20 @@ class PostgresCursor:
 
 
 class PostgresDatabase:
-    """A ledger in a PostgreSQL database."""
+    """A ledger in a PostgreSQL database, over at most `connections` connections of this process."""
 
     dialect: Dialect = "postgresql"
 
-    def __init__(self, url: str, clock: Clock) -> None:
-        try:
-            address = sa.make_url(url).set(drivername="postgresql+psycopg")
-        except (sa.exc.ArgumentError, ValueError):  # ValueError: a port that is no number
-            msg = f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a PostgreSQL address; write postgresql://user@host/name"
-            raise UsageError(msg) from None
-        if named := secret_parameters(url):
-            msg = f"a ledger's address is shown and logged; take {' and '.join(named)} out of its query"
-            raise UsageError(msg)
-        self.url = str(address.set(drivername="postgresql").render_as_string(hide_password=True))
+    def __init__(self, url: str, clock: Clock, *, connections: int = CONNECTIONS) -> None:
+        address = Address.parse(url)
+        self.url = address.shown
+        self.connections = connections
+        self.presence = Presence()
+        self._parameters = address.parameters()
         self._clock = clock
         self._virtual = not isinstance(clock, SystemClock)
-        self._write_engine = _engine(address, _WRITER)
-        self._read_engine = _engine(address, _READER)
+        self._pool = Pool(functools.partial(connect, self._parameters, self.url), connections, clock)
+        self._admitted = False
 
     @property
     def now_sql(self) -> str:
@@ -139,12 +99,11 @@ class PostgresDatabase:
         return {"now": instant_text(self._clock.now())} if self._virtual else {}
 
     def write(self, work: Callable[[PostgresCursor], T]) -> T:
-        return self._retried(self._write_engine, work)
+        return self._told("write", functools.partial(self._retried, work, reading=False))
 
     def alter(self, work: Callable[[PostgresCursor], T]) -> T:
         def alone(cursor: PostgresCursor) -> T:
-            cursor.run("SET LOCAL statement_timeout = 0")
-            cursor.run("SET LOCAL idle_in_transaction_session_timeout = 0")
+            cursor.connection.take_long(self._answers)
             # Whoever is before us may take long; a worker's lock on a table is short, and while we wait for it the
             # others wait behind us.
             cursor.run(f"SET LOCAL lock_timeout = {_ALTER_MS}")
@@ -154,50 +113,163 @@ class PostgresDatabase:
 
         return self.write(alone)
 
-    def read(self, work: Callable[[PostgresCursor], T]) -> T:
-        return self._retried(self._read_engine, work)
+    def read(self, work: Callable[[PostgresCursor], T], *, patient: bool = False) -> T:
+        def unhurried(cursor: PostgresCursor) -> T:
+            cursor.connection.take_long(self._answers)
+            return work(cursor)
+
+        return self._told("read", functools.partial(self._retried, unhurried if patient else work, reading=True))
+
+    def lease(self, work: Callable[[PostgresCursor], T], worker: str, lease_ms: int) -> T:
+        # Within a lease of 30 s, renewed every 10, there is time for a second and a third try.
+        seconds = min(6.0, max(2.0, lease_ms / 5_000))
+
+        def leased(cursor: PostgresCursor) -> tuple[T, Places | None]:
+            cursor.connection.hurry(seconds)
+            result = work(cursor)
+            if cursor.connection.pooled:
+                return result, None
+            found = places(cursor, self.now_sql, worker, **self.bind_now())
+            if not self._admitted and found.workers > found.ours:
+                msg = (
+                    f"{self.url}: {found.workers - 1} workers hold a connection each, and of the {found.server} that"
+                    f" the server takes {found.ours} are theirs; stop a worker, or raise max_connections"
+                )
+                raise LedgerUnavailable(msg)
+            return result, found
+
+        result, found = self._told("write", functools.partial(self._leased, leased, seconds))
+        self._admitted = True
+        self._pool.size = self.connections if found is None else min(self.connections, found.share())
+        return result
 
     def close(self) -> None:
-        self._write_engine.dispose()
-        self._read_engine.dispose()
+        self._pool.close()
 
-    def _retried(self, engine: sa.Engine, work: Callable[[PostgresCursor], T]) -> T:
+    def _told(self, kind: Kind, call: Callable[[], T]) -> T:
+        try:
+            result = call()
+        except LedgerUnavailable as error:
+            self.presence.failed(kind, error)
+            raise
+        if self.presence.away:
+            self.presence.worked(kind)
+        return result
+
+    def _answers(self) -> bool:
+        return answers(self._parameters)
+
+    def _retried(self, work: Callable[[PostgresCursor], T], *, reading: bool) -> T:
         for attempt in range(_TRIES):
+            connection = self._begun(reading=reading)
             try:
-                return self._transaction(engine, work)
-            except (pg.SerializationFailure, pg.DeadlockDetected) as error:  # a reader's too, with an upgrade
+                result = self._transaction(connection, work)
+            except BaseException as error:
+                self._give_back(connection, error)
+                again = isinstance(
+                    error, (pg.SerializationFailure, pg.DeadlockDetected)
+                )  # a reader's too, with an upgrade
+                if not again:
+                    raise
                 if attempt == _TRIES - 1:
                     raise LedgerUnavailable(f"{self.url}: {error}") from error
+            else:
+                self._pool.give(connection)
+                return result
         raise AssertionError
 
-    def _transaction(self, engine: sa.Engine, work: Callable[[PostgresCursor], T]) -> T:
-        try:
-            pooled = engine.raw_connection()
-        except (DBAPIError, psycopg.Error, PoolTimeout) as error:
-            raise LedgerUnavailable(f"{self.url}: {_first_line(error)}") from error
-        connection: Any = pooled.driver_connection
+    def _begun(self, *, reading: bool) -> Connection:
+        """A connection with a transaction on it. BEGIN shows whether one that was used before is still good."""
+        while True:
+            try:
+                connection, used = self._pool.take(reading=reading)
+            except psycopg.Error as error:
+                raise self._unreachable(error) from error
+            try:
+                connection.begin(reading=reading)
+            except BaseException as error:
+                self._pool.drop(connection)
+                if not isinstance(error, psycopg.Error):
+                    raise
+                if not used:
+                    raise self._unreachable(error) from error
+                self._pool.close_idle()  # they are no younger
+            else:
+                return connection
+
+    def _transaction(self, connection: Connection, work: Callable[[PostgresCursor], T]) -> T:
+        """Raises SerializationFailure and DeadlockDetected as they are. The connection is the caller's to end."""
         committing = False
         try:
             result = work(PostgresCursor(connection))
             committing = True
             connection.commit()
-        except BaseException as error:
-            self._give_back(pooled, connection)
-            if isinstance(error, (pg.SerializationFailure, pg.DeadlockDetected)):
-                raise
-            if isinstance(error, psycopg.Error):
-                raise self._explain(error, committing=committing) from error
+        except (pg.SerializationFailure, pg.DeadlockDetected):
             raise
-        pooled.close()
+        except psycopg.Error as error:
+            raise self._explain(error, committing=committing) from error
         return result
 
-    def _give_back(self, pooled: Any, connection: Any) -> None:
+    def _give_back(self, connection: Connection, error: BaseException | None = None) -> None:
+        """End the transaction; a connection of which nothing can be expected any more is closed."""
+        demoted = isinstance(error and error.__cause__, pg.ReadOnlySqlTransaction) and not connection.reading
+        try:
+            if not connection.closed:
+                connection.rollback()
+        except psycopg.Error:
+            connection.close()
+        if demoted:
+            self._pool.close_idle()
+        if demoted or connection.closed:
+            self._pool.drop(connection)
+        else:
+            self._pool.give(connection)
+
+    def _leased(self, work: Callable[[PostgresCursor], T], seconds: float) -> T:
+        lock = self._pool.lease_lock
+        if not lock.acquire(timeout=seconds):
+            raise LedgerUnavailable(f"{self.url}: another renewal has been under way for {seconds:g} s")
+        try:
+            connection = self._begun_lease(seconds)
+            try:
+                return self._transaction(connection, work)
+            except BaseException as error:
+                self._end_lease(connection)
+                if isinstance(error, psycopg.Error):
+                    raise LedgerUnavailable(f"{self.url}: {error}") from error
+                raise
+        finally:
+            lock.release()
+
+    def _begun_lease(self, seconds: float) -> Connection:
+        hurried = self._parameters | {"connect_timeout": max(2, math.ceil(seconds))}
+        while True:
+            try:
+                connection, used = self._pool.lease(lambda: connect(hurried, self.url))
+            except psycopg.Error as error:
+                raise self._unreachable(error) from error
+            try:
+                connection.begin(limit=seconds)
+            except psycopg.Error as error:
+                self._pool.drop_lease()
+                if not used:
+                    raise self._unreachable(error) from error
+                self._pool.close_idle()
+            else:
+                return connection
+
+    def _end_lease(self, connection: Connection) -> None:
+        """Keep the place on the server if there is one to keep; who was not let in yet gives it back."""
         try:
             connection.rollback()
         except psycopg.Error:
-            pooled.invalidate()
-        else:
-            pooled.close()
+            connection.close()
+        if connection.closed or not self._admitted:
+            self._pool.drop_lease()
+
+    def _unreachable(self, error: psycopg.Error) -> LedgerUnavailable:
+        advice = "; the server has no free place: see 'How many workers fit a server' in docs/operations.md"
+        return LedgerUnavailable(f"{self.url}: {_first_line(error)}{advice if is_full(error) else ''}")
 
     def _explain(self, error: psycopg.Error, *, committing: bool) -> LedgerError:
         text = _first_line(error)
@@ -215,43 +287,8 @@ class PostgresDatabase:
         return LedgerError(f"{self.url}: {text}")
 
 
-def _engine(address: sa.URL, settings: Mapping[str, Any]) -> sa.Engine:
-    # Options of the address (a search_path, say) stand beside ours.
-    given = address.query.get("options", "")
-    ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    options = f"{given if isinstance(given, str) else ' '.join(given)} {ours}".strip()
-    address = address.difference_update_query(["options"])
-    engine = sa.create_engine(
-        address,
-        pool_pre_ping=True,
-        pool_size=4,
-        max_overflow=4,
-        pool_timeout=10,
-        connect_args={
-            "options": options,
-            "application_name": "penstock",
-            "connect_timeout": 10,
-            "keepalives_idle": 15,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 20_000,
-        },
-    )
-
-    # The kernel speaks to psycopg directly: SQLAlchemy keeps the connections, nothing more.
-    @event.listens_for(engine, "connect")
-    def _fresh(connection: Any, _record: Any) -> None:
-        found = too_old(connection.info.server_version)
-        if found is not None:
-            connection.close()
-            shown = address.set(drivername="postgresql").render_as_string(hide_password=True)
-            raise LedgerMismatch(f"{shown}: PostgreSQL {found} cannot keep a ledger; use {OLDEST} or newer")
-        connection.prepare_threshold = 2
-        set_json_loads(document, connection)
-
-    return engine
-
-
 def _first_line(error: BaseException) -> str:
-    text = str(getattr(error, "orig", error)).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    """What happened, in one line; of several hosts, what each of them came to."""
+    lines = str(error).strip().splitlines()
+    several = [line.removeprefix("- ") for line in lines if line.startswith("- host: ")]
+    return "; ".join(several) or (lines[0] if lines else type(error).__name__)

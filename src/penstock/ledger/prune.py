@@ -127,12 +127,7 @@ class Pruner:
         return int(self._patiently(lambda cursor: cursor.rows(sql, **parameters))[0][0])
 
     def _patiently(self, work: Callable[[Cursor], list[Any]]) -> list[Any]:
-        def unhurried(cursor: Cursor) -> list[Any]:
-            if self._database.dialect == "postgresql":
-                cursor.run("SET LOCAL statement_timeout = 0")
-            return work(cursor)
-
-        return self._database.read(unhurried)
+        return self._database.read(work, patient=True)
 
     def _cuts(self, name: str) -> str:
         """Units of a machine with the newest row of their history that is old; the rows before it can go."""

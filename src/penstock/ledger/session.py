@@ -116,7 +116,7 @@ class Session:
             )
             return present(database, cursor)
 
-        return database.write(work)
+        return database.lease(work, self.identity.id, self._lease_ms)
 
     def unpark_known(self) -> int:
         """Take up units that were parked because nobody knew their machine, a thousand at a time; how many."""
@@ -157,7 +157,8 @@ class Session:
             f"UPDATE worker SET lease_until = {database.lease_value_sql(self._lease_ms)}"
             f" WHERE id = :worker AND reaped_at IS NULL RETURNING {database.now_sql}"
         )
-        rows = database.write(lambda c: c.rows(sql, worker=self.identity.id, **database.bind_now()))
+        me, now = {"worker": self.identity.id}, database.bind_now()
+        rows = database.lease(lambda c: c.rows(sql, **me, **now), self.identity.id, self._lease_ms)
         return instant(rows[0][0]) if rows else None
 
     def claims(self) -> dict[tuple[str, str], int]:

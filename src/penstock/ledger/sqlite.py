@@ -22,6 +22,7 @@ from pysqlite3 import dbapi2 as driver
 from penstock.clock import Clock, instant_text
 from penstock.errors import LedgerBroken, LedgerError, LedgerMismatch, LedgerRefused, LedgerUnavailable, UsageError
 from penstock.ledger.database import Dialect, Row
+from penstock.ledger.presence import Kind, Presence
 from penstock.ledger.writer_lock import WriterLock
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ _PRAGMAS = {
     "cache_size": -32_768,
 }
 _CLOSE_SECONDS = 1.0
+_THREAD_SECONDS = 45.0  # longer than a thread waits for other processes, which then says whom it waits for
 _SECOND_LOOKS = (0.1, 0.4)
 _BROKEN = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
 _AWAY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY"}
@@ -111,13 +113,14 @@ class SqliteDatabase:
             raise UsageError(msg)
         self.path = Path(path).absolute()
         self.url = f"sqlite:///{self.path}"
+        self.presence = Presence()
         self._clock = clock
         self._refuse_bad_place()
         self._writer_lock = threading.Lock()
         self._writer: Any = None
         self._idle_readers: list[Any] = []
         self._opened: tuple[int, int] | None = None
-        self._queue = WriterLock(Path(f"{self.path}-writer"))
+        self._queue = WriterLock(Path(f"{self.path}-writer"), slow=lambda error: self.presence.failed("write", error))
 
     def lease_value_sql(self, milliseconds: int) -> str:
         return f":uptime + {milliseconds}"
@@ -130,7 +133,20 @@ class SqliteDatabase:
         }
 
     def write(self, work: Callable[[SqliteCursor], T]) -> T:
-        return self._believed(lambda: self._write(work))
+        return self._told("write", lambda: self._believed(lambda: self._write(work)))
+
+    def lease(self, work: Callable[[SqliteCursor], T], worker: str, lease_ms: int) -> T:  # noqa: ARG002 - one writer
+        return self.write(work)
+
+    def _told(self, kind: Kind, call: Callable[[], T]) -> T:
+        try:
+            result = call()
+        except LedgerUnavailable as error:
+            self.presence.failed(kind, error)
+            raise
+        if self.presence.away:
+            self.presence.worked(kind)
+        return result
 
     def _write(self, work: Callable[[SqliteCursor], T]) -> T:
         with self._writing() as connection:
@@ -167,7 +183,11 @@ class SqliteDatabase:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Any]:
         """The writer's connection, while nobody else writes."""
-        with self._writer_lock:
+        if not self._writer_lock.acquire(timeout=_THREAD_SECONDS):
+            msg = f"other threads of this process have been writing, or waiting to, for {_THREAD_SECONDS:g} s"
+            raise LedgerUnavailable(f"{self.path}: {msg}")
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._writer_lock.release)
             if self._writer is None:
                 self._writer = self._connect(create=True)
                 self._opened = self._place()
@@ -178,8 +198,8 @@ class SqliteDatabase:
             finally:
                 self._queue.release()
 
-    def read(self, work: Callable[[SqliteCursor], T]) -> T:
-        return self._believed(lambda: self._read(work))
+    def read(self, work: Callable[[SqliteCursor], T], *, patient: bool = False) -> T:  # noqa: ARG002 - nobody waits for a reader
+        return self._told("read", lambda: self._believed(lambda: self._read(work)))
 
     def _read(self, work: Callable[[SqliteCursor], T]) -> T:
         # A connection for every read under way: a step's long one must not keep a worker from asking what is due.

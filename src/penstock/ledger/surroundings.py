@@ -29,6 +29,7 @@ def surroundings(database: Database, cursor: Cursor) -> Iterator[Finding]:
     else:
         yield from _postgres(cursor)
         yield from _snapshots(cursor)
+        yield from _connections(database, cursor)
 
 
 def _disk(database: Any) -> Iterator[Finding]:
@@ -75,6 +76,14 @@ def _postgres(cursor: Cursor) -> Iterator[Finding]:
         yield Finding(
             "settings", "postgresql", "autovacuum is off: claims get slower by the day; switch it on", "warning"
         )
+
+
+def _connections(database: Any, cursor: Any) -> Iterator[Finding]:
+    """Behind a pooler the server's places are not the workers' to count."""
+    from penstock.ledger.postgres_share import places, too_many
+
+    if not cursor.connection.pooled:
+        yield from too_many(places(cursor, database.now_sql, **database.bind_now()), database.connections)
 
 
 def _snapshots(cursor: Cursor) -> Iterator[Finding]:

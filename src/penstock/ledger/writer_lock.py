@@ -11,11 +11,13 @@ import contextlib
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import LedgerUnavailable, UsageError
 
 SECONDS = 30.0
+_SLOW_SECONDS = 10.0
 _LOCKS = Path("/proc/locks")
 _LONGEST_COMMAND = 80
 
@@ -23,9 +25,13 @@ _LONGEST_COMMAND = 80
 class WriterLock:
     """One process's place in the queue. Not for two threads at once."""
 
-    def __init__(self, path: Path, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, path: Path, seconds: float = SECONDS, slow: Callable[[LedgerUnavailable], None] = lambda _: None
+    ) -> None:
+        """`slow` hears of a wait that has become long, while it goes on."""
         self._path = path
         self._seconds = seconds
+        self._slow = slow
         self._file: int | None = None
 
     def acquire(self) -> None:
@@ -51,15 +57,20 @@ class WriterLock:
     def _wait(self, file: int) -> None:
         waiter = _Waiter(file)
         waiter.start()
-        if not waiter.had.wait(self._seconds) and waiter.give_up():
+        first = min(_SLOW_SECONDS, self._seconds)
+        if not waiter.had.wait(first):
+            self._slow(self._locked(file, first))
+        if not waiter.had.wait(self._seconds - first) and waiter.give_up():
             self._file = None  # the thread closes it
-            msg = (
-                f"{self._path} has been locked for {self._seconds:g} s by {_holder(file)}, so nobody can write to the"
-                " ledger; stop that process, or wait for it"
-            )
-            raise LedgerUnavailable(msg)
+            raise self._locked(file, self._seconds)
         if waiter.error is not None:
             raise LedgerUnavailable(f"{self._path}: {waiter.error.strerror}") from waiter.error
+
+    def _locked(self, file: int, seconds: float) -> LedgerUnavailable:
+        return LedgerUnavailable(
+            f"{self._path} has been locked for {seconds:g} s by {_holder(file)}, so nobody can write to the"
+            " ledger; stop that process, or wait for it"
+        )
 
 
 class _Waiter(threading.Thread):

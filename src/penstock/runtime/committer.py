@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from penstock.clock import Rng
-from penstock.errors import LedgerError, LedgerUnavailable
+from penstock.errors import LedgerUnavailable
 from penstock.ledger.commit import Busy, Result
 from penstock.ledger.entries import Entry
 from penstock.ledger.session import Session
@@ -38,7 +38,6 @@ class GroupCommitter:
         self._ready = asyncio.Event()
         self._stopping = False
         self._waiting = 0
-        self.away: LedgerError | None = None
 
     def submit(self, entry: Entry, done: Done, about: Any) -> None:
         """Queue one entry; `done` is called with `about` and its result, on the event loop."""
@@ -90,14 +89,6 @@ class GroupCommitter:
         waits = pauses(self._rng)
         while True:
             try:
-                results = await self._executor.run(self.session.commit, entries)
-            except LedgerUnavailable as error:
-                if self.away is None:
-                    log.warning("ledger.away", error=str(error), waiting=len(entries))
-                self.away = error
+                return await self._executor.run(self.session.commit, entries)
+            except LedgerUnavailable:
                 await asyncio.sleep(next(waits))
-            else:
-                if self.away is not None:
-                    log.info("ledger.back")
-                self.away = None
-                return results

@@ -230,8 +230,7 @@ class Doors:
     async def _heal(self, given: Pass, known: _Row, failures: int) -> None:
         try:
             await self._executor.run(self._gates.worked, given)
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
+        except LedgerUnavailable:
             self._healed.pop(given.gate_id, None)
             self._failing[given.gate_id] = (known, failures)  # the next one tells
         self._wake()
@@ -279,8 +278,8 @@ class Doors:
         """Tell the ledger. Where it is away, it does without."""
         try:
             return await self._executor.run(work)
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
+        except LedgerUnavailable:
+            return None
 
     async def _opened(self, work: Callable[[], Any]) -> None:
         await self._told(work)

@@ -25,7 +25,7 @@ class Executor(Protocol):
 
 
 class ThreadExecutor:
-    """A few threads: one claims, one commits, one renews."""
+    """A few threads: one claims, one commits, others ask."""
 
     def __init__(self, threads: int = 4) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-ledger")

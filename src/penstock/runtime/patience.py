@@ -10,11 +10,21 @@ import structlog
 
 from penstock.clock import Rng
 from penstock.errors import LedgerUnavailable
+from penstock.ledger.presence import Presence
 from penstock.runtime.executor import Executor
 
 T = TypeVar("T")
 log = structlog.get_logger()
 _LONGEST_PAUSE = 5.0
+
+
+def announce(presence: Presence) -> None:
+    """Log when the ledger stops answering and when it is back, once each, whoever notices first."""
+    presence.tell(
+        gone=lambda error: log.warning("ledger.away", error=str(error)),
+        back=lambda: log.info("ledger.back"),
+        busy=lambda error: log.warning("ledger.busy", error=str(error)),
+    )
 
 
 def pauses(rng: Rng) -> Iterator[float]:
@@ -34,6 +44,5 @@ async def patiently(executor: Executor, rng: Rng, work: Callable[..., T], *args:
     while True:
         try:
             return await executor.run(work, *args)
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
-        await asyncio.sleep(next(waits))
+        except LedgerUnavailable:
+            await asyncio.sleep(next(waits))

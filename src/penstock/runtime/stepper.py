@@ -256,8 +256,7 @@ class Stepper(Stepping):
         for held in self._at_work(group):
             try:
                 await self._executor.run(self._session.crash, held.unit, readable(repr(error)))
-            except LedgerUnavailable as away:
-                log.warning("ledger.away", error=str(away))
+            except LedgerUnavailable:
                 self._interrupted.append(held)  # released when the lease is renewed
             else:
                 self._drop(held, None)
@@ -304,8 +303,7 @@ class Stepper(Stepping):
             return
         try:
             await self._executor.run(self._session.release, [(held.unit, False) for held in waiting])
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
+        except LedgerUnavailable:
             self._interrupted += waiting  # released when the lease is renewed
             return
         for held in waiting:

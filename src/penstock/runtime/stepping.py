@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 from abc import ABC, abstractmethod
@@ -306,10 +307,8 @@ class Stepping(ABC):
         return True
 
     async def _give_back(self, unit: Unit) -> None:
-        try:
+        with contextlib.suppress(LedgerUnavailable):
             await self._executor.run(self._session.release, [(unit, True)])
-        except LedgerUnavailable as away:
-            log.warning("ledger.away", error=str(away))
 
     async def _failed(self, group: list[Held], error: Exception) -> None:
         """A failed call: whatever closes the door closes it before the units go back."""
@@ -411,8 +410,7 @@ class Stepping(ABC):
         async def park() -> None:
             try:
                 await self._executor.run(self._session.park, held.unit, readable(f"{type(error).__name__}: {error}"))
-            except LedgerUnavailable as away:
-                log.warning("ledger.away", error=str(away))
+            except LedgerUnavailable:
                 self._interrupted.append(held)
                 return
             except LedgerError as refused:

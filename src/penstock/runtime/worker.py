@@ -29,7 +29,7 @@ from penstock.runtime.committer import GroupCommitter
 from penstock.runtime.doors import Doors
 from penstock.runtime.executor import Executor, ThreadExecutor, unless
 from penstock.runtime.flow import Io
-from penstock.runtime.patience import pauses
+from penstock.runtime.patience import announce, pauses
 from penstock.runtime.quarantine import Quarantine
 from penstock.runtime.reconcile import Reconciliation
 from penstock.runtime.stepper import Stepper
@@ -42,6 +42,7 @@ _SKEW = timedelta(milliseconds=5)
 _AHEAD_SECONDS = 0.25
 _RATE_SECONDS = 0.1
 _CLOSE_SECONDS = 0.5
+_RENEW_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ class Worker:
         self._stepper: Stepper | None = None
         # Steps that read much must not keep the lease from being renewed: they have threads of their own.
         self._readers: Executor = ThreadExecutor() if executor is None else executor
+        # Nor must anything else: a renewal waits for no thread, and for no connection of the ledger's.
+        self._renewer: Executor = ThreadExecutor(1) if executor is None else executor
+        announce(ledger.database.presence)
         self._watchdog: Watchdog | None = None
         if watchdog and executor is None and isinstance(self._clock, SystemClock):
             self._watchdog = Watchdog(self._clock, self.settings.lease_ms, lambda: self._lease_end)
@@ -144,6 +148,7 @@ class Worker:
                 self._watchdog.stop()
             self._executor.close()
             self._readers.close()
+            self._renewer.close()
 
     async def _incarnation(self) -> None:
         session = self.ledger.session(served=list(self.flows), lease_ms=self.settings.lease_ms)
@@ -244,9 +249,8 @@ class Worker:
         while True:
             try:
                 return await self._executor.run(work)
-            except LedgerUnavailable as error:
-                log.warning("ledger.away", error=str(error))
-            await asyncio.sleep(next(waits))
+            except LedgerUnavailable:
+                await asyncio.sleep(next(waits))
             if self._stop.is_set():
                 return None
 
@@ -271,13 +275,16 @@ class Worker:
 
     async def _lease(self, session: Session, stepper: Stepper) -> None:
         """Renew the lease in time; returns when it was taken away."""
+        pause = self.settings.renew_seconds
         while True:
-            await asyncio.sleep(self.settings.renew_seconds)
+            await asyncio.sleep(pause)
             asked = self._clock.uptime()
             try:
-                now = await self._executor.run(session.renew)
+                now = await self._renewer.run(session.renew)
             except LedgerUnavailable:
+                pause = min(self.settings.renew_seconds, _RENEW_AGAIN_SECONDS)
                 continue
+            pause = self.settings.renew_seconds
             if now is None:
                 log.warning("worker.lease_lost", worker=session.identity.id, held=len(stepper.held))
                 self.counts.lost += len(stepper.held)
@@ -286,10 +293,6 @@ class Worker:
                 # This worker was cut off for longer than its lease, and so may the others have been: first they renew.
                 self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds
             self._lease_end = asked + self.settings.lease_ms
-            interrupted = stepper.interrupted()
-            if interrupted:
-                await self._patiently(functools.partial(session.release, interrupted))
-            stepper.resume()
             self._learn(now)
             self._renewed.set()
 
@@ -299,6 +302,10 @@ class Worker:
         while True:
             await self._renewed.wait()
             self._renewed.clear()
+            interrupted = stepper.interrupted()
+            if interrupted:
+                await self._patiently(functools.partial(session.release, interrupted))
+            stepper.resume()
             await self._reconcile(session, stepper, reconciliation)
             await self._doors.look_around()
 
@@ -426,8 +433,7 @@ class Worker:
         async with self._claiming:
             try:
                 claimed = await self._executor.run(claim)
-            except LedgerUnavailable as error:
-                log.warning("ledger.away", error=str(error))
+            except LedgerUnavailable:
                 # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
                 claimed = await self._patiently(lambda: session.retake(set(stepper.held))) or Claimed([], {})
             self.counts.claimed += len(claimed.units)
