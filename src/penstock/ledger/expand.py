@@ -16,9 +16,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, ExecutableDDLElement
 
 from penstock.ledger.database import Cursor, Database
+from penstock.ledger.strict import is_strict, same_kind, strict_types
 
 # The parameter style of psycopg would double every '%' in the CHECKs.
 _DIALECTS = {"sqlite": sqlite.dialect(), "postgresql": postgresql.dialect(paramstyle="named")}  # type: ignore[no-untyped-call]
+_STRICT = strict_types(sqlite.dialect())  # type: ignore[no-untyped-call]
 _NAMED_CHECK = re.compile(r"CONSTRAINT\s+\"?(\w+)\"?\s+CHECK", re.IGNORECASE)
 # PostgreSQL's own words for types that SQLAlchemy spells otherwise.
 _SPELLINGS = {"varchar": "character varying", "char": "character", "float": "double precision", "decimal": "numeric"}
@@ -43,15 +45,16 @@ class _Found:
     references: frozenset[tuple[str, str]]  # column, and the table that it refers to
 
 
-def ddl(element: ExecutableDDLElement | CreateColumn, dialect: str) -> str:
-    """A statement as this dialect writes it."""
-    return str(element.compile(dialect=_DIALECTS[dialect])).strip()
+def ddl(element: ExecutableDDLElement | CreateColumn, dialect: str, *, strict: bool = False) -> str:
+    """A statement as this dialect writes it; `strict` with the types of a STRICT table, where that is SQLite."""
+    return str(element.compile(dialect=_STRICT if strict and dialect == "sqlite" else _DIALECTS[dialect])).strip()
 
 
 def create(table: sa.Table, dialect: str) -> tuple[str, ...]:
     """The statements that make a table and its indexes."""
     indexes = sorted(table.indexes, key=lambda i: str(i.name))
-    return (ddl(CreateTable(table), dialect), *(ddl(CreateIndex(i), dialect) for i in indexes))
+    made = ddl(CreateTable(table), dialect, strict=is_strict(table))
+    return (made, *(ddl(CreateIndex(i), dialect) for i in indexes))
 
 
 def differences(
@@ -123,7 +126,7 @@ def _missing_column(table: sa.Table, column: sa.Column[Any], dialect: str) -> Di
     if obstacle is not None:
         return Difference(table.name, column.name, f"the column is missing, and {obstacle}")
     checks = [f"CONSTRAINT {c.name} CHECK ({_text(c, dialect)})" for c in _own_checks(table, column)]
-    add = f"ALTER TABLE {table.name} ADD COLUMN {ddl(CreateColumn(column), dialect)}"
+    add = f"ALTER TABLE {table.name} ADD COLUMN {ddl(CreateColumn(column), dialect, strict=is_strict(table))}"
     if dialect == "sqlite":
         statements = [" ".join([add, *checks])]
     else:
@@ -156,7 +159,7 @@ def _text(check: sa.CheckConstraint, dialect: str) -> str:
 def _type(column: sa.Column[Any], dialect: str) -> str:
     text = column.type.compile(_DIALECTS[dialect]).lower().replace(", ", ",")
     if dialect == "sqlite":
-        return text
+        return same_kind(text)
     word, bracket, rest = text.partition("(")
     return _SPELLINGS.get(word, word) + bracket + rest
 
@@ -172,7 +175,7 @@ def _look_sqlite(cursor: Cursor, table: str) -> _Found:
     references = cursor.rows('SELECT "from", "table" FROM pragma_foreign_key_list(:name)', name=table)
     return _Found(
         {
-            str(n): (str(kind).lower().replace(", ", ",").removesuffix(" generated always"), not filled)
+            str(n): (same_kind(str(kind).lower().replace(", ", ",").removesuffix(" generated always")), not filled)
             for n, kind, filled, _ in columns
         },
         [tuple(str(n) for n, *_, place in sorted(columns, key=lambda row: row[3]) if place)],
