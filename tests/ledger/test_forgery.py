@@ -292,7 +292,8 @@ def test_a_table_that_keeps_any_value_and_what_it_kept(sqlite_hand, tmp_path):
     """Somebody made the table anew, and left a word out."""
     born(sqlite_hand)
     sqlite_hand.type("PRAGMA writable_schema = ON")
-    sqlite_hand.type("UPDATE sqlite_schema SET sql = replace(sql, ',' || char(10) || ' STRICT', '') WHERE name = 'invoice'")
+    unstrict = "replace(sql, ',' || char(10) || ' STRICT', '')"
+    sqlite_hand.type(f"UPDATE sqlite_schema SET sql = {unstrict} WHERE name = 'invoice'")
     sqlite_hand.type("PRAGMA writable_schema = RESET")
     sqlite_hand.type("UPDATE invoice SET version = 'abc'")
     text = said(f"sqlite:///{tmp_path / 'penstock.db'}", "constraints")

@@ -77,9 +77,8 @@ def test_a_table_stays_strict_when_columns_are_added_and_when_it_is_built_anew(u
     made(url, invoices_of(Grown))
     made(url, invoices_of(Grown), kernel=NEW)  # builds event_log anew, and adds to gate
     assert loose(url) == {"synthetic"}, "a revision's own table is what the revision says"
-    with Hand(url) as hand:
-        with pytest.raises(hand.error, match="INTEGER column invoice.copies"):
-            hand.type("UPDATE invoice SET copies = 'many'")
+    with Hand(url) as hand, pytest.raises(hand.error, match=r"INTEGER column invoice\.copies"):
+        hand.type("UPDATE invoice SET copies = 'many'")
     database = open_database(url, SystemClock())
     assert examine(database, {"invoice": invoices_of(Grown)}) == []
     database.close()
