@@ -348,6 +348,8 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:
         problems.append("counters are for driven machines")
+    if machine.driven and "claimed_at" in types:
+        problems.append("field 'claimed_at' is the kernel's column in a driven machine")
     if machine.counters and "tallies" in types:
         problems.append("field 'tallies' is the kernel's column in a machine with counters")
     problems += [f"check name {n!r} must be snake_case" for n in machine.checks if not _NAME.match(n)]

@@ -287,6 +287,9 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
     if machine.counters:
         # No field of the unit: it only tells a tally from what a stranger does to the counters.
         columns.append(sa.Column("tallies", sa.BigInteger, nullable=False, server_default="0"))
+    if machine.driven:
+        # No field either: when the last claim was made. Only the doctor wants to know, of claims that are not over.
+        columns.append(sa.Column("claimed_at", Instant))
     keys: list[sa.Constraint] = [sa.PrimaryKeyConstraint("unit_id")]
     # No second unique key on SQLite: REPLACE would delete another unit through it without firing a trigger.
     if machine.key_is_primary and dialect == "postgresql":
