@@ -348,10 +348,10 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:
         problems.append("counters are for driven machines")
-    if machine.driven and "claimed_at" in types:
-        problems.append("field 'claimed_at' is the kernel's column in a driven machine")
-    if machine.counters and "tallies" in types:
-        problems.append("field 'tallies' is the kernel's column in a machine with counters")
+    kernels = {"claimed_at": machine.driven, "tallies": machine.counters}
+    problems += [
+        f"field {name!r} is a column of the kernel's" for name, used in kernels.items() if used and name in types
+    ]
     problems += [f"check name {n!r} must be snake_case" for n in machine.checks if not _NAME.match(n)]
     problems += [f"check name {n!r} is the kernel's" for n in machine.checks if n in _KERNEL_CHECKS]
     named = [*machine.indexes, *machine.unique]

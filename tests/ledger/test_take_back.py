@@ -22,13 +22,14 @@ from penstock.outcome import Outcome, Write
 from penstock.unit import Ref
 from tests.ledger.test_migrate import Grown, data_table, invoices_of, revisions  # noqa: F401 - a fixture
 from tests.support.hand import Hand
-from tests.support.machines import DUE, INVOICE, InvoiceState, invoice
+from tests.support.machines import INVOICE, InvoiceState, invoice
 from tests.support.schema import compare, describe
 
 NEWER = invoices_of(Grown)
 OLD_LINE = data_table()
 NEW_LINE = data_table(sa.Column("price", sa.Text), sa.Column("seen", sa.Integer, nullable=False, server_default="1"))
 SEEN = datetime(2026, 1, 2, tzinfo=UTC)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def upgraded(url: str, machine: Machine, table: sa.Table, **how: Any) -> None:
@@ -40,7 +41,7 @@ def upgraded(url: str, machine: Machine, table: sa.Table, **how: Any) -> None:
 
 
 def grown(number: str) -> Grown:
-    return Grown(tenant="acme", number=number, amount_minor=1, due_at=DUE, note="kept", seen_at=SEEN, copies=3)
+    return Grown(tenant="acme", number=number, amount_minor=1, due_at=LONG_AGO, note="kept", seen_at=SEEN, copies=3)
 
 
 def released_and_withdrawn(url: str) -> None:
@@ -56,7 +57,7 @@ def released_and_withdrawn(url: str) -> None:
 def test_the_older_program_is_back_and_works(ledger_url):
     released_and_withdrawn(ledger_url)
     with Ledger.open(ledger_url, [INVOICE]) as ledger:
-        assert ledger.birth([invoice("2")], actor=Actor.API, who="test") == 1
+        assert ledger.birth([invoice("2", due_at=LONG_AGO)], actor=Actor.API, who="test") == 1
         worker = ledger.session()
         worker.register()
         units: dict[str, Any] = {u.unit_id[-1]: u for u in worker.claim({"invoice": 5})}

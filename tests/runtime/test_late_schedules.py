@@ -20,16 +20,20 @@ from penstock.runtime.schedule import (
     belated,
     cadence_of,
     keep_schedules,
-    late_schedules,
     machine,
     mend_schedules,
 )
+from penstock.runtime.schedule import late_schedules as late
 from penstock.unit import Ref, replace
 from tests.runtime import test_schedule
 from tests.runtime.test_schedule import ALONE, START, five_minutes, kept, the_schedule
 
 DAY = timedelta(days=1)
 REFRESH = Ref("schedule", "refresh")
+
+
+def late_schedules(ledger: Ledger) -> list[tuple[Schedule, datetime]]:
+    return ledger.read(lambda cursor: late(ledger.database, cursor))
 
 
 class Shifted(VirtualClock):

@@ -135,7 +135,7 @@ class Flow(ABC, Generic[U, S, Seen]):
         return None
 
     def tend(self, ledger: Ledger) -> None:
-        """Put right what no step can see, about once a minute while a worker runs. It may block; `ledger` may be away."""
+        """Put right what no step can see, about once a minute while a worker runs; off the event loop."""
 
     async def start(self) -> None:
         """Open what the flow needs while a worker runs."""

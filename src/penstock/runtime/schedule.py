@@ -35,8 +35,8 @@ from penstock.errors import (
     Transient,
     UsageError,
 )
-from penstock.ledger.columns import readable
-from penstock.ledger.database import present
+from penstock.ledger.columns import readable, unit_decoder
+from penstock.ledger.database import Cursor, Database, present
 from penstock.ledger.ledger import Ledger
 from penstock.machine import Actor, Edge, Machine
 from penstock.outcome import Act, Birth, Decision, Event, Move, Outcome, Wait, Write
@@ -216,7 +216,7 @@ def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict
         "changed": 0,
         "retired": 0,
     }
-    there = {u.name: u for u in _all(ledger)}
+    there = {u.name: u for u in ledger.read(lambda cursor: _all(ledger.database, cursor))}
     for schedule in planned:
         counts["changed"] += _bring_up_to_date(ledger, there.get(schedule.name), schedule, who)
     gone = [u.unit_id for n, u in there.items() if u.status is S.ACTIVE and n not in {s.name for s in wanted}]
@@ -228,9 +228,10 @@ def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict
     return counts
 
 
-def _all(ledger: Ledger) -> list[Schedule]:
-    names = [row[0] for row in ledger.read(lambda c: c.rows("SELECT unit_id FROM schedule"))]
-    return ledger.get_many(machine, names) if names else []
+def _all(database: Database, cursor: Cursor) -> list[Schedule]:
+    columns = ", ".join(machine.column(name) for name in machine.columns)
+    decode = unit_decoder(Schedule, database.dialect)
+    return [decode(row) for row in cursor.rows(f"SELECT {columns} FROM {machine.table} ORDER BY unit_id")]
 
 
 def belated(schedules: Sequence[Schedule], now: datetime, closed: Sequence[datetime] = ()) -> dict[str, datetime]:
@@ -243,7 +244,8 @@ def belated(schedules: Sequence[Schedule], now: datetime, closed: Sequence[datet
     for one in schedules:
         if one.status is not S.ACTIVE or one.due_at is None or one.claimed_by is not None or one.parked_at is not None:
             continue
-        by_hand = one.changed_by.partition(":")[0] in {"sql", Actor.OPERATOR} and one.changed_at <= now + _AHEAD
+        by_hand = one.changed_by.partition(":")[0] in {"sql", Actor.OPERATOR}
+        by_hand = by_hand and one.changed_at is not None and one.changed_at <= now + _AHEAD
         if by_hand or one.due_at <= now + _LATE or any(one.due_at <= until + _AHEAD for until in closed):
             continue
         try:
@@ -255,19 +257,18 @@ def belated(schedules: Sequence[Schedule], now: datetime, closed: Sequence[datet
     return found
 
 
-def late_schedules(ledger: Ledger) -> list[tuple[Schedule, datetime]]:
+def late_schedules(database: Database, cursor: Cursor) -> list[tuple[Schedule, datetime]]:
     """Every schedule that is due later than its next tick, with that tick, by the ledger's time."""
-    now = ledger.read(lambda cursor: present(ledger.database, cursor))
-    rows = ledger.read(lambda c: c.rows("SELECT closed_until FROM gate WHERE closed_until IS NOT NULL"))
-    there = _all(ledger)
-    ticks = belated(there, now, [instant(row[0]) for row in rows])
+    rows = cursor.rows("SELECT closed_until FROM gate WHERE closed_until IS NOT NULL")
+    there = _all(database, cursor)
+    ticks = belated(there, present(database, cursor), [instant(row[0]) for row in rows])
     return [(one, ticks[one.name]) for one in there if one.name in ticks]
 
 
 def mend_schedules(ledger: Ledger, who: str) -> int:
     """Make every schedule that is due later than its next tick due at that tick; how many were."""
     mended = 0
-    for one, tick in late_schedules(ledger):
+    for one, tick in ledger.read(lambda cursor: late_schedules(ledger.database, cursor)):
         text = f"it was due at {instant_text(one.due_at)}, later than its next tick: a clock was wrong"  # type: ignore[arg-type]
         move = Move(one, replace(one, due_at=tick), text, actor=Actor.SCHEDULER)
         said = {"schedule": one.name, "reason": text, "due_at": instant_text(tick)}
