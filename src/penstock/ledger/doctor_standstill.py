@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.clock import instant, instant_text
+from penstock.ledger.birth_rules import SQL
 from penstock.ledger.database import Cursor, Database, instant_sql, present
 from penstock.ledger.definitions import stored
 from penstock.ledger.finding import Finding
@@ -178,7 +179,10 @@ def families(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator
 
 
 def clock(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
-    """No unit was last changed in the future: its clock was set back since, and what waits may wait for too long."""
+    """No unit was last changed in the future: the clock was set back since, and what waits may wait for too long.
+
+    What somebody types is dated by the database itself, which in a simulation is not the ledger's time.
+    """
     now = present(database, cursor)
     at, here = instant_sql(database, "ahead"), instant_sql(database, "here")
     for name, definition in stored(cursor).items():
@@ -189,7 +193,7 @@ def clock(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
         given = {"ahead": instant_text(now + _MINUTE), **({"here": instant_text(now)} if driven else {})}
         ((count, first, last, late),) = cursor.rows(
             f"SELECT count(*), min(unit_id), max(changed_at), sum(CASE WHEN {later} THEN 1 ELSE 0 END)"
-            f" FROM {table} WHERE changed_at > {at}",
+            f" FROM {table} WHERE changed_at > {at} AND changed_by <> '{SQL}'",
             **given,
         )
         if count:

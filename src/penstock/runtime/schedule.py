@@ -277,7 +277,7 @@ def mend_schedules(ledger: Ledger, who: str) -> int:
             ledger.together([move], who=who, events=[alert])
         except LedgerRefused:
             continue  # it was changed meanwhile, and whoever did that knew the time
-        log.warning("schedule.mended", **said)
+        log.warning("schedule.mended", schedule=one.name, reason=text, due_at=instant_text(tick))
         mended += 1
     return mended
 
