@@ -7,6 +7,7 @@ PenstockError
 │   ├── UnknownUnit       no unit of that reference
 │   ├── BadReference      a unit reference that cannot be read
 │   ├── BadInstant        a text that is no instant
+│   ├── TooLarge          a value or an event that is larger than a ledger keeps (in a step, a BrokenFlow)
 │   └── IllegalMove       no such edge, or not for that actor
 ├── LedgerError           the database refuses or cannot answer
 │   ├── LedgerUnavailable     away for now: wait and try again
@@ -153,3 +154,7 @@ class ClaimLost(PenstockError):
 
 class BrokenFlow(PenstockError):
     """A handler broke its contract; the step counts as crashed."""
+
+
+class TooLarge(UsageError, BrokenFlow, ValueError):
+    """A value or an event that is larger than a ledger keeps; nothing was written."""

@@ -24,7 +24,6 @@ from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, is_key
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,44}\Z")
 _LONGEST = 63
 _KERNEL_CHECKS = frozenset({"unit_id_is_key"})
-_KERNEL_COLUMNS = frozenset({"suspected_in"})
 _KERNEL_INDEXES = frozenset({"parent", "due", "suspects", "parked", "claimed"})
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
@@ -278,7 +277,6 @@ def _unit_problems(machine: Machine) -> list[str]:
         problems.append(f"{unit.__name__} names no key; add key = ('field', ...)")
     names = [f.name for f in dataclasses.fields(unit)]
     problems += [f"field {n!r} must be snake_case, at most 45 characters" for n in names if not _NAME.match(n)]
-    problems += [f"field {n!r} is a column of the kernel's" for n in names if n in _KERNEL_COLUMNS]
     missing = [f"key field {n!r} is not a field of {unit.__name__}" for n in unit.key if n not in names]
     if missing:
         return problems + missing
@@ -350,8 +348,10 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:
         problems.append("counters are for driven machines")
-    if machine.counters and "tallies" in types:
-        problems.append("field 'tallies' is the kernel's column in a machine with counters")
+    kernels = {"claimed_at": machine.driven, "suspected_in": machine.driven, "tallies": machine.counters}
+    problems += [
+        f"field {name!r} is a column of the kernel's" for name, used in kernels.items() if used and name in types
+    ]
     problems += [f"check name {n!r} must be snake_case" for n in machine.checks if not _NAME.match(n)]
     problems += [f"check name {n!r} is the kernel's" for n in machine.checks if n in _KERNEL_CHECKS]
     named = [*machine.indexes, *machine.unique]

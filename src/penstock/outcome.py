@@ -17,6 +17,10 @@ U = TypeVar("U", bound=Unit)
 
 MAX_ROWS = 5_000
 MAX_BYTES = 4 * 1024 * 1024
+MAX_VALUE = 1024 * 1024
+"""How many bytes a text or a document has at most, in a column of a unit or of a data table."""
+MAX_EVENT = 256 * 1024
+"""How many bytes an event's payload has at most: it is sent as one message."""
 
 
 # Act and Outcome are values like the rest, but not frozen: a frozen one takes ten times as long to make, and every

@@ -14,6 +14,7 @@ from penstock.errors import LedgerMismatch
 from penstock.ledger import doubt
 from penstock.ledger.backup import backup
 from penstock.ledger.commit import Lost, Won
+from penstock.ledger.doctor import examine
 from penstock.ledger.doubt import Doubter, restored
 from penstock.outcome import Outcome
 from tests.support.machines import InvoiceState, feed, invoice
@@ -105,6 +106,9 @@ def test_nobody_works_on_a_restored_file_before_it_was_put_in_doubt(world, tmp_p
         with pytest.raises(LedgerMismatch, match=r"run 'penstock db doubt --since 2.*Z'"):
             other.worker()
         assert other.ledger.read(lambda cursor: restored(other.ledger.database, cursor)) is not None
+        assert [f.check for f in examine(other.ledger.database, {}) if "restored from a backup" in f.message] == [
+            "place"
+        ]
         put(other)
         assert other.ledger.read(lambda cursor: restored(other.ledger.database, cursor)) is None
         other.worker()

@@ -283,10 +283,22 @@ def test_a_count_that_cannot_rise_any_more(hand, ledger_url, column):
 
 
 @pytest.mark.parametrize("value", ["'abc'", "x'00'", "version + 0.5"])
-def test_a_version_that_is_no_number(sqlite_hand, tmp_path, value):
+def test_a_version_that_is_no_number_is_refused(sqlite_hand, value):
     born(sqlite_hand)
-    sqlite_hand.type(f"UPDATE invoice SET version = {value}")
-    assert "the check version_is_whole" in said(f"sqlite:///{tmp_path / 'penstock.db'}", "constraints")
+    assert "INTEGER column invoice.version" in sqlite_hand.refused(f"UPDATE invoice SET version = {value}")
+
+
+def test_a_table_that_keeps_any_value_and_what_it_kept(sqlite_hand, tmp_path):
+    """Somebody made the table anew, and left a word out."""
+    born(sqlite_hand)
+    sqlite_hand.type("PRAGMA writable_schema = ON")
+    unstrict = "replace(sql, ',' || char(10) || ' STRICT', '')"
+    sqlite_hand.type(f"UPDATE sqlite_schema SET sql = {unstrict} WHERE name = 'invoice'")
+    sqlite_hand.type("PRAGMA writable_schema = RESET")
+    sqlite_hand.type("UPDATE invoice SET version = 'abc'")
+    text = said(f"sqlite:///{tmp_path / 'penstock.db'}", "constraints")
+    assert "the check version_is_whole" in text
+    assert "invoice its table is not STRICT: SQLite keeps any value in any of its columns" in text
 
 
 def test_what_pruning_did_is_sound(hand, ledger_url):

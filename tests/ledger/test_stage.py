@@ -183,7 +183,7 @@ def test_a_chunk_has_at_most_four_megabytes(loading):
     writer.seal()
     assert writes == 2
     assert loading.rows("SELECT row_count, chunks FROM stage") == [(9, 3)]
-    with pytest.raises(BrokenFlow, match=r"load:a: a row of measure has 5,242,880 bytes; a chunk carries at most 4 MB"):
+    with pytest.raises(BrokenFlow, match=r"load:a: measure\.note cannot be kept: it has 5,242,880 bytes, a value"):
         loading.writer(unit).take(measures(1, note="x" * 5 * 2**20))
 
 

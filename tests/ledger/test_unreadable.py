@@ -23,8 +23,6 @@ LONG_NUMBER = "[" + "9" * 5_000 + "]"
 UNREADABLE = [
     ("sqlite", "price = 'a lot'"),
     ("sqlite", "token = 'not a token'"),
-    ("sqlite", "price = x'35'"),
-    ("sqlite", "token = x'ff'"),
     ("sqlite", f"facts = '{LONG_NUMBER}'"),
     ("postgres", f"tags = '{LONG_NUMBER}'"),
 ]

@@ -194,14 +194,13 @@ def doctor(
 ) -> None:
     """Check the ledger for what must never be, and for what soon will be. Exit code 1 when something is wrong."""
     from penstock.cli import show
-    from penstock.ledger.doctor import NAMES, examine
     from penstock.ledger.finding import Finding
+    from penstock.runtime.examination import NAMES, examine_program
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
-    known = {m.name: m for m in setup.app.machines}
     connections = setup.config["ledger.connections"]
     with show.reading(setup.url, connections) as database, show.progress(len(NAMES), quiet=json) as step:
-        findings = examine(database, known, step, setup.app.views)
+        findings = examine_program(database, setup.app, setup.config, step)
     where = str(setup.config.path or "no file")
     findings += [Finding("configuration", where, line, "warning") for line in setup.app.warn(setup.config)]
     checks = [*NAMES, "configuration"]

@@ -21,7 +21,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from penstock.clock import instant_text
-from penstock.errors import MachineError
+from penstock.errors import MachineError, TooLarge
+from penstock.outcome import MAX_VALUE
 from penstock.redaction import PATTERNS, holds, redact
 from penstock.unit import ColumnSpec, GuardedUnit, field_types
 
@@ -29,6 +30,7 @@ G = TypeVar("G", bound=GuardedUnit)
 
 
 LONGEST_TEXT = 4_000
+LAND_IT = "land what is large in the raw sink and keep its key, or split it into rows"
 
 
 class Instant(sa.types.TypeDecorator[datetime]):
@@ -125,10 +127,10 @@ def sql_type(kind: type, spec: ColumnSpec | None = None) -> sa.types.TypeEngine[
 def plain(value: Any) -> Any:
     """A value as JSON can carry it; documents become JSON text inside the text, and no text holds a secret.
 
-    Raises ValueError or TypeError for what the databases cannot keep as it is.
+    Raises ValueError or TypeError for what the databases cannot keep as it is, TooLarge for what they should not.
     """
     kind = type(value)
-    if value is None or kind is bool or (kind is str and value.isascii() and not PATTERNS):
+    if value is None or kind is bool or (kind is str and value.isascii() and not PATTERNS and len(value) <= MAX_VALUE):
         return value
     make = _PLAIN.get(kind) or next((m for known, m in _PLAIN.items() if isinstance(value, known)), None)
     if make is None:
@@ -140,8 +142,8 @@ def plain(value: Any) -> Any:
 def plain_unseen(value: Any) -> Any:
     """`plain` for a value of a batch in which no text holds a secret (see `holds_secret`): none is looked for again."""
     if type(value) is str:
-        if not value.isascii():
-            value.encode()  # raises, as in `_text`
+        if not value.isascii() or len(value) > MAX_VALUE:
+            _fitting(value)  # raises, as in `_text`
         return value
     return None if value is None else plain(value)
 
@@ -150,7 +152,9 @@ def plain_column(values: Sequence[Any], *, unseen: bool) -> Sequence[Any]:
     """Many values of one column made plain; `unseen`: no text among them holds a secret. Raises as `plain` does."""
     kinds = {*map(type, values)} - {type(None)}
     if unseen and kinds == {str}:
-        "".join(filter(None, values)).encode()  # raises, as in `_text`
+        if len("".join(filter(None, values)).encode()) > MAX_VALUE:  # raises, as in `_text`
+            for value in filter(None, values):
+                _fitting(value)
         return values
     if kinds == {Decimal} and all(map(Decimal.is_finite, filter(None, values))):
         return [None if value is None else str(value) for value in values]
@@ -165,8 +169,14 @@ def holds_secret(rows: Iterable[Iterable[Any]]) -> bool:
     return holds("\n".join([value for row in rows for value in row if type(value) is str]))
 
 
+def _fitting(value: str) -> None:
+    size = len(value.encode())  # raises where it holds half a character, which no database can keep
+    if size > MAX_VALUE:
+        raise TooLarge(f"it has {size:,} bytes, a value at most {MAX_VALUE:,}; {LAND_IT}")
+
+
 def _text(value: str) -> str:
-    value.encode()  # raises where it holds half a character, which no database can keep
+    _fitting(value)
     return redact(str(value))
 
 

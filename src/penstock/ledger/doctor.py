@@ -6,12 +6,14 @@ Each check is a function that yields findings; `examine` runs them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 
-from penstock.ledger import doctor_guards, doctor_history
+from penstock.ledger import doctor_guards, doctor_history, doctor_standstill
 from penstock.ledger.budget import breaker_open
 from penstock.ledger.columns import UNREADABLE
 from penstock.ledger.database import Cursor, Database
 from penstock.ledger.definitions import facts, stored
+from penstock.ledger.doubt import restored
 from penstock.ledger.finding import Finding
 from penstock.ledger.gate_status import gate_statuses
 from penstock.ledger.inspect import require_ledger, workers_of
@@ -31,11 +33,22 @@ def examine(
     machines: Mapping[str, Machine],
     progress: Callable[[str], None] = lambda _: None,
     views: Mapping[str, str] | None = None,
+    *,
+    deadlines: Mapping[str, timedelta] | None = None,
+    further: Mapping[str, Check] | None = None,
 ) -> list[Finding]:
-    """Run every check, each on its own snapshot. `views` are those of the program, name to query."""
+    """Run every check, each on its own snapshot.
+
+    `views` are those of the program, name to query; `deadlines` say how long a step of each machine's may take; `further`
+    are checks of the caller's.
+    """
     database.read(lambda cursor: require_ledger(database, cursor))
     found: list[Finding] = []
-    last: dict[str, Check] = {"views": lambda database, cursor, _: changed_views(database, cursor, views or {})}
+    last: dict[str, Check] = {
+        "overdue": lambda database, cursor, _: doctor_standstill.overdue(database, cursor, deadlines or {}),
+        "views": lambda database, cursor, _: changed_views(database, cursor, views or {}),
+        **(further or {}),
+    }
     for name, check in (CHECKS | last).items():
         progress(name)
 
@@ -90,7 +103,8 @@ def _claims(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[
             " (SELECT 1 FROM worker w WHERE w.id = t.claimed_by AND w.reaped_at IS NULL) GROUP BY t.claimed_by"
         )
         for worker, count in rows:
-            yield Finding("claims", name, f"{count:,} units are claimed by {worker}, which is gone")
+            are = "unit is" if count == 1 else "units are"
+            yield Finding("claims", name, f"{count:,} {are} claimed by {worker}, which is gone")
         rows = cursor.rows(
             f"SELECT t.gate_id, count(*) FROM {table} t WHERE NOT EXISTS"
             " (SELECT 1 FROM gate g WHERE g.gate_id = t.gate_id) GROUP BY t.gate_id"
@@ -127,8 +141,11 @@ def _gates(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iter
 
 
 def _place(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
-    """Settings, disk and whoever holds the database back: see `surroundings`."""
+    """Settings, disk and whoever holds the database back: see `surroundings`. A restored ledger must be put in doubt."""
     yield from surroundings(database, cursor)
+    message = restored(database, cursor)
+    if message is not None:
+        yield Finding("place", database.url, message)
 
 
 def _definition_digests(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
@@ -162,5 +179,8 @@ CHECKS: dict[str, Check] = {
     "definitions": _definition_digests,
     "triggers": doctor_guards.triggers,
     "constraints": doctor_guards.constraints,
+    "due": doctor_standstill.due,
+    "families": doctor_standstill.families,
+    "clock": doctor_standstill.clock,
 }
-NAMES = (*CHECKS, "views")
+NAMES = (*CHECKS, "overdue", "views")

@@ -154,6 +154,7 @@ def constraints(database: Database, cursor: Cursor, machines: Mapping[str, Machi
             text = f"{count:,} row{'s break' if count > 1 else ' breaks'} the check {check}, the first is {which}"
             yield Finding("constraints", table.name, text)
     if database.dialect == "sqlite":
+        yield from _unstrict(cursor, [*kernel_tables(database.dialect), *(machine_table(m, "sqlite") for m in own)])
         yield from _sqlite_file(cursor, broken)
 
 
@@ -165,6 +166,16 @@ def _numbers(table: sa.Table, dialect: str) -> dict[str, str]:
         checks = {f"{name}_is_whole": f"typeof({name}) IN ('integer', 'null')" for name in whole}
     counts = [name for name in ("version", "wakes", "tallies") if name in table.columns]
     return checks | {f"{name}_can_rise": f"{name} < {LARGEST}" for name in counts}
+
+
+def _unstrict(cursor: Cursor, tables: Iterable[sa.Table]) -> Iterator[Finding]:
+    """Tables that somebody made anew without the word that keeps text out of numbers."""
+    rows = cursor.rows("SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND NOT strict")
+    loose = {str(row[0]) for row in rows}
+    for table in tables:
+        if table.name in loose:
+            text = "its table is not STRICT: SQLite keeps any value in any of its columns; restore it from a backup"
+            yield Finding("constraints", table.name, text)
 
 
 def _sqlite_file(cursor: Cursor, broken: Iterable[str]) -> Iterator[Finding]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock import correlation
-from penstock.errors import BrokenFlow, MachineError, UnknownMachine
-from penstock.ledger.columns import holds_secret, plain, plain_column, plain_unseen, python_type, readable
+from penstock.errors import BrokenFlow, MachineError, TooLarge, UnknownMachine
+from penstock.ledger.columns import LAND_IT, holds_secret, plain, plain_column, plain_unseen, python_type, readable
 from penstock.machine import Actor, Machine
-from penstock.outcome import MAX_BYTES, MAX_ROWS, Amend, Birth, Event, Move, Outcome, Rows, Write
+from penstock.outcome import MAX_BYTES, MAX_EVENT, MAX_ROWS, Amend, Birth, Event, Move, Outcome, Rows, Write
 from penstock.unit import DRIVEN_COLUMNS, FORGIVEN, GuardedUnit, Unit, field_types, key_part, unit_id_of
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # What only the kernel writes. The rest of a driven unit's kernel columns a step may set.
 _SEALED = frozenset({"unit_id", "version", "changed_by", "change_reason", "changed_at", "wakes", "claimed_by"})
 _OFTEN = frozenset({"status", "due_at"})
+_WIDEST = 4  # bytes of a character
 DUE = 7
 """The place of the schedule in a driven unit's row of a batch."""
 # A newborn is nobody's, whatever unit it was copied from.
@@ -334,11 +335,14 @@ def _plain(ref: str, name: str, value: Any) -> Any:
         return plain(value)
     except (TypeError, ValueError, RecursionError) as error:
         msg = f"{ref}: {name} cannot be kept: {error}"
-        raise BrokenFlow(msg) from error
+        raise (TooLarge if isinstance(error, TooLarge) else BrokenFlow)(msg) from error
 
 
 def _event(change: Change, event: Event) -> list[Any]:
     payload = _plain(_ref(change), f"the event {event.key!r}", dict(event.payload))
+    if len(payload) * _WIDEST > MAX_EVENT and (size := len(payload.encode())) > MAX_EVENT:
+        msg = f"its payload has {size:,} bytes, an event's at most {MAX_EVENT:,}; {LAND_IT}"
+        raise TooLarge(f"{_ref(change)}: the event {event.key!r} cannot be kept: {msg}")
     # The id of the step, as in its log and its calls. Outside of steps, the row of the history that the commit makes.
     step = correlation.current() or f"{_ref(change)}@{change.row[1] + 1}"
     about = (change.machine.name, change.unit_id)

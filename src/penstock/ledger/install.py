@@ -15,7 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from penstock.errors import LedgerBroken, LedgerMismatch
-from penstock.ledger import definitions, expand, migrate, outbox, triggers_postgres, triggers_sqlite
+from penstock.ledger import definitions, expand, left, migrate, outbox, triggers_postgres, triggers_sqlite
 from penstock.ledger import views as views_of
 from penstock.ledger.database import AlterCursor, Cursor, Database
 from penstock.ledger.migrate import KERNEL, Track
@@ -79,8 +79,8 @@ def _install(
     if present:
         views_of.clear(database, cursor, wanted.views)  # a revision may take away what an old view reads
     migrated = _kernel(database, cursor, wanted.kernel, present, progress)
-    migrated |= _app_revisions(database, cursor, wanted, present, progress)
-    _own_tables(database, cursor, wanted)
+    migrated |= _app_revisions(database, cursor, wanted, present, progress, take_back=take_back)
+    _own_tables(database, cursor, wanted, take_back=take_back)
     cursor.run("INSERT INTO gate (gate_id) VALUES (:gate) ON CONFLICT DO NOTHING", gate=NO_GATE)
     for machine in wanted.machines:
         definitions.refuse_other_shape(database, cursor, machine, migrated=migrated)
@@ -123,7 +123,13 @@ def _kernel(
 
 
 def _app_revisions(
-    database: Database, cursor: AlterCursor, wanted: Wanted, present: set[str], progress: Callable[[str], None]
+    database: Database,
+    cursor: AlterCursor,
+    wanted: Wanted,
+    present: set[str],
+    progress: Callable[[str], None],
+    *,
+    take_back: bool,
 ) -> bool:
     """Run the App's own revisions, unless none of its tables is there yet; whether any ran."""
     if wanted.migrations is None:
@@ -133,19 +139,29 @@ def _app_revisions(
     if there is None and not present & {table.name for table in wanted.tables(database.dialect)}:
         migrate.stamp(cursor, track, track.head())
         return False
-    migrate.refuse_newer(database, track, there or 0)
+    ahead = (there or 0) > track.head()
+    if ahead and (take_back or left.revision(cursor, track) == there):
+        migrate.refuse_distant(database, track, there or 0)  # one ahead will do, if the tables still fit
+    else:
+        migrate.refuse_newer(database, track, there or 0)
+    left.note_revision(cursor, track, there or 0)
     return migrate.upgrade(database, cursor, track, there or 0, progress)
 
 
-def _own_tables(database: Database, cursor: Cursor, wanted: Wanted) -> None:
-    """Add what is missing of the program's own tables; what adding cannot make good needs a migration."""
+def _own_tables(database: Database, cursor: Cursor, wanted: Wanted, *, take_back: bool) -> None:
+    """Add what is missing of the program's own tables; what adding cannot make good needs a migration.
+
+    Going back, columns that a newer program added are left where they are.
+    """
     tables = wanted.tables(database.dialect)
     found = expand.differences(database, cursor, tables, table_names(database, cursor))
     for difference in found:
-        if not difference.statements:
+        if not difference.statements and not (take_back and difference.unminded):
             _refuse(database, difference)
     for difference in found:
         _apply(cursor, difference)
+    left.leave(cursor, [(d.table, d.subject) for d in found if d.unminded])
+    left.take_up(cursor, tables)
 
 
 def _apply(cursor: Cursor, difference: expand.Difference) -> None:
@@ -157,6 +173,7 @@ def _refuse(database: Database, difference: expand.Difference) -> None:
     msg = (
         f"{database.url}: table {difference.table} and this program differ in {difference.subject}:"
         f" {difference.message}; the table needs a migration first"
+        + (", or, if a newer program added it, go back with --take-back" if difference.unminded else "")
     )
     raise LedgerMismatch(msg)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.errors import LedgerMismatch, UsageError
 from penstock.ledger.database import AlterCursor, Cursor, Database
+from penstock.ledger.strict import strict_types
 
 _FILE = re.compile(r"r(\d{4})_\w+\.py\Z")
 _MOST_BROKEN = 3
@@ -152,6 +153,7 @@ def _operations(database: Database, cursor: AlterCursor) -> Iterator[Callable[[]
         from pysqlite3 import dbapi2 as driver
 
         engine = sa.create_engine("sqlite://", module=driver, creator=lambda: lent, poolclass=StaticPool)
+        strict_types(engine.dialect)  # a STRICT table knows no others, and a revision may speak of any table
     else:
         engine = sa.create_engine(
             "postgresql+psycopg://", creator=lambda: lent, poolclass=StaticPool, use_native_hstore=False

@@ -326,7 +326,8 @@ def claim(database: Database, machine: Machine, *, metered: bool = False, suspec
     """
     due, table, now = machine.due, machine.table, database.now_sql
     free = accused(due) if suspects else waiting(due)
-    sets = ", ".join(["claimed_by = :worker", "version = t.version + 1", *_on_claim(database, machine)])
+    taken = ["claimed_by = :worker", f"claimed_at = {now}", "version = t.version + 1"]
+    sets = ", ".join([*taken, *_on_claim(database, machine)])
     if database.dialect == "postgresql":
         doors = _asked_doors(database, now) if metered else _doors_postgres(table, due, free, now)
         picked = _pick_postgres(table, due, free, metered=metered)

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
 from penstock.errors import MachineError
 from penstock.ledger.columns import Document, Instant, column_specs, python_type, sql_type
+from penstock.ledger.strict import STRICT
 from penstock.machine import Machine
 from penstock.unit import NO_GATE, NOW, field_types
 
@@ -40,6 +41,7 @@ meta = sa.Table(
     kernel,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
+    **STRICT,
 )
 
 machine_definition = sa.Table(
@@ -52,6 +54,7 @@ machine_definition = sa.Table(
     sa.Column("digest", sa.Text, nullable=False),
     sa.Column("definition", Document, nullable=False),
     sa.Column("installed_at", Instant, nullable=False),
+    **STRICT,
 )
 
 
@@ -96,6 +99,7 @@ gate = sa.Table(
     *_instant_check("gate_closed_until"),
     *_instant_check("gate_next_at"),
     *_instant_check("gate_failing_since"),
+    **STRICT,
 )
 
 gate_limit = sa.Table(
@@ -112,6 +116,7 @@ gate_limit = sa.Table(
     sa.CheckConstraint("rate > 0 AND burst >= cost AND cost > 0", name="gate_limit_is_possible"),
     *_instant_check("limit_filled_at"),
     sqlite_with_rowid=False,
+    **STRICT,
 )
 
 
@@ -141,6 +146,7 @@ worker = sa.Table(
     # The program stopped in order: the row is kept, because its id is in the history.
     sa.Column("stopped_at", Instant),
     **_HOT,
+    **STRICT,
 )
 sa.Index(
     "worker_live",
@@ -174,6 +180,7 @@ def transition_log(dialect: str) -> sa.Table:
         # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others. No
         # AUTOINCREMENT: the newest row is never deleted, and anybody could exhaust the counter that it keeps.
         *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
+        **STRICT,
     )
     if dialect == "postgresql":
         sa.Index("transition_log_at", table.c.at, postgresql_using="brin")
@@ -195,6 +202,7 @@ prune_permit = sa.Table(
     # that, so that the database refuses to commit an open one.
     sa.Column("open", sa.Text, sa.ForeignKey("prune_permit.id", deferrable=True, initially="DEFERRED")),
     sqlite_with_rowid=False,
+    **STRICT,
 )
 
 
@@ -208,6 +216,7 @@ def _prune_probe() -> sa.Table:
         sa.MetaData(),
         sa.Column("id", sa.Integer, primary_key=True),
         sa.Column("parent", sa.Integer, sa.ForeignKey("prune_probe.id", ondelete="CASCADE")),
+        **STRICT,
     )
 
 
@@ -226,6 +235,7 @@ event_log = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.CheckConstraint("severity IN ('info', 'warning', 'critical')", name="event_log_severity"),
     sqlite_with_rowid=False,
+    **STRICT,
 )
 sa.Index("event_log_created", event_log.c.created_at)
 
@@ -238,6 +248,7 @@ subscription = sa.Table(
     sa.Column("severity", sa.Text, primary_key=True),
     sa.Column("since", Instant, nullable=False),
     sqlite_with_rowid=False,
+    **STRICT,
 )
 
 # Every batch of staged rows that is not yet swept: see `stage`.
@@ -257,6 +268,7 @@ stage = sa.Table(
     sa.Column("loose_at", Instant),
     sqlite_with_rowid=False,
     **_HOT,
+    **STRICT,
 )
 sa.Index("stage_of_table", stage.c.table_name, stage.c.stage_id)
 
@@ -276,7 +288,8 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
         # No field of the unit: it only tells a tally from what a stranger does to the counters.
         columns.append(sa.Column("tallies", sa.BigInteger, nullable=False, server_default="0"))
     if machine.driven:
-        # No field of the unit either: the workers that `suspicion` counts, by which the guilty unit is found.
+        # No fields either: when the last claim was made, for the doctor; and the workers that `suspicion` counts.
+        columns.append(sa.Column("claimed_at", Instant))
         columns.append(sa.Column("suspected_in", sa.Text))
     keys: list[sa.Constraint] = [sa.PrimaryKeyConstraint("unit_id")]
     # No second unique key on SQLite: REPLACE would delete another unit through it without firing a trigger.
@@ -291,6 +304,7 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
         *_checks(machine, dialect),
         sqlite_with_rowid=False,
         **_HOT,
+        **STRICT,
     )
     _indexes(machine, table, dialect)
     return table

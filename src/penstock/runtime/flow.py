@@ -142,6 +142,9 @@ class Flow(ABC, Generic[U, S, Seen]):
         """
         return None
 
+    def tend(self, ledger: Ledger) -> None:
+        """Put right what no step can see, about once a minute while a worker runs; off the event loop."""
+
     async def start(self) -> None:
         """Open what the flow needs while a worker runs."""
 

@@ -4,6 +4,9 @@ A schedule is a driven unit like any other: when it is due a worker claims it, r
 what the job came to together with the next tick. Ticks missed while nobody was there come to one run. A job that fails
 is told by an alert and tried again at the next tick, or within minutes where the other side was only away; it never
 stops ticking. A gate that is closed puts the job off and is no failure.
+
+A tick that was planned by a clock that went ahead lies in a future that is days away once the clock is right again.
+Whoever keeps or serves schedules looks for that and brings them forward.
 """
 
 from __future__ import annotations
@@ -19,9 +22,21 @@ from typing import Any, TypeAlias
 import structlog
 
 from penstock.cadence import Cadence
+from penstock.clock import instant, instant_text
 from penstock.config import Config
-from penstock.errors import Fatal, GateClosed, IllegalMove, InDoubt, StepError, Throttled, Transient, UsageError
-from penstock.ledger.columns import readable
+from penstock.errors import (
+    Fatal,
+    GateClosed,
+    IllegalMove,
+    InDoubt,
+    LedgerRefused,
+    StepError,
+    Throttled,
+    Transient,
+    UsageError,
+)
+from penstock.ledger.columns import readable, unit_decoder
+from penstock.ledger.database import Cursor, Database, present
 from penstock.ledger.ledger import Ledger
 from penstock.machine import Actor, Edge, Machine
 from penstock.outcome import Act, Birth, Decision, Event, Move, Outcome, Wait, Write
@@ -32,6 +47,9 @@ from penstock.unit import Ref, Unit, replace
 
 log = structlog.get_logger()
 _CRITICAL_FROM = 3
+# Retries, spaced suspects and two clocks that differ a little: none of them puts a tick off for so long.
+_LATE = timedelta(minutes=10)
+_AHEAD = timedelta(minutes=1)
 _SOON = RetryPolicy(base=timedelta(minutes=1), cap=timedelta(hours=1), multiplier=4)
 
 
@@ -123,6 +141,10 @@ class Schedules(Flow[Schedule, None, None]):
         super().__init__(None)
         self._jobs = jobs
 
+    def tend(self, ledger: Ledger) -> None:
+        """Bring forward what a wrong clock has put off."""
+        mend_schedules(ledger, "worker")
+
     def _job(self, name: str) -> Job:
         if name not in self._jobs:
             msg = f"this program has no job {name!r}; it has {', '.join(sorted(self._jobs)) or 'none'}"
@@ -181,9 +203,10 @@ def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict
     """Make the ledger's schedules those that are wanted: new ones are born, changed ones changed, others retired.
 
     A new one that ticks every so long ticks at once: what it is for would else wait for no reason.
-    Any number of processes may do this at once. Returns how many were born, changed and retired.
+    What a wrong clock has put off is brought forward. Any number of processes may do this at once. Returns how many
+    were born, changed and retired.
     """
-    now = ledger.clock.now()
+    now = ledger.read(lambda cursor: present(ledger.database, cursor))
     for schedule in wanted:
         cadence_of(schedule)  # refuse what cannot tick before anything is written
     fresh = [replace(s, due_at=cadence_of(s).first(now, s.name)) for s in wanted]
@@ -193,8 +216,7 @@ def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict
         "changed": 0,
         "retired": 0,
     }
-    names = [row[0] for row in ledger.read(lambda c: c.rows("SELECT unit_id FROM schedule"))]
-    there = {u.name: u for u in ledger.get_many(machine, names)} if names else {}
+    there = {u.name: u for u in ledger.read(lambda cursor: _all(ledger.database, cursor))}
     for schedule in planned:
         counts["changed"] += _bring_up_to_date(ledger, there.get(schedule.name), schedule, who)
     gone = [u.unit_id for n, u in there.items() if u.status is S.ACTIVE and n not in {s.name for s in wanted}]
@@ -202,7 +224,62 @@ def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict
         "schedule", gone, S.RETIRED, actor=Actor.SCHEDULER, who=who, reason="no longer wanted", due_at=None
     )
     counts["retired"] = len(moved.moved)
+    mend_schedules(ledger, who)
     return counts
+
+
+def _all(database: Database, cursor: Cursor) -> list[Schedule]:
+    columns = ", ".join(machine.column(name) for name in machine.columns)
+    decode = unit_decoder(Schedule, database.dialect)
+    return [decode(row) for row in cursor.rows(f"SELECT {columns} FROM {machine.table} ORDER BY unit_id")]
+
+
+def belated(schedules: Sequence[Schedule], now: datetime, closed: Sequence[datetime] = ()) -> dict[str, datetime]:
+    """By name the next tick of every schedule that is due later than that, and not by anybody's wish.
+
+    `closed`: until when gates are closed. A job that met one waits for it, and somebody who moves a tick by hand means
+    it; a change that lies in the future was made under a wrong clock, whoever made it.
+    """
+    found = {}
+    for one in schedules:
+        if one.status is not S.ACTIVE or one.due_at is None or one.claimed_by is not None or one.parked_at is not None:
+            continue
+        by_hand = one.changed_by.partition(":")[0] in {"sql", Actor.OPERATOR}
+        by_hand = by_hand and one.changed_at is not None and one.changed_at <= now + _AHEAD
+        if by_hand or one.due_at <= now + _LATE or any(one.due_at <= until + _AHEAD for until in closed):
+            continue
+        try:
+            tick = cadence_of(one).next_after(now, one.name)
+        except UsageError:
+            continue  # nobody could say when it ticks; its next run tells
+        if one.due_at > tick + _LATE:
+            found[one.name] = tick
+    return found
+
+
+def late_schedules(database: Database, cursor: Cursor) -> list[tuple[Schedule, datetime]]:
+    """Every schedule that is due later than its next tick, with that tick, by the ledger's time."""
+    rows = cursor.rows("SELECT closed_until FROM gate WHERE closed_until IS NOT NULL")
+    there = _all(database, cursor)
+    ticks = belated(there, present(database, cursor), [instant(row[0]) for row in rows])
+    return [(one, ticks[one.name]) for one in there if one.name in ticks]
+
+
+def mend_schedules(ledger: Ledger, who: str) -> int:
+    """Make every schedule that is due later than its next tick due at that tick; how many were."""
+    mended = 0
+    for one, tick in ledger.read(lambda cursor: late_schedules(ledger.database, cursor)):
+        text = f"it was due at {instant_text(one.due_at)}, later than its next tick: a clock was wrong"  # type: ignore[arg-type]
+        move = Move(one, replace(one, due_at=tick), text, actor=Actor.SCHEDULER)
+        said = {"schedule": one.name, "reason": text, "due_at": instant_text(tick)}
+        alert = Event(f"schedule.mended:{one.name}:{one.version}", "schedule.mended", said, "warning")
+        try:
+            ledger.together([move], who=who, events=[alert])
+        except LedgerRefused:
+            continue  # it was changed meanwhile, and whoever did that knew the time
+        log.warning("schedule.mended", schedule=one.name, reason=text, due_at=instant_text(tick))
+        mended += 1
+    return mended
 
 
 _SPEC = ("job", "every", "at", "time_zone", "hours", "jitter", "settings", "settings_version")

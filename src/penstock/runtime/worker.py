@@ -266,10 +266,15 @@ class Worker:
             self._measure()
 
     async def _look_around(self, session: Session) -> None:
-        """Warn of a disk that fills up and of whoever holds the database back, before it is too late."""
+        """Warn of a disk that fills up and of whoever holds the database back, before it is too late.
+
+        And let the flows tend what is theirs.
+        """
         while self.settings.place_seconds is not None:
             for finding in await self._quietly(session.watch) or []:
                 log.warning("ledger.place", subject=finding.subject, finding=finding.message)
+            for flow in self.flows.values():
+                await self._quietly(functools.partial(flow.tend, self.ledger))
             await asyncio.sleep(self.settings.place_seconds)
         await self._stop.wait()
 

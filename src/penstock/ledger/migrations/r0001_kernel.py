@@ -24,7 +24,8 @@ CREATE TABLE event_log (
     PRIMARY KEY (tenant_id, event_key),
     CONSTRAINT event_log_severity CHECK (severity IN ('info', 'warning', 'critical'))
 )
- WITHOUT ROWID;
+ WITHOUT ROWID,
+ STRICT;
 
 CREATE INDEX event_log_created ON event_log (created_at);
 
@@ -33,11 +34,11 @@ CREATE TABLE gate (
     closed_until TEXT,
     closed_reason TEXT,
     throttles INTEGER DEFAULT '0' NOT NULL,
-    epoch BIGINT DEFAULT '0' NOT NULL,
+    epoch INTEGER DEFAULT '0' NOT NULL,
     failures INTEGER DEFAULT '0' NOT NULL,
     failing_since TEXT,
     next_at TEXT,
-    metered BOOLEAN DEFAULT 0 NOT NULL,
+    metered INTEGER DEFAULT 0 NOT NULL,
     max_in_flight INTEGER,
     held_by TEXT,
     held_reason TEXT,
@@ -48,24 +49,27 @@ CREATE TABLE gate (
     CONSTRAINT gate_closed_until_is_instant CHECK (closed_until IS NULL OR closed_until IS strftime('%Y-%m-%dT%H:%M:%fZ', closed_until)),
     CONSTRAINT gate_next_at_is_instant CHECK (next_at IS NULL OR next_at IS strftime('%Y-%m-%dT%H:%M:%fZ', next_at)),
     CONSTRAINT gate_failing_since_is_instant CHECK (failing_since IS NULL OR failing_since IS strftime('%Y-%m-%dT%H:%M:%fZ', failing_since))
-);
+)
+ STRICT;
 
 CREATE TABLE machine_definition (
     name TEXT NOT NULL,
     table_name TEXT NOT NULL,
-    driven BOOLEAN NOT NULL,
+    driven INTEGER NOT NULL,
     due_column TEXT NOT NULL,
     digest TEXT NOT NULL,
     definition TEXT NOT NULL,
     installed_at TEXT NOT NULL,
     PRIMARY KEY (name)
-);
+)
+ STRICT;
 
 CREATE TABLE penstock_meta (
     name TEXT NOT NULL,
     value TEXT NOT NULL,
     PRIMARY KEY (name)
-);
+)
+ STRICT;
 
 CREATE TABLE prune_permit (
     id TEXT NOT NULL,
@@ -77,23 +81,25 @@ CREATE TABLE prune_permit (
     PRIMARY KEY (id),
     FOREIGN KEY(open) REFERENCES prune_permit (id) DEFERRABLE INITIALLY DEFERRED
 )
- WITHOUT ROWID;
+ WITHOUT ROWID,
+ STRICT;
 
 CREATE TABLE stage (
     stage_id TEXT NOT NULL,
     machine TEXT NOT NULL,
     unit_id TEXT NOT NULL,
-    version BIGINT NOT NULL,
+    version INTEGER NOT NULL,
     claimed_by TEXT NOT NULL,
     table_name TEXT NOT NULL,
-    row_count BIGINT NOT NULL,
+    row_count INTEGER NOT NULL,
     chunks INTEGER NOT NULL,
     opened_at TEXT NOT NULL,
     sealed_at TEXT,
     loose_at TEXT,
     PRIMARY KEY (stage_id)
 )
- WITHOUT ROWID;
+ WITHOUT ROWID,
+ STRICT;
 
 CREATE INDEX stage_of_table ON stage (table_name, stage_id);
 
@@ -104,46 +110,50 @@ CREATE TABLE subscription (
     since TEXT NOT NULL,
     PRIMARY KEY (subscriber, event_type, severity)
 )
- WITHOUT ROWID;
+ WITHOUT ROWID,
+ STRICT;
 
 CREATE TABLE worker (
     id TEXT NOT NULL,
     host TEXT NOT NULL,
     pid INTEGER NOT NULL,
     started_at TEXT NOT NULL,
-    lease_until BIGINT NOT NULL,
+    lease_until INTEGER NOT NULL,
     boot_id TEXT,
-    commit_seq BIGINT DEFAULT '0' NOT NULL,
+    commit_seq INTEGER DEFAULT '0' NOT NULL,
     machines TEXT NOT NULL,
     config_version TEXT,
     reaped_at TEXT,
     stopped_at TEXT,
     PRIMARY KEY (id)
-);
+)
+ STRICT;
 
 CREATE INDEX worker_live ON worker (id) WHERE reaped_at IS NULL;
 
 CREATE TABLE gate_limit (
     gate_id TEXT NOT NULL,
     name TEXT NOT NULL,
-    rate DOUBLE NOT NULL,
-    burst DOUBLE NOT NULL,
-    cost DOUBLE NOT NULL,
-    tokens DOUBLE NOT NULL,
+    rate REAL NOT NULL,
+    burst REAL NOT NULL,
+    cost REAL NOT NULL,
+    tokens REAL NOT NULL,
     filled_at TEXT NOT NULL,
     PRIMARY KEY (gate_id, name),
     CONSTRAINT gate_limit_is_possible CHECK (rate > 0 AND burst >= cost AND cost > 0),
     CONSTRAINT limit_filled_at_is_instant CHECK (filled_at IS NULL OR filled_at IS strftime('%Y-%m-%dT%H:%M:%fZ', filled_at)),
     FOREIGN KEY(gate_id) REFERENCES gate (gate_id)
 )
- WITHOUT ROWID;
+ WITHOUT ROWID,
+ STRICT;
 
 CREATE TABLE prune_probe (
     id INTEGER NOT NULL,
     parent INTEGER,
     PRIMARY KEY (id),
     FOREIGN KEY(parent) REFERENCES prune_probe (id) ON DELETE CASCADE
-);
+)
+ STRICT;
 
 CREATE TABLE transition_log (
     seq INTEGER NOT NULL,
@@ -153,12 +163,13 @@ CREATE TABLE transition_log (
     to_status TEXT,
     actor TEXT NOT NULL,
     reason TEXT,
-    version BIGINT NOT NULL,
+    version INTEGER NOT NULL,
     at TEXT NOT NULL,
     data TEXT,
     PRIMARY KEY (seq),
     CHECK (seq > 0)
-);
+)
+ STRICT;
 
 CREATE INDEX transition_log_at ON transition_log (at);
 

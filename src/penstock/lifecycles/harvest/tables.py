@@ -46,6 +46,7 @@ raw_diamonds_nivoda = sa.Table(
     sa.Index("raw_diamonds_nivoda_position", "run_id", "position"),
     # Marking a row consolidated writes it anew: with room for that on its page no index learns of it.
     postgresql_with={"fillfactor": 50},
+    sqlite_strict=True,
 )
 
 diamonds = sa.Table(
@@ -78,6 +79,7 @@ diamonds = sa.Table(
     sa.Column("deleted_at", Instant),
     sa.Index("diamonds_pricing", "feed", "pricing_digest"),
     # With a rowid on SQLite: keys come in no order, and each dirties a page of a small index instead of a page of rows.
+    sqlite_strict=True,
 )
 
 #: A rule's NULL matches anything. The lowest priority number wins, ties by id (H14).
@@ -104,6 +106,7 @@ pricing_rules = sa.Table(
     sa.Column("rounding_mode", sa.Text, nullable=False, server_default="half_up"),
     sa.CheckConstraint("(margin IS NULL) <> (absolute IS NULL)", name="pricing_rules_one_kind"),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 watermark = sa.Table(
@@ -122,6 +125,7 @@ watermark = sa.Table(
     sa.Column("set_reason", sa.Text),
     sa.CheckConstraint("publication IN ('published', 'unpublished', 'conflict')", name="watermark_publication"),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 #: The rules that a run was priced by: its chunks all use these, whatever becomes of the table meanwhile.
@@ -133,6 +137,7 @@ harvest_pricing = sa.Table(
     sa.Column("rules", Document, nullable=False),
     sa.Column("loaded_at", Instant, nullable=False),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 #: When records were priced again because the rules had changed, and what came of it. A feed has one under way at most.
@@ -163,6 +168,7 @@ harvest_reprice = sa.Table(
         sqlite_where=sa.text("status = 'running'"),
     ),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 #: Raw rows that could not be mapped, each with its reason; the payload is in the raw row of the same key.
@@ -177,6 +183,7 @@ harvest_rejected = sa.Table(
     #: When a later consolidation of the run could map it after all.
     sa.Column("resolved_at", Instant),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 #: What the last scan of each kind counted, for the next one: a list of [low, high, count].
@@ -189,6 +196,7 @@ harvest_density = sa.Table(
     sa.Column("calls", sa.Integer, nullable=False),
     sa.Column("at", Instant, nullable=False),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 #: The last run that somebody asked for, and the one it came to; NULL while nobody has taken it up.
@@ -202,6 +210,7 @@ harvest_request = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("run_id", Identifier),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 DATA_TABLES = (

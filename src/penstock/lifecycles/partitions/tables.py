@@ -32,6 +32,7 @@ partition_attempt = sa.Table(
     sa.Column("changed", sa.Boolean(create_constraint=False)),
     sa.CheckConstraint(f"verdict IN ({', '.join(repr(v) for v in VERDICTS)})", name="partition_attempt_verdict"),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 safe_partitions = (

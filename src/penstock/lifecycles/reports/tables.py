@@ -27,6 +27,7 @@ performance_row = sa.Table(
     sa.Column("sales", Exact, nullable=False),
     sa.Column("purchases", sa.BigInteger, nullable=False),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 #: One row per load of a dataset: what `penstock reports cadence` is made of.
@@ -51,6 +52,7 @@ report_load = sa.Table(
     sa.Column("cost_difference", sa.Double),
     sa.Column("sales_difference", sa.Double),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 #: How far back and how far ahead the datasets of an account have been made.
@@ -67,6 +69,7 @@ report_account = sa.Table(
     sa.Column("hourly_through", Instant),
     sa.Column("changed_at", Instant, nullable=False),
     sqlite_with_rowid=False,
+    sqlite_strict=True,
 )
 
 DATA_TABLES = (performance_row, report_load, report_account)

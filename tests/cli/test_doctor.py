@@ -1,0 +1,46 @@
+"""`penstock doctor` in a process of its own: with the program's flows and schedules, on the machine's own time."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+from penstock.clock import instant_text
+from penstock.ledger.ledger import Ledger
+from penstock.machine import Actor
+from penstock.runtime.app import load_app
+from penstock.runtime.schedule import Schedule, keep_schedules
+from penstock.unit import Ref
+from tests.support.hand import Hand
+
+INVOICES = "penstock.examples.invoices:app"
+
+
+def test_a_late_schedule_and_an_old_claim_are_errors(penstock, ledger_url, tmp_path):
+    app = load_app(INVOICES)
+    with Ledger.open(ledger_url, app.machines, create=True) as ledger:
+        keep_schedules(ledger, [Schedule(name="often", job="prune", every="5m")], "test")
+        now = ledger.clock.now()
+        ref = Ref("schedule", "often")
+        due = now + timedelta(days=30)
+        ledger.move(ref, "active", actor=Actor.SCHEDULER, who="a wrong clock", reason="x", due_at=due)
+        machine = ledger.machine("invoice")
+        unit = machine.unit(tenant="acme", number="1", amount_minor=1, due_at=now)  # type: ignore[call-arg]
+        ledger.birth([unit], actor=Actor.API, who="test")
+        worker = ledger.session(lease_ms=600_000)
+        worker.register()
+        assert len(worker.claim({"invoice": 1})) == 1
+        well = penstock("doctor", "--app", INVOICES, "--ledger", ledger_url, "--json", cwd=tmp_path)
+        assert [f["check"] for f in json.loads(well.out)["findings"]] == ["schedules"]
+        with Hand(ledger_url) as hand:  # as if it had been claimed eleven minutes and a half ago
+            old = instant_text(now - timedelta(minutes=11, seconds=30))
+            hand.type(f"UPDATE invoice SET claimed_at = '{old}', changed_at = '{old}', version = version + 1")
+        answer = penstock("doctor", "--app", INVOICES, "--ledger", ledger_url, "--json", cwd=tmp_path)
+    found = json.loads(answer.out)
+    assert answer.code == 1
+    assert {"due", "families", "clock", "overdue", "schedules"} <= set(found["checks"])
+    said = {f["check"]: (f["subject"], f["severity"], f["message"]) for f in found["findings"]}
+    assert set(said) == {"overdue", "schedules"}
+    assert said["schedules"][:2] == ("schedule:often", "error")
+    assert f"is due at {instant_text(due)}, and its next tick is at" in said["schedules"][2]
+    assert "than a step may take (5 min), the oldest is invoice:acme/1" in said["overdue"][2]
