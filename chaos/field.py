@@ -26,6 +26,7 @@ from penstock.machine import Actor
 from penstock.runtime.app import load_app
 
 DATABASE = "chaos"
+SILENT = "no answer"
 _POLL = 0.05
 _START_SECONDS = 120.0
 _COMMAND_SECONDS = 60.0
@@ -301,7 +302,7 @@ class Field:
         try:
             findings = json.loads(done.stdout)["findings"]
         except (ValueError, KeyError):
-            return "no answer: " + (done.stderr.strip().splitlines() or ["nothing"])[-1][:120]
+            return SILENT
         errors = [finding for finding in findings if finding["severity"] == "error"]
         if not errors:
             return "clean" if not findings else f"clean, {len(findings)} warnings"
@@ -319,6 +320,8 @@ class Field:
         row.measure(samples)
         for name, value in more.items():
             setattr(row, name, value)
+        if row.doctor == SILENT:
+            row.misses = [*row.misses, "the doctor did not answer"]
         if deaf:
             row.misses = [*row.misses, f"{deaf} of the workers ignored SIGTERM"]
         row.seconds = round(time.monotonic() - self._seconds, 1)

@@ -31,14 +31,14 @@ def outages(case: Case) -> Iterator[Row]:
     with Field(case, lease=lease) as field:
         field.birth(units, before=(1_000, 6_000), answer=(500, 3_000))
         field.start_and_wait(2)
-        samples = []
+        returns = Returns(field)
         for _ in range(2):
             field.pause(2.0)
             with _away(field):
                 field.pause(lease * 1.5 + 2)
-            samples.append(_first_commit(field))
+            returns.note()
         field.drain(case.pick(180, 15))
-        yield _told(field, field.row(2, "2 outages longer than the lease", _made(samples)), samples)
+        yield returns.told(field.row(2, "2 outages longer than the lease"))
 
 
 @contextlib.contextmanager
@@ -57,24 +57,28 @@ def _away(field: Field) -> Iterator[None]:
         os.close(file)
 
 
-def _first_commit(field: Field) -> float | None:
-    """Seconds from now to the next parcel's end; 0.0 where none is left, None when there is none for long."""
-    since = time.time()
-    if field.wait(lambda: field.books.open() == 0 or field.books.last_end()[1] >= since, _COMMIT_SECONDS) is None:
-        return None
-    return max(0.0, field.books.last_end()[1] - since)
+class Returns:
+    """How long after each fault the first commit came; a fault after which nothing was left to do says nothing."""
 
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self.samples: list[float] = []
+        self.silent = 0
 
-def _made(samples: list[float | None]) -> list[float]:
-    return [sample for sample in samples if sample is not None]
+    def note(self) -> None:
+        """The ledger is back this moment: wait for the next parcel's end."""
+        books, since = self._field.books, time.time()
+        if self._field.wait(lambda: books.open() == 0 or books.last_end()[1] >= since, _COMMIT_SECONDS) is None:
+            self.silent += 1
+        elif books.last_end()[1] >= since:
+            self.samples.append(books.last_end()[1] - since)
 
-
-def _told(_field: Field, row: Row, samples: list[float | None]) -> Row:
-    """A fault after which nothing moved is a miss, however the figures of the others look."""
-    silent = len(samples) - len(_made(samples))
-    if silent:
-        row.misses.append(f"no commit within {_COMMIT_SECONDS:.0f} s after {silent} of {len(samples)} faults")
-    return row
+    def told(self, row: Row) -> Row:
+        """A fault after which nothing moved is a miss, however the figures of the others look."""
+        row.measure(self.samples)
+        if self.silent:
+            row.misses.append(f"no commit within {_COMMIT_SECONDS:.0f} s after {self.silent} of the faults")
+        return row
 
 
 class Proxied:
@@ -108,7 +112,7 @@ def stalls(case: Case) -> Iterator[Row]:
         proxy = Proxied(field)
         field.birth(units, before=(200, 2_000), answer=(200, 1_000))
         field.start_and_wait(2)
-        samples, heard = [], []
+        returns, heard = Returns(field), []
         for end in ("go", "cut"):
             field.pause(2.0)
             began = time.time()
@@ -116,14 +120,14 @@ def stalls(case: Case) -> Iterator[Row]:
             field.pause(seconds)
             heard.append(_said_away(field, began))
             proxy.order(end)
-            samples.append(_first_commit(field))
+            returns.note()
         field.drain(case.pick(180, 20))
-        row = field.row(2, f"2 stalls of {seconds} s", _made(samples))
+        row = field.row(2, f"2 stalls of {seconds} s")
         told = [second for second in heard if second is not None]
         row.note = f"ledger.away said after {max(told):.0f} s" if told else "ledger.away was not said"
         if len(told) < len(heard):
             row.misses.append(f"{len(heard) - len(told)} of {len(heard)} stalls passed without a line in the log")
-        yield _told(field, row, samples)
+        yield returns.told(row)
 
 
 def _said_away(field: Field, began: float) -> float | None:
@@ -135,18 +139,18 @@ def _said_away(field: Field, began: float) -> float | None:
 
 def drops(case: Case) -> Iterator[Row]:
     """Break all connections every few seconds."""
-    units, lease, times = case.pick((3_000, 5, 20), (150, 3, 3))
+    units, lease, times = case.pick((3_000, 5, 20), (300, 3, 3))
     with Field(case, lease=lease, concurrency=case.pick(40, 10)) as field:
         proxy = Proxied(field)
         field.birth(units, before=(100, 1_000), answer=(100, 1_000))
         field.start_and_wait(2)
-        samples = []
+        returns = Returns(field)
         for _ in range(times):
             field.pause(field.dice.uniform(0.5, 3.0))
             proxy.order("cut")
-            samples.append(_first_commit(field))
+            returns.note()
         field.drain(case.pick(180, 20))
-        yield _told(field, field.row(2, f"{times} cuts of all connections", _made(samples)), samples)
+        yield returns.told(field.row(2, f"{times} cuts of all connections"))
 
 
 def disk(case: Case) -> Iterator[Row]:
@@ -178,7 +182,7 @@ def _on_small_disk(case: Case, place: Path, units: int, lease: int) -> Iterator[
     with Field(case, lease=lease, concurrency=case.pick(100, 20), server=server, file=place / "penstock.db") as field:
         field.birth(units, before=(100, 2_000), answer=(100, 1_000))
         field.start_and_wait(2)
-        samples = []
+        returns = Returns(field)
         for _ in range(2):
             field.pause(1.5)
             filler = place / "filler"
@@ -188,9 +192,9 @@ def _on_small_disk(case: Case, place: Path, units: int, lease: int) -> Iterator[
             filler.unlink()
             if server is not None and not server.alive:
                 server.start()  # PostgreSQL itself gives up where its own log cannot be written
-            samples.append(_first_commit(field))
+            returns.note()
         field.drain(case.pick(180, 20))
-        yield _told(field, field.row(2, "2 times full for longer than the lease", _made(samples)), samples)
+        yield returns.told(field.row(2, "2 times full for longer than the lease"))
 
 
 def _fill(filler: Path) -> None:
@@ -229,8 +233,9 @@ def promotion(case: Case) -> Iterator[Row]:
             primary.stop(signal.SIGQUIT)
             standby.promote()
             field.follow(standby)
-            samples = [_first_commit(field)]
+            returns = Returns(field)
+            returns.note()
             field.drain(case.pick(180, 20))
-            yield _told(field, field.row(2, "1 promotion", _made(samples)), samples)
+            yield returns.told(field.row(2, "1 promotion"))
         finally:
             standby.stop()

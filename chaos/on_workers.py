@@ -80,7 +80,7 @@ def _restarts(case: Case, number: signal.Signals) -> Iterator[Row]:
         took = time.monotonic() - began
         allowed = calm + 2 * (step + stop_seconds + 2.5)
         row = field.row(1, f"2 {number.name}s", field.since_faults())
-        row.note = f"all done in {took:.0f} s, {calm:.0f} s without"
+        row.note = f"{'not all' if row.stuck else 'all'} done in {took:.0f} s, {calm:.0f} s without"
         if took > allowed and not row.stuck:
             row.misses.append(f"took {took:.0f} s, at most {allowed:.0f} wanted")
         yield row

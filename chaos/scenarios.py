@@ -125,7 +125,6 @@ SCENARIOS: dict[str, Scenario] = {
         " Rust is none.",
         "It is a crashed step: logged, tried three times, parked.",
         "claimed for ever, no log line",
-        by_day=POSTGRES,
     ),
     "poison-spin": Scenario(
         poisonous("spin"),
@@ -133,7 +132,6 @@ SCENARIOS: dict[str, Scenario] = {
         "One unit's step is `while True: pass`, on the event loop.",
         _BLOCKED,
         "one worker after another hung for good, deaf to SIGTERM",
-        by_day=SQLITE,
     ),
     "poison-decide": Scenario(
         poisonous("decide"),
@@ -200,7 +198,6 @@ SCENARIOS: dict[str, Scenario] = {
         " retry that was planned before the clock was set back waits for its moment, so here all are done"
         " before.",
         "retries due in 24 h, schedules silent for a day",
-        by_day=SQLITE,
     ),
     "crowd": Scenario(
         on_world.crowd,
@@ -211,7 +208,6 @@ SCENARIOS: dict[str, Scenario] = {
         " and says why.",
         "8 never started, 7 lost their lease, `status` was locked out",
         databases=(POSTGRES,),
-        by_day=POSTGRES,
     ),
 }
 
