@@ -152,3 +152,9 @@ def _stamps(found: list[Row]) -> str:
         cells = [SCENARIOS[row.scenario].title, row.database, row.when, size, str(row.seed), f"{row.seconds:.0f}"]
         lines.append("| " + " | ".join([*cells, row.versions]) + " |")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    from chaos.parts import ROOT
+
+    write(ROOT / "docs" / "reliability.md")
