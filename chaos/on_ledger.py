@@ -65,13 +65,13 @@ class Returns:
         self.samples: list[float] = []
         self.silent = 0
 
-    def note(self) -> None:
-        """The ledger is back this moment: wait for the next parcel's end."""
+    def note(self, struck: float | None = None) -> None:
+        """The ledger is back this moment: wait for the next parcel's end. Counted from `struck`, where it is given."""
         books, since = self._field.books, time.time()
         if self._field.wait(lambda: books.open() == 0 or books.last_end()[1] >= since, _COMMIT_SECONDS) is None:
             self.silent += 1
         elif books.last_end()[1] >= since:
-            self.samples.append(books.last_end()[1] - since)
+            self.samples.append(books.last_end()[1] - (struck or since))
 
     def told(self, row: Row) -> Row:
         """A fault after which nothing moved is a miss, however the figures of the others look."""
@@ -230,11 +230,12 @@ def promotion(case: Case) -> Iterator[Row]:
             field.birth(units, before=(100, 2_000), answer=(100, 1_000))
             field.start_and_wait(2)
             field.pause(2.0)
+            ended = time.time()
             primary.stop(signal.SIGQUIT)
             standby.promote()
             field.follow(standby)
             returns = Returns(field)
-            returns.note()
+            returns.note(ended)
             field.drain(case.pick(180, 20))
             yield returns.told(field.row(2, "1 promotion"))
         finally:

@@ -41,8 +41,8 @@ What the columns mean:
 - **p50**, **p99**, **worst**: seconds from a fault to progress. Where a worker is struck, there is a figure for
   each unit that it held: from the last fault that hit the unit to its end elsewhere, as the history has it. Where
   the ledger is struck (outages, stalls, drops, the disk), there is one for each fault: from the moment at which the
-  ledger is back to the first commit after it. Where clocks jump: from the jump to the next tick. With fifty
-  workers: from a worker's launch to its registration.
+  ledger is back to the first commit after it, and with a promotion from the end of the primary. Where clocks
+  jump: from the jump to the next tick. With fifty workers: from a worker's launch to its registration.
 - **doctor**: what `penstock doctor` said at the end, with the workers still running.
 - **before**: what was measured on the kernel before doubt and suspicion were two things.
 - **verdict**: `pass`, or every target that was missed. Targets: none lost, twice (but see stops), stuck or parked
