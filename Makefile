@@ -14,7 +14,7 @@ COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-
            --python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint nightly bench lock pgbouncer clean
+.PHONY: help env demo test lint nightly bench chaos lock pgbouncer clean
 
 help: ## List these commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,11 +33,15 @@ lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-nightly: $(VENV)/.stamp-dev pgbouncer ## Run the long tests.
+nightly: $(VENV)/.stamp-dev pgbouncer ## Run the long tests, then make every fault; a target that is missed is an error.
 	$(PYTEST) -m nightly --timeout 3600
+	$(BIN)/python -m chaos.run --strict
 
 bench: $(VENV)/.stamp-dev ## Measure.
 	$(BIN)/python -m benchmarks.run
+
+chaos: $(VENV)/.stamp-dev ## Make every fault, and write what it cost to docs/reliability.md (CHAOS_ARGS=--quick).
+	$(BIN)/python -m chaos.run $(CHAOS_ARGS)
 
 lock: ## Resolve the dependencies anew (needs uv; LOCK_ARGS=--upgrade for newer versions).
 	$(COMPILE) $(LOCK_ARGS) --extra dev -o requirements-dev.lock pyproject.toml >/dev/null
@@ -58,7 +62,7 @@ pgbouncer: ## Install pgbouncer for the tests, where that can be done (root, apt
 
 clean: ## Remove .venv, caches and the demonstration.
 	rm -rf $(VENV) .venv-bench demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks chaos -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The runtime alone. The build packages are there only to install Penstock itself in place.
 $(VENV)/.stamp-run: requirements.lock requirements-build.lock pyproject.toml | $(BIN)/python
