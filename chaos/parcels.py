@@ -72,8 +72,8 @@ machine = Machine(
 
 
 def in_doubt(parcel: Parcel) -> bool:
-    """Whether an earlier call may have arrived. The one place that knows in which columns that is kept."""
-    return bool(parcel.attempts + getattr(parcel, "doubts", parcel.crashes) > 0)
+    """Whether an earlier call may have arrived."""
+    return parcel.attempts + parcel.doubts > 0
 
 
 def decide(parcel: Parcel, now: datetime, settings: None, seen: str | None) -> Decision:  # noqa: ARG001 - one shape
