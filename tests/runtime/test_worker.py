@@ -86,6 +86,25 @@ def test_an_intent_that_is_kept_for_ever_is_a_broken_contract(world):
     assert "more than 100 turns" in found.change_reason
 
 
+def test_how_often_a_claim_may_be_kept_is_for_the_flow_to_say(world):
+    (ref,) = world.born(feed())
+    pages = 0
+
+    class Pages(FeedProbe):
+        turns = 151
+
+    async def act(unit: Any, io: Io) -> Any:
+        nonlocal pages
+        pages += 1
+        if pages <= 150:
+            return Outcome(unit, unit, "a page", keep_claim=True)
+        return Outcome(unit, replace(unit, status=FeedState.FETCHING, due_at=None), "all pages")
+
+    worker = work(world, Pages(act), seconds=5)
+    assert (pages, worker.counts.failed) == (151, 0)
+    assert world.unit(ref).change_reason == "all pages"
+
+
 class Together(Flow[Any, None, Any]):
     machine = BATCH_ITEM
     batch_by = "run_id"

@@ -44,8 +44,6 @@ log = structlog.get_logger()
 AnyFlow = Flow[Any, Any, Any]
 #: What siblings do together, and whether that makes a call.
 _What = tuple[str, bool]
-_MAX_TURNS = 100
-_ENDLESS = f"decide took more than {_MAX_TURNS} turns over one claim"
 _UNKNOWN_WAIT = timedelta(seconds=60)
 
 
@@ -140,7 +138,7 @@ class Stepping(ABC):
         correlation.STEP.set((machine.name, held.unit, 1))
         held.given = self._doors.leaving(held.given)
         try:
-            for _ in range(_MAX_TURNS):
+            for _ in range(flow.turns):
                 decision = flow.decide(held.unit, io.now(), flow.settings, seen)
                 if type(decision) is Act:
                     if decision.spends and spent(machine, held.unit):
@@ -164,7 +162,7 @@ class Stepping(ABC):
                 else:
                     self._wait(held, decision, looked=looked)
                     return
-            self._fail(held, BrokenFlow(_ENDLESS))
+            self._fail(held, _endless(flow))
         except Exception as error:  # noqa: BLE001 - classified by the connector, or a handler's bug
             await self._failed([held], error)
 
@@ -177,7 +175,7 @@ class Stepping(ABC):
         for held in group:
             held.given = self._doors.leaving(held.given)
         seen: dict[Held, Any] = {}
-        for _ in range(_MAX_TURNS):
+        for _ in range(flow.turns):
             acts, looks = self._decide(flow, group, seen)
             if looks:
                 group = await self._look(flow, looks, seen) + [h for part in acts.values() for h in part]
@@ -186,7 +184,7 @@ class Stepping(ABC):
             if not group:
                 return
         for held in group:
-            self._fail(held, BrokenFlow(_ENDLESS))
+            self._fail(held, _endless(flow))
 
     def _give_up(self, held: Held, decision: Act) -> None:
         """The last call was in doubt, a look has settled it, and there are no calls left."""
@@ -434,6 +432,11 @@ class Stepping(ABC):
             return
         self.counts.lost += 1
         self._drop(held, None)
+
+
+def _endless(flow: AnyFlow) -> BrokenFlow:
+    """A claim that is kept for ever would never be parked, whatever it comes to."""
+    return BrokenFlow(f"decide took more than {flow.turns} turns over one claim; see Flow.turns")
 
 
 def _tell_bug(held: Held, error: Exception, outcome: Outcome[Any]) -> None:
