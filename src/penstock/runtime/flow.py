@@ -94,8 +94,8 @@ class Flow(ABC, Generic[U, S, Seen]):
     machine: ClassVar[Machine]
     #: A step that takes longer is cancelled and counts as in doubt.
     deadline: ClassVar[timedelta] = timedelta(minutes=5)
-    #: How often one claim may be kept (`keep_claim`) and decided anew, before it counts as a bug that never ends. A flow
-    #: that fetches hundreds of pages over one claim says so here.
+    #: How often one claim may be kept (`keep_claim`) and decided anew before it counts as a bug that never ends. A flow
+    #: that fetches hundreds of pages over one claim says so.
     turns: ClassVar[int] = 100
     #: Units that agree in this field are acted on together by `act_together`.
     batch_by: ClassVar[str | None] = None
