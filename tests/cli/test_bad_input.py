@@ -25,6 +25,7 @@ APP = "penstock.examples.invoices:app"
 PROGRAMS = {"penstock raw collect": "penstock.lifecycles.reports.program:app"}
 ARGUMENTS: dict[str, list[str]] = {
     "penstock db backup": ["copy"],
+    "penstock db doubt": ["--dry-run"],
     "penstock db prune": ["--dry-run"],
     "penstock history": ["invoice:acme/17"],
     "penstock why": ["invoice:acme/17"],

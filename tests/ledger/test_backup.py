@@ -17,6 +17,7 @@ from penstock.errors import LedgerError, LedgerMismatch, LedgerUnavailable, Usag
 from penstock.ledger import client
 from penstock.ledger.backup import Backup, backup
 from penstock.ledger.doctor import examine
+from penstock.ledger.doubt import Doubter
 from penstock.ledger.ledger import Ledger
 from penstock.machine import Actor
 from tests.support.databases import temporary_database
@@ -83,6 +84,10 @@ def test_a_backup_under_load_restores_equal(request, ledger_url, tmp_path):
         scribe.kill()
     assert done.size == done.path.stat().st_size > 0
     with restored(done.path, server_of(request, ledger_url), tmp_path) as ledger:
+        # Of a file it is known by its mark, of a dump only once a worker knew where its ledger was at home.
+        asks = [f.check for f in examine(ledger.database, ledger.machines)]
+        assert asks == (["place"] if ledger.database.dialect == "sqlite" else []), "nobody has put it in doubt yet"
+        Doubter(ledger.database).doubt("operator:ana")
         assert examine(ledger.database, ledger.machines) == []
 
         def one(sql: str) -> int:

@@ -35,7 +35,8 @@ def test_an_expired_lease_frees_the_units(world):
     die(world)
     assert world.worker().reap() == 1
     freed = world.unit(ref)
-    assert (freed.claimed_by, freed.doubts, freed.version) == (None, 1, unit.version + 1)
+    assert (freed.claimed_by, freed.doubts) == (None, 1)
+    assert freed.version > unit.version
     assert (freed.parked_at, freed.due_at, freed.status) == (None, unit.due_at, InvoiceState.SENDING)
     assert ids(world.worker().take({"invoice": 1}, levels=Levels(1, 1)).units) == [ref.unit_id]
 
