@@ -1,9 +1,9 @@
 """Suspects, stepped apart from the others: a worker died while it held them, and one of them may have killed it.
 
 They are claimed by statements of their own, one at a time as long as their steps are quick; while a step takes longer
-more of them join it, at a steady rate, so that slow steps of innocents go on side by side. The more deaths a suspect
-has seen, the fewer others it is held with; from the third on it is alone. What the ledger says was held together is
-thereby what ran together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`).
+others join it, ever more of them, so that slow steps of innocents go on side by side. The more deaths a suspect has
+seen, the fewer others it is held with; from the fourth on it is alone. What the ledger says was held together is thereby
+what ran together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.clock import Clock
 from penstock.ledger.claims import Levels
 from penstock.runtime.stepper import Stepper
 
-#: At most so many together, by level of suspicion: a sixteenth after each death.
-_WIDEST = (256, 16, 1)
-#: A step that takes longer than this is not waited for alone: others join it, so many a second.
-_PATIENCE = 0.02
-_JOIN_RATE = 100.0
+#: At most so many together, by level of suspicion: a tenth after each death.
+_WIDEST = (1_000, 100, 10, 1)
+#: So many have joined a step after a second, and with the square of the time: after 30 ms one, after 100 ms ten.
+_JOINED = 1_000
+_LOOK_AGAIN = 0.01
 _MOST = 2**31 - 1
 
 Look = Callable[[], Awaitable[list[int] | None]]
@@ -66,9 +66,8 @@ class Quarantine:
             return True
         if not suspects:
             return False
-        # With no room, one more may join after a moment. With room, nobody waits: those that are held end first.
-        # (Whoever comes meanwhile waits a little.)
-        wait = 1 / _JOIN_RATE if room <= 0 else self._look_seconds
+        # With no room, others may join after a moment. With room, nobody waits: those that are held end first.
+        wait = _LOOK_AGAIN if room <= 0 else self._look_seconds
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(settled.wait(), wait)
         return True
@@ -78,5 +77,5 @@ class Quarantine:
         suspects = self._stepper.suspects
         if not suspects:
             return 1
-        longer = self._clock.elapsed() - min(suspects.values()) - _PATIENCE
-        return min(widest, 1 + int(max(0.0, longer) * _JOIN_RATE)) - len(suspects)
+        seconds = self._clock.elapsed() - min(suspects.values())
+        return min(widest, 1 + int(_JOINED * seconds * seconds)) - len(suspects)
