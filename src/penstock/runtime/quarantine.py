@@ -2,8 +2,8 @@
 
 They are claimed by statements of their own, one at a time as long as their steps are quick; while a step takes longer
 others join it, ever more of them, so that slow steps of innocents go on side by side. The more deaths a suspect has
-seen, the fewer others it is held with; from the fourth on it is alone. What the ledger says was held together is thereby
-what ran together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`).
+seen, the fewer others it is held with; from the fourth on it is alone. So what the ledger says was held together ran
+together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`).
 """
 
 from __future__ import annotations
