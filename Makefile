@@ -17,7 +17,7 @@ COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-
 .PHONY: help env demo test lint nightly bench chaos lock pgbouncer clean
 
 help: ## List these commands.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(VENV)/.stamp-dev ## Create .venv with everything that tests and checks need.
 

@@ -65,9 +65,6 @@ class Books:
     def ended(self) -> int:
         return self.count("status IN ('SENT', 'FAILED')")
 
-    def open_units(self) -> set[str]:
-        return {row[0] for row in self.rows(f"SELECT unit_id FROM parcel WHERE {_OPEN}")}
-
     def parked(self) -> dict[str, str]:
         """Parked parcels and why."""
         return dict(self.rows("SELECT unit_id, parked_reason FROM parcel WHERE parked_at IS NOT NULL"))

@@ -29,12 +29,12 @@ class Scenario:
 
 _POISON = (
     "A step that takes its process with it leaves suspicion on whatever ran there: suspects are stepped in ever"
-    " smaller groups until the one that does the harm is alone, which parks it. What shared its crashes is"
-    " cleared."
+    " smaller groups until the one that does the harm is alone, and three deaths alone park it. What was held"
+    " with it is cleared."
 )
 _BLOCKED = (
-    "A watchdog thread warns past half the lease with the stacks of all threads, and ends the process past the"
-    " lease. The step that was running is the suspect."
+    "A watchdog thread warns at half of the lease with the stack of the event loop, and ends the process before the"
+    " lease is over. The unit whose step it was is charged with a crash, the others are given back without blame."
 )
 
 SCENARIOS: dict[str, Scenario] = {
@@ -145,7 +145,8 @@ SCENARIOS: dict[str, Scenario] = {
         "Poison: the interpreter's lock",
         "One unit calls into C, keeps the interpreter's lock, and does not come back. No thread of Python's runs"
         " any more.",
-        "As with a blocked event loop; the process has to be ended by what needs no interpreter.",
+        "No thread of Python's can help: a timer of the operating system ends the process, with the stacks on standard"
+        " error. What it held is free when its lease is over, under suspicion.",
         "one worker after another hung for good, deaf to SIGTERM",
     ),
     "poison-memory": Scenario(

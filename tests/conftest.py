@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import hypothesis
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from penstock.clock import SystemClock
 from tests.support.databases import temporary_database
 from tests.support.postgres import Cluster, in_memory
+from tests.support.proxy import Proxy
 from tests.support.world import World
 
 TOGETHER = ("tests/ledger/test_plans.py", "tests/cli/test_bad_input.py", "tests/cli/test_secrets.py")
@@ -83,6 +84,20 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     """URL of an empty database that exists for this test alone."""
     with temporary_database(postgres_server) as url:
         yield url
+
+
+@pytest.fixture
+def proxy(postgres_tcp: tuple[str, int]) -> Iterator[Proxy]:
+    """Between the tests and the server: it loses, delays and freezes."""
+    with Proxy(postgres_tcp) as made:
+        yield made
+
+
+@pytest.fixture
+def proxied_url(proxy: Proxy, postgres_url: str) -> str:
+    """`postgres_url`, over the proxy."""
+    address = urlsplit(postgres_url)
+    return urlunsplit(address._replace(netloc=f"{address.username}@127.0.0.1:{proxy.port}"))
 
 
 @pytest.fixture(scope="session")

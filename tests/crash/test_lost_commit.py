@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 import sqlalchemy as sa
@@ -25,18 +24,6 @@ from tests.support.proxy import FAULTS, Fault, Proxy
 
 NOTE = sa.Table("note", sa.MetaData(), sa.Column("id", sa.Text, primary_key=True), sa.Column("text", sa.Text))
 AT_ONCE = 3
-
-
-@pytest.fixture
-def proxy(postgres_tcp: tuple[str, int]) -> Iterator[Proxy]:
-    with Proxy(postgres_tcp) as made:
-        yield made
-
-
-@pytest.fixture
-def proxied_url(proxy: Proxy, postgres_url: str) -> str:
-    address = urlsplit(postgres_url)
-    return urlunsplit(address._replace(netloc=f"{address.username}@127.0.0.1:{proxy.port}"))
 
 
 @pytest.fixture

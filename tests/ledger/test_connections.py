@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -22,7 +21,6 @@ from penstock.ledger.postgres import PostgresDatabase
 from penstock.ledger.postgres_share import Places, too_many
 from penstock.ledger.presence import Presence
 from tests.support.machines import INVOICE
-from tests.support.proxy import Proxy
 
 
 @contextlib.contextmanager
@@ -32,18 +30,6 @@ def opened(url: str, connections: int = CONNECTIONS) -> Iterator[PostgresDatabas
         yield database
     finally:
         database.close()
-
-
-@pytest.fixture
-def proxy(postgres_tcp: tuple[str, int]) -> Iterator[Proxy]:
-    with Proxy(postgres_tcp) as made:
-        yield made
-
-
-@pytest.fixture
-def proxied_url(proxy: Proxy, postgres_url: str) -> str:
-    address = urlsplit(postgres_url)
-    return urlunsplit(address._replace(netloc=f"{address.username}@127.0.0.1:{proxy.port}"))
 
 
 def one(cursor: Cursor) -> int:

@@ -126,7 +126,7 @@ def doubt(  # noqa: PLR0917 - Typer gives them by name
     ledger: LedgerOption = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="INSTANT", help="What the ledger knows is complete up to then; else all."),
+        typer.Option("--since", metavar="INSTANT", help="Up to then nothing is missing in the ledger; else all."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the units, and stop.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

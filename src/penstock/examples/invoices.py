@@ -1,4 +1,4 @@
-"""A whole lifecycle in one file: send invoices to an accounting API; none is forgotten, none sent again unseen.
+"""A whole lifecycle in one file: send invoices to an accounting API, none twice as far as looking can tell.
 
 Claiming an invoice moves it to SENDING before the call leaves. If the worker dies or the answer is lost, the next
 step looks first: an invoice that arrived is recorded, not sent again. What the API refuses becomes a dead letter.

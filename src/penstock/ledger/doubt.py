@@ -52,9 +52,9 @@ class Doubter:
         def work(cursor: Cursor) -> list[Doubtful]:
             found = []
             for table, ended in _driven(cursor):
-                sql = f"SELECT count(*) FROM {table[1]} WHERE {self._meant(table, ended)}"
+                sql = f"SELECT count(*) FROM {table.name} WHERE {self._meant(table, ended)}"
                 count = cursor.rows(sql, **self._given, **self._database.bind_now())[0][0]
-                found.append(Doubtful(table[0], int(count)))
+                found.append(Doubtful(table.machine, int(count)))
             return found
 
         return self._database.read(work)
@@ -82,19 +82,18 @@ class Doubter:
         alive = f"status NOT IN ({states})" if ended else "true"
         if self._since is None:
             return alive
-        due = table[2]
-        acted = f"claimed_by IS NOT NULL OR {due} IS NULL OR {due} <= {self._database.now_sql}"
+        acted = f"claimed_by IS NOT NULL OR {table.due} IS NULL OR {table.due} <= {self._database.now_sql}"
         return f"{alive} AND ({acted} OR changed_at >= {instant_sql(self._database, 'since')})"
 
     def _some(self, table: Table, ended: list[str], after: str, cursor: Cursor) -> tuple[int, str | None]:
         given = {**self._given, **self._database.bind_now()}
         which = f"unit_id > :after AND {self._meant(table, ended)} ORDER BY unit_id LIMIT {AT_ONCE}"
-        ids = cursor.rows(f"SELECT unit_id FROM {table[1]} WHERE {which}", after=after, **given)
+        ids = cursor.rows(f"SELECT unit_id FROM {table.name} WHERE {which}", after=after, **given)
         if not ids:
             return 0, None
         first, last = str(ids[0][0]), str(ids[-1][0])
         count = cursor.run(
-            f"UPDATE {table[1]} SET doubts = doubts + 1, claimed_by = NULL, version = version + 1"
+            f"UPDATE {table.name} SET doubts = doubts + 1, claimed_by = NULL, version = version + 1"
             f" WHERE unit_id BETWEEN :first AND :last AND {self._meant(table, ended)}",
             first=first,
             last=last,
@@ -119,7 +118,7 @@ def _driven(cursor: Cursor) -> list[tuple[Table, list[str]]]:
     found = []
     for name, table, due, definition in rows:
         facts = json.loads(definition) if isinstance(definition, str) else definition
-        found.append(((str(name), str(table), str(due)), [str(state) for state in facts["terminal"]]))
+        found.append((Table(str(name), str(table), str(due)), [str(state) for state in facts["terminal"]]))
     return found
 
 

@@ -24,7 +24,7 @@ from penstock.ledger.database import CONNECTIONS, Dialect, Row
 from penstock.ledger.postgres_connection import Connection, answers, connect
 from penstock.ledger.postgres_pool import Pool, is_full
 from penstock.ledger.postgres_share import Places, places
-from penstock.ledger.presence import Kind, Presence
+from penstock.ledger.presence import Presence
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class PostgresDatabase:
         return {"now": instant_text(self._clock.now())} if self._virtual else {}
 
     def write(self, work: Callable[[PostgresCursor], T]) -> T:
-        return self._told("write", functools.partial(self._retried, work, reading=False))
+        return self.presence.told("write", functools.partial(self._retried, work, reading=False))
 
     def alter(self, work: Callable[[PostgresCursor], T]) -> T:
         def alone(cursor: PostgresCursor) -> T:
@@ -118,7 +118,9 @@ class PostgresDatabase:
             cursor.connection.take_long(self._answers)
             return work(cursor)
 
-        return self._told("read", functools.partial(self._retried, unhurried if patient else work, reading=True))
+        return self.presence.told(
+            "read", functools.partial(self._retried, unhurried if patient else work, reading=True)
+        )
 
     def lease(self, work: Callable[[PostgresCursor], T], worker: str, lease_ms: int) -> T:
         # Within a lease of 30 s, renewed every 10, there is time for a second and a third try.
@@ -138,23 +140,13 @@ class PostgresDatabase:
                 raise LedgerUnavailable(msg)
             return result, found
 
-        result, found = self._told("write", functools.partial(self._leased, leased, seconds))
+        result, found = self.presence.told("write", functools.partial(self._leased, leased, seconds))
         self._admitted = True
         self._pool.size = self.connections if found is None else min(self.connections, found.share())
         return result
 
     def close(self) -> None:
         self._pool.close()
-
-    def _told(self, kind: Kind, call: Callable[[], T]) -> T:
-        try:
-            result = call()
-        except LedgerUnavailable as error:
-            self.presence.failed(kind, error)
-            raise
-        if self.presence.away:
-            self.presence.worked(kind)
-        return result
 
     def _answers(self) -> bool:
         return answers(self._parameters)

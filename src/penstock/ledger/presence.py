@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 from penstock.clock import SystemClock
-from penstock.errors import LedgerBusy, LedgerError
+from penstock.errors import LedgerBusy, LedgerError, LedgerUnavailable
 
 _BUSY_SECONDS = 60.0
 Kind = Literal["read", "write"]
+T = TypeVar("T")
 
 
 class Presence:
@@ -36,6 +37,17 @@ class Presence:
     ) -> None:
         """Whom to tell; may be called from any thread."""
         self._gone, self._back, self._busy = gone, back, busy
+
+    def told(self, kind: Kind, call: Callable[[], T]) -> T:
+        """What the call comes to; whether it was answered is noted here."""
+        try:
+            result = call()
+        except LedgerUnavailable as error:
+            self.failed(kind, error)
+            raise
+        if self.away:
+            self.worked(kind)
+        return result
 
     def failed(self, kind: Kind, error: LedgerError) -> None:
         """A call found the ledger away. A lock in the way is no absence, and is told once a minute."""

@@ -52,7 +52,7 @@ def _settled(database: Database, grace_ms: int) -> str:
 def driven_tables(cursor: Cursor) -> list[Table]:
     """Every driven machine in the ledger, known here or not."""
     rows = cursor.rows("SELECT name, table_name, due_column FROM machine_definition WHERE driven ORDER BY name")
-    return [(str(a), str(b), str(c)) for a, b, c in rows]
+    return [Table(*map(str, row)) for row in rows]
 
 
 def lock_parking(database: Database, cursor: Cursor) -> None:

@@ -22,7 +22,7 @@ from pysqlite3 import dbapi2 as driver
 from penstock.clock import Clock, instant_text
 from penstock.errors import LedgerBroken, LedgerError, LedgerMismatch, LedgerRefused, LedgerUnavailable, UsageError
 from penstock.ledger.database import Dialect, Row
-from penstock.ledger.presence import Kind, Presence
+from penstock.ledger.presence import Presence
 from penstock.ledger.writer_lock import WriterLock
 
 T = TypeVar("T")
@@ -133,20 +133,10 @@ class SqliteDatabase:
         }
 
     def write(self, work: Callable[[SqliteCursor], T]) -> T:
-        return self._told("write", lambda: self._believed(lambda: self._write(work)))
+        return self.presence.told("write", lambda: self._believed(lambda: self._write(work)))
 
     def lease(self, work: Callable[[SqliteCursor], T], worker: str, lease_ms: int) -> T:  # noqa: ARG002 - one writer
         return self.write(work)
-
-    def _told(self, kind: Kind, call: Callable[[], T]) -> T:
-        try:
-            result = call()
-        except LedgerUnavailable as error:
-            self.presence.failed(kind, error)
-            raise
-        if self.presence.away:
-            self.presence.worked(kind)
-        return result
 
     def _write(self, work: Callable[[SqliteCursor], T]) -> T:
         with self._writing() as connection:
@@ -199,7 +189,7 @@ class SqliteDatabase:
                 self._queue.release()
 
     def read(self, work: Callable[[SqliteCursor], T], *, patient: bool = False) -> T:  # noqa: ARG002 - nobody waits for a reader
-        return self._told("read", lambda: self._believed(lambda: self._read(work)))
+        return self.presence.told("read", lambda: self._believed(lambda: self._read(work)))
 
     def _read(self, work: Callable[[SqliteCursor], T]) -> T:
         # A connection for every read under way: a step's long one must not keep a worker from asking what is due.

@@ -21,8 +21,14 @@ CRASH_LIMIT = 3
 #: `suspected_in` names the last of the deaths, by the ids of the workers, which are all of this length.
 _ID = 20
 _KEPT = 8
-Table = tuple[str, str, str]
-"""Machine, table and due column."""
+
+
+class Table(NamedTuple):
+    """The table of a driven machine, and its column of the schedule."""
+
+    machine: str
+    name: str
+    due: str
 
 
 class Suspect(NamedTuple):

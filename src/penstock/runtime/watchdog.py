@@ -124,7 +124,8 @@ class Watchdog:
 
     def _is_time(self, seconds: float) -> bool:
         """Whether the process is to end: late enough to be sure, and before others take over what it holds."""
-        late = self._clock.uptime() >= self._lease_end() - self._lease * 100
+        tenth = self._lease * 1000 / 10  # uptime is in milliseconds
+        late = self._clock.uptime() >= self._lease_end() - tenth
         return seconds >= self._lease / 2 and (late or seconds >= self._lease * 0.9)
 
     def _end(self, seconds: float) -> None:
