@@ -18,6 +18,8 @@ from penstock.ledger.postgres import PostgresDatabase
 from tests.support.fleet import Fleet, until
 from tests.support.postgres import Cluster
 
+LEASE_SECONDS = 2.0  # of a fleet
+
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Cluster]:
@@ -57,6 +59,23 @@ def flow_through_restarts(cluster: Cluster, folder: Path, units: int, modes: lis
 
 def test_workers_outlive_restarts_of_the_server(own_server, tmp_path):
     flow_through_restarts(own_server, tmp_path / "fleet", 1_000, ["fast", "immediate", "immediate"], seed=1)
+
+
+def test_an_outage_longer_than_the_lease_is_held_against_nobody(own_server, tmp_path):
+    names = [f"{n:02}" for n in range(20)]
+    with Fleet(own_server.fresh_database(), tmp_path / "fleet") as fleet:
+        fleet.born(*names, before_ms=60_000)
+        workers = fleet.start(2)
+        until(lambda: all(fleet.effects.begun(name) for name in names), "all steps are under way")
+        own_server.halt("immediate")
+        time.sleep(2.5 * LEASE_SECONDS)
+        own_server.launch()
+        until(lambda: fleet.value("SELECT min(doubts) FROM job") >= 1, "all were interrupted")
+        against = "SELECT count(*) FROM job WHERE suspicion > 0 OR crashes > 0 OR parked_at IS NOT NULL"
+        until(lambda: fleet.value(against) == 0, "nothing is held against them")
+        time.sleep(LEASE_SECONDS)
+        assert fleet.value(against) == 0
+        assert fleet.living == workers
 
 
 @pytest.mark.nightly

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import signal
 
+import pytest
+
 from tests.support.crash_app import Kind
-from tests.support.fleet import Fleet, Member, until
+from tests.support.fleet import APP, Fleet, Member, until
 
 LEFT = "SELECT count(*) FROM job WHERE status <> 'done' AND kind <> 'poison'"
 HELD_AGAINST = "SELECT count(*) FROM job WHERE suspicion > 0 OR crashes > 0 OR parked_at IS NOT NULL"
@@ -32,6 +34,36 @@ def test_two_restarts_leave_doubt_and_nothing_else(ledger_url, tmp_path):
         fleet.finish()
         fleet.stop()
         fleet.audit(names)
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+def test_a_worker_that_reads_its_configuration_again_leaves_doubt_and_nothing_else(ledger_url, tmp_path):
+    names = [f"{n:02}" for n in range(20)]
+    folder = tmp_path / "fleet"
+    with Fleet(ledger_url, folder) as fleet:
+        fleet.upgrade()
+        fleet.born(*names, before_ms=60_000)
+        config = folder / "penstock.toml"
+        config.write_text(f'app = "{APP}"\n[ledger]\nurl = "{ledger_url}"\n[worker]\nstop_seconds = 1\n')
+        (worker,) = fleet.start(plain=True, config=config)
+        until(lambda: all_begun(fleet, worker, names), "all steps are under way")
+        worker.signal(signal.SIGHUP)
+        until(lambda: len(worker.said("worker.started")) == 2, "it goes on under a fresh id")
+        until(lambda: fleet.value("SELECT min(doubts) FROM job") == 1, "all are in doubt")
+        assert fleet.value(HELD_AGAINST) == 0
+
+
+def test_what_a_killed_process_held_is_free_before_its_lease_is_over(ledger_url, tmp_path):
+    with Fleet(ledger_url, tmp_path / "fleet", lease_ms=60_000, renew_seconds=20) as fleet:
+        fleet.born("long", before_ms=60_000)
+        (first,) = fleet.start()
+        until(lambda: fleet.effects.begun("long"), "the step begins")
+        first.kill()
+        killed = fleet.ledger.clock.elapsed()
+        (second,) = fleet.start()
+        until(lambda: fleet.effects.begun("long") == {first.pid, second.pid}, "another worker takes over", 40)
+        assert fleet.ledger.clock.elapsed() - killed >= 5, "a call that was under way had time to arrive"
+        assert (fleet.job("long").doubts, fleet.job("long").suspicion) == (1, 1)
 
 
 def test_one_poison_unit_among_many_is_the_only_one_parked(ledger_url, tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
+from penstock.clock import instant
 from penstock.ledger.claims import Levels
 from penstock.ledger.commit import Won
 from penstock.ledger.session import Session
@@ -178,6 +180,61 @@ def test_a_worker_that_lost_its_lease_and_lives_clears_what_it_held(world):
     slow.survived()
     rows = world.rows("SELECT number, suspicion, doubts, length(suspected_in) FROM invoice ORDER BY number")
     assert rows == [("1", 0, 1, None), ("2", 1, 2, 20)], "the doubt stays; so does what it was suspected of before"
+
+
+def test_leases_that_were_lost_three_times_park_nobody(world):
+    world.born(invoice("1"))
+    for _ in range(3):
+        slow = world.worker()
+        assert len(slow.claim({"invoice": 9}) + slow.take({"invoice": 9}, levels=ALL).units) == 1
+        world.time.advance(31)
+        reaper = world.worker()
+        reaper.reap()
+        reaper.retire()
+        assert world.rows("SELECT crashes FROM invoice") == [(1,)], "it was all that the worker held"
+        slow.survived()
+        rows = world.rows("SELECT crashes, suspicion, parked_at FROM invoice")
+        assert rows == [(0, 0, None)]
+
+
+def test_a_unit_that_was_parked_for_the_death_of_a_worker_that_lives_is_taken_up_again(world):
+    world.born(invoice("1"))
+    held(world, "1")
+    held(world, "1")
+    slow = world.worker()
+    slow.take({"invoice": 9}, levels=ALL)
+    world.time.advance(31)
+    reaper = world.worker()
+    reaper.reap()
+    reaper.retire()
+    assert [number for number, _ in world.rows(PARKED)] == ["1"]
+    slow.survived()
+    assert world.rows("SELECT crashes, parked_at, parked_reason FROM invoice") == [(2, None, None)]
+
+
+def test_a_process_that_is_known_to_be_dead_is_not_waited_for(world):
+    world.born(invoice("1"), invoice("2"))
+    dead, other = world.worker(), world.worker()
+    dead.claim({"invoice": 1})
+    assert other.reap() == 0
+    assert other.reap({dead.identity.id}) == 1
+    now = world.time.now()
+    (due,) = world.rows("SELECT due_at FROM invoice WHERE number = '1'")[0]
+    assert instant(due) == now + timedelta(seconds=5), "a call that was under way has time to arrive"
+    assert other.take({"invoice": 9}, levels=ALL).units == []
+    world.time.advance(5)
+    assert ids(other.take({"invoice": 9}, levels=ALL).units) == ["acme/1"]
+
+
+def test_nobody_waits_longer_for_a_dead_process_than_for_its_lease(world):
+    world.born(invoice("1"))
+    dead, other = world.worker(), world.worker()
+    dead.claim({"invoice": 1})
+    world.time.advance(28)
+    other.renew()
+    assert other.reap({dead.identity.id}) == 1
+    (due,) = world.rows("SELECT due_at FROM invoice")[0]
+    assert instant(due) == world.time.now() + timedelta(seconds=2)
 
 
 def test_a_survivor_leaves_alone_what_others_hold_by_now(world):

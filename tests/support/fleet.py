@@ -111,10 +111,20 @@ class Fleet:
         """Make the ledger, before any worker looks for it."""
         assert self.ledger
 
-    def start(self, count: int = 1, url: str | None = None, *, plain: bool = False, **options: Any) -> list[Member]:
-        """Start workers; `plain` ones are those of the command line, with the settings of production."""
+    def start(
+        self,
+        count: int = 1,
+        url: str | None = None,
+        *,
+        plain: bool = False,
+        config: Path | None = None,
+        **options: Any,
+    ) -> list[Member]:
+        """Start workers; `plain` ones are those of the command line, with the settings of production or of a file."""
         command = [sys.executable, "-m", "tests.support.crash_worker", url or self.url]
-        if plain:
+        if plain and config is not None:
+            command = [*COMMAND, "worker", "--config", str(config)]
+        elif plain:
             command = [*COMMAND, "worker", "--app", APP, "--ledger", url or self.url]
         environment = os.environ | {FOLDER: str(self.folder), SETTINGS: json.dumps(self.settings)}
         started = []

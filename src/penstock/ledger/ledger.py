@@ -22,6 +22,7 @@ from penstock.ledger.entries import Preparer
 from penstock.ledger.gates import Gates
 from penstock.ledger.install import check_definitions, install
 from penstock.ledger.migrate import KERNEL, Track
+from penstock.ledger.processes import this_process
 from penstock.ledger.session import LEASE_MS, Identity, Session
 from penstock.machine import Actor, Machine
 from penstock.outcome import Birth, Event, Move, Write
@@ -102,7 +103,8 @@ class Ledger:
 
     def session(self, *, served: Collection[str] | None = None, lease_ms: int = LEASE_MS) -> Session:
         """A worker incarnation with a fresh id; call its `register` before anything else."""
-        identity = Identity(self.rng.token(), socket.gethostname(), os.getpid())
+        process = this_process(self.clock.boot_id()) if isinstance(self.clock, SystemClock) else None
+        identity = Identity(self.rng.token(), socket.gethostname(), os.getpid(), process)
         return Session(
             self.database, self.machines, self.clock, identity, gates=self.gates, served=served, lease_ms=lease_ms
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from datetime import timedelta
 
 from penstock.ledger import statements
 from penstock.ledger.commit import insert_events
@@ -11,33 +13,49 @@ from penstock.ledger.suspicion import Table, accuse, free
 
 UNKNOWN_MACHINE = "no running worker knows this machine"
 _PARKING_LOCK = 8025315
+#: So long a call that was under way when its process died may take to arrive, before anybody looks for it.
+SETTLE_SECONDS = 5.0
 
 
-def reap(database: Database, cursor: Cursor, me: str = "", *, grace_ms: int = 0) -> int:
+def reap(database: Database, cursor: Cursor, me: str = "", *, grace_ms: int = 0, dead: Collection[str] = ()) -> int:
     """Free what expired workers hold, in doubt and, unless the machine was restarted, under suspicion; how many units.
 
-    `grace_ms`: a server that has just started has nobody's renewals yet; for so long it takes no worker for dead.
+    `grace_ms`: a server that has just started has nobody's renewals yet; for so long it takes no worker for dead. `dead`
+    are workers whose processes have ended: their leases are not waited for, but a call that was under way is.
     """
+    postgres = database.dialect == "postgresql"
     expired = (
         f"lease_until < {database.lease_now_sql}{_settled(database, grace_ms)}"
-        if database.dialect == "postgresql"
+        if postgres
         else "(lease_until < :uptime OR boot_id IS NOT :boot_id)"
     )
-    lock = " FOR UPDATE SKIP LOCKED" if database.dialect == "postgresql" else ""
+    left = (
+        f"EXTRACT(EPOCH FROM lease_until - {database.lease_now_sql})" if postgres else "(lease_until - :uptime) / 1e3"
+    )
+    same_boot = "true" if postgres else "boot_id IS :boot_id"
+    source = statements.batch(database, {"unit_id": statements.TEXT})
     now = database.bind_now()
     # Never oneself: after an outage longer than the lease, what is finished is offered for commit first.
-    here = "true" if database.dialect == "postgresql" else "boot_id IS :boot_id"
-    sql = f"SELECT id, {here} FROM worker WHERE reaped_at IS NULL AND id <> :me AND {expired}{lock}"
-    ended = {str(worker): bool(same_boot) for worker, same_boot in cursor.rows(sql, me=me, **now)}
-    if not ended:
+    rows = cursor.rows(
+        f"SELECT id, {same_boot}, {left}, {expired} FROM worker WHERE reaped_at IS NULL AND id <> :me"
+        f" AND ({expired} OR id IN (SELECT n_unit_id FROM {source})){' FOR UPDATE SKIP LOCKED' if postgres else ''}",
+        me=me,
+        batch=statements.batch_text([[worker] for worker in dead]),
+        **now,
+    )
+    if not rows:
         return 0
-    dead, gone = [w for w, same_boot in ended.items() if same_boot], [w for w, boot in ended.items() if not boot]
     tables = driven_tables(cursor)
-    freed = accuse(database, cursor, tables, dead) + free(database, cursor, tables, gone)
-    source = statements.batch(database, {"unit_id": statements.TEXT})
+    over = [str(worker) for worker, here, _, is_over in rows if here and is_over]
+    early = {str(worker): float(seconds) for worker, here, seconds, is_over in rows if here and not is_over}
+    gone = [str(worker) for worker, here, _, _ in rows if not here]
+    freed = accuse(database, cursor, tables, over) + free(database, cursor, tables, gone)
+    if early:
+        settle = min(SETTLE_SECONDS, max(0.0, *early.values()))
+        freed += accuse(database, cursor, tables, list(early), settle=timedelta(seconds=settle))
     cursor.run(
         f"UPDATE worker SET reaped_at = {database.now_sql} WHERE id IN (SELECT n_unit_id FROM {source})",
-        batch=statements.batch_text([[worker] for worker in ended]),
+        batch=statements.batch_text([[worker] for worker, *_ in rows]),
         **now,
     )
     return freed

@@ -5,6 +5,7 @@ All methods block; the runtime calls them through its executor.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Identity:
     id: str
     host: str
     pid: int
+    #: See `processes.this_process`.
+    process: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,13 @@ class Session:
             lock_parking(database, cursor)
             refuse_restored(database, cursor)
             cursor.run(
-                "INSERT INTO worker (id, host, pid, started_at, lease_until, boot_id, machines, config_version)"
+                "INSERT INTO worker (id, host, pid, started_at, lease_until, boot_id, process, machines, config_version)"
                 f" VALUES (:worker, :host, :pid, {database.now_sql}, {database.lease_value_sql(self._lease_ms)}, {boot},"
-                " :machines, :config_version) ON CONFLICT (id) DO NOTHING",
+                " :process, :machines, :config_version) ON CONFLICT (id) DO NOTHING",
                 worker=self.identity.id,
                 host=self.identity.host,
                 pid=self.identity.pid,
+                process=self.identity.process,
                 machines=json.dumps(sorted(self.served)),
                 config_version=config_version,
                 **database.bind_now(),
@@ -161,17 +165,22 @@ class Session:
         rows = database.lease(lambda c: c.rows(sql, **me, **now), self.identity.id, self._lease_ms)
         return instant(rows[0][0]) if rows else None
 
-    def claims(self) -> dict[tuple[str, str], int]:
-        """What the ledger says is this worker's: machine and unit, and the version of its claim."""
+    def claims(self) -> tuple[dict[tuple[str, str], int], dict[str, str]]:
+        """What the ledger says is this worker's: machine and unit, and the version of its claim.
 
-        def work(cursor: Cursor) -> dict[tuple[str, str], int]:
-            return {
+        Beside it the processes of the other workers, as far as they can be recognised.
+        """
+        others = "SELECT id, process FROM worker WHERE reaped_at IS NULL AND id <> :worker AND process IS NOT NULL"
+
+        def work(cursor: Cursor) -> tuple[dict[tuple[str, str], int], dict[str, str]]:
+            mine = {
                 (name, str(unit_id)): version
                 for name, machine in self.served.items()
                 for unit_id, version in cursor.rows(
                     f"SELECT unit_id, version FROM {machine.table} WHERE claimed_by = :worker", worker=self.identity.id
                 )
             }
+            return mine, {str(w): str(process) for w, process in cursor.rows(others, worker=self.identity.id)}
 
         return self._database.read(work)
 
@@ -300,10 +309,13 @@ class Session:
         if by_machine:
             self._database.write(work)
 
-    def reap(self) -> int:
-        """Free the units of workers whose lease expired; returns how many. Two at once are harmless."""
-        grace = self._lease_ms
-        return self._database.write(lambda cursor: reap(self._database, cursor, self.identity.id, grace_ms=grace))
+    def reap(self, dead: Collection[str] = ()) -> int:
+        """Free the units of workers whose lease expired, and of those that are known to be dead; how many units.
+
+        Two at once are harmless.
+        """
+        work = functools.partial(reap, self._database, me=self.identity.id, grace_ms=self._lease_ms, dead=dead)
+        return self._database.write(work)
 
     def survived(self) -> None:
         """The lease was lost, and the process lives: nothing that it held killed it."""

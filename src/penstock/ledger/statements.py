@@ -161,8 +161,8 @@ def update_units(
         if not keep_claim:
             sets.append("claimed_by = NULL")
         sets += [f"{name} = 0" for name in FORGIVEN if name not in changed]
-        if "suspicion" not in changed:
-            sets.append("suspected_in = NULL")
+        kept = "CASE WHEN n_suspicion > 0 THEN t.suspected_in END" if "suspicion" in changed else "NULL"
+        sets.append(f"suspected_in = {kept}")
     # A tally leaves the version alone: a counter that a step sets anew is compared by itself.
     uncounted = "".join(f" AND t.{name} IS NOT DISTINCT FROM n__was_{name}" for name in counted)
     return (

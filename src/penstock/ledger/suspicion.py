@@ -10,16 +10,19 @@ nothing: half of the deaths at least must be its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
+from penstock.clock import instant_text
 from penstock.ledger import statements
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.database import Cursor, Database, instant_sql, present
 from penstock.ledger.parking import parked_alert
 
 CRASH_LIMIT = 3
 #: `suspected_in` names the last of the deaths, by the ids of the workers, which are all of this length.
 _ID = 20
+_KILLED = "its step killed"
 _KEPT = 8
 
 
@@ -49,14 +52,26 @@ def free(database: Database, cursor: Cursor, tables: Iterable[Table], gone: Coll
     sets = "claimed_by = NULL, version = version + 1, doubts = doubts + 1"
     which = f"claimed_by IN (SELECT n_unit_id FROM {source})"
     given = statements.batch_text([[worker] for worker in gone])
+    if not gone:
+        return 0
     return sum(cursor.run(f"UPDATE {table} SET {sets} WHERE {which}", batch=given) for _, table, _ in tables)
 
 
-def accuse(database: Database, cursor: Cursor, tables: Sequence[Table], dead: Collection[str]) -> int:
-    """Free what dead workers held, and put it under suspicion; how many units."""
+def accuse(
+    database: Database,
+    cursor: Cursor,
+    tables: Sequence[Table],
+    dead: Collection[str],
+    *,
+    settle: timedelta = timedelta(),
+) -> int:
+    """Free what dead workers held, and put it under suspicion; how many units. None is due before `settle` is over."""
     died: dict[str, list[Suspect]] = {}
-    for name, table, _ in tables:
-        rows = cursor.rows(_accuse(database, table), batch=statements.batch_text([[d] for d in dead]))
+    given = {"batch": statements.batch_text([[d] for d in dead])}
+    if settle:
+        given["settled"] = instant_text(present(database, cursor) + settle)
+    for name, table, due in tables if dead else ():
+        rows = cursor.rows(_accuse(database, table, due if settle else None), **given)
         for unit_id, version, crashes, suspicion, deaths in rows:
             suspect = Suspect(name, table, unit_id, version, crashes, suspicion, str(deaths).split())
             died.setdefault(suspect.deaths[-1], []).append(suspect)
@@ -67,14 +82,16 @@ def accuse(database: Database, cursor: Cursor, tables: Sequence[Table], dead: Co
     return sum(map(len, died.values()))
 
 
-def _accuse(database: Database, table: str) -> str:
+def _accuse(database: Database, table: str, due: str | None = None) -> str:
+    settled = instant_sql(database, "settled")
+    later = f", {due} = CASE WHEN {due} < {settled} THEN {settled} ELSE {due} END" if due else ""
     source = statements.batch(database, {"unit_id": statements.TEXT})
     deaths = "CASE WHEN suspicion = 0 THEN claimed_by ELSE COALESCE(suspected_in || ' ', '') || claimed_by END"
     length = (_ID + 1) * _KEPT - 1
     last = f"right({deaths}, {length})" if database.dialect == "postgresql" else f"substr({deaths}, -{length})"
     return (
         f"UPDATE {table} SET claimed_by = NULL, version = version + 1, doubts = doubts + 1, suspicion = suspicion + 1,"
-        f" suspected_in = {last} WHERE claimed_by IN (SELECT n_unit_id FROM {source})"
+        f" suspected_in = {last}{later} WHERE claimed_by IN (SELECT n_unit_id FROM {source})"
         " RETURNING unit_id, version, crashes, suspicion, suspected_in"
     )
 
@@ -84,13 +101,15 @@ def _charge(database: Database, cursor: Cursor, tables: Sequence[Table], suspect
     crashes = suspect.crashes + 1
     if crashes >= CRASH_LIMIT and _others_die_too(cursor, suspect, among):
         crashes = CRASH_LIMIT - 1
+    ref = f"{suspect.machine}:{suspect.unit_id}"
+    cursor.run("UPDATE worker SET charged = :ref WHERE id = :worker", ref=ref, worker=suspect.deaths[-1])
     given = {"crashes": crashes, "unit_id": suspect.unit_id, "version": suspect.version}
     change = f"UPDATE {suspect.table} SET crashes = :crashes, version = version + 1"
     which = "WHERE unit_id = :unit_id AND version = :version"
     if crashes < CRASH_LIMIT:
         cursor.run(f"{change} {which}", **given)
         return
-    reason = f"its step killed {crashes} workers in a row"
+    reason = f"{_KILLED} {crashes} workers in a row"
     parked = f"parked_at = {database.now_sql}, parked_reason = :reason, suspicion = 0, suspected_in = NULL"
     cursor.run(f"{change}, {parked} {which}", reason=reason, **given, **database.bind_now())
     insert_events(database, cursor, [parked_alert(suspect.machine, suspect.unit_id, suspect.version + 1, reason)])
@@ -109,14 +128,25 @@ def _others_die_too(cursor: Cursor, suspect: Suspect, among: int) -> bool:
 
 
 def clear_survivor(cursor: Cursor, tables: Iterable[Table], worker: str) -> None:
-    """The worker lost its lease and lives: what it held is under no suspicion for that."""
-    for _, table, _ in tables:
+    """The worker lost its lease and lives: what it held is under no suspicion for that, and none of it is charged."""
+    ((charged,),) = cursor.rows("SELECT charged FROM worker WHERE id = :worker", worker=worker) or [(None,)]
+    machine, _, unit_id = (charged or "").partition(":")
+    for name, table, _ in tables:
         without = "NULLIF(trim(replace(replace(suspected_in, :death_a, ''), '  ', ' ')), '')"
         cursor.run(
             f"UPDATE {table} SET suspicion = suspicion - 1, suspected_in = {without}, version = version + 1"
             f" WHERE {_FREE} AND {_any_of([worker])}",
             **_named([worker]),
         )
+        if name == machine:
+            blamed = f"parked_reason LIKE '{_KILLED} %'"
+            cursor.run(
+                f"UPDATE {table} SET crashes = crashes - 1, version = version + 1,"
+                f" parked_at = CASE WHEN {blamed} THEN NULL ELSE parked_at END,"
+                f" parked_reason = CASE WHEN {blamed} THEN NULL ELSE parked_reason END"
+                " WHERE unit_id = :unit_id AND crashes > 0 AND claimed_by IS NULL",
+                unit_id=unit_id,
+            )
 
 
 # Of a unit that is claimed the holder's commit decides.

@@ -139,12 +139,16 @@ worker = sa.Table(
     sa.Column("started_at", Instant, nullable=False),
     sa.Column("lease_until", Lease, nullable=False),
     sa.Column("boot_id", sa.Text),
+    # How others of its machine recognise the process (see `processes`).
+    sa.Column("process", sa.Text),
     sa.Column("commit_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("machines", Document, nullable=False),
     sa.Column("config_version", sa.Text),
     sa.Column("reaped_at", Instant),
     # The program stopped in order: the row is kept, because its id is in the history.
     sa.Column("stopped_at", Instant),
+    # The unit that was charged a crash for its death.
+    sa.Column("charged", sa.Text),
     **_HOT,
     **STRICT,
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from penstock import tenure
 from penstock.clock import Rng
-from penstock.errors import StepError
+from penstock.errors import StepError, UsageError
 from penstock.ledger.stage import Staged, StageWriter
 from penstock.machine import Machine
 from penstock.outcome import Decision, Outcome
@@ -147,6 +147,21 @@ class Flow(ABC, Generic[U, S, Seen]):
 
     def tend(self, ledger: Ledger) -> None:
         """Put right what no step can see, about once a minute while a worker runs; off the event loop."""
+
+    def check(self) -> None:
+        """Raise UsageError for a flow that does not charge outages and whose machine cannot keep that."""
+        if self.charges_outages:
+            return
+        machine = self.machine
+        if "failing_since" not in machine.columns:
+            msg = (
+                f"the flow of {machine.name} does not charge outages, and its unit has no column for that;"
+                f" add 'failing_since: datetime | None = None' to {machine.unit.__name__}"
+            )
+            raise UsageError(msg)
+        if machine.on_error is not None and machine.on_error.policy.max_retries == 0:
+            msg = f"the flow of {machine.name} does not charge outages, and allows no retry; allow one at least"
+            raise UsageError(msg)
 
     async def start(self) -> None:
         """Open what the flow needs while a worker runs."""

@@ -37,7 +37,7 @@ def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: R
         # Nobody is charged: the gate is closed, the unit keeps its attempts and its schedule. Where there is no
         # gate to close, the unit itself waits.
         due = now + throttle(error, rng) if isinstance(error, Throttled) and unit.gate_id == NO_GATE else unit.due_at
-        after = replace(unit, status=stay, due_at=due)
+        after = replace(unit, status=stay, due_at=due, suspicion=0)
         return Outcome(unit, after, text, events=_long(machine, unit, error), uncharged=True)
     if rules is None or not isinstance(error, StepError):
         return crashed(machine, unit, error, now, rng)

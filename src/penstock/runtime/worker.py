@@ -30,6 +30,7 @@ from penstock.runtime.doors import Doors
 from penstock.runtime.executor import Executor, ThreadExecutor, unless
 from penstock.runtime.flow import Io
 from penstock.runtime.patience import announce, pauses
+from penstock.runtime.peers import Peers
 from penstock.runtime.quarantine import Quarantine
 from penstock.runtime.reconcile import Reconciliation
 from penstock.runtime.stepper import Stepper
@@ -38,7 +39,6 @@ from penstock.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
 log = structlog.get_logger()
-_SKEW = timedelta(milliseconds=5)
 _AHEAD_SECONDS = 0.25
 _RATE_SECONDS = 0.1
 _CLOSE_SECONDS = 0.5
@@ -85,13 +85,15 @@ class Worker:
             msg = "two flows drive the same machine; a worker has one flow for each"
             raise UsageError(msg)
         for flow in flows:
-            _check_charges(flow)
+            flow.check()
         self.settings = settings or WorkerSettings()
         self.counts = Counts()
         self._executor = executor or ThreadExecutor()
         self._clock = ledger.clock
         self._rng = rng or ledger.rng
-        self._skew = timedelta()
+        #: The ledger's time when it was last learnt, and when that was (`elapsed`); None: it is this machine's.
+        self._learnt: tuple[datetime, float] | None = None
+        self._peers = Peers()
         self._stop = asyncio.Event()
         self._poke = asyncio.Event()
         self._renewed = asyncio.Event()
@@ -115,9 +117,11 @@ class Worker:
         self._io = Io(ledger, self._readers, self.now, self._rng, self._doors)
 
     def now(self) -> datetime:
-        """The ledger's time, as last seen."""
-        now = self._clock.now()
-        return now + self._skew if self._skew else now
+        """The ledger's time: as last learnt, and what has passed since, whatever this machine's clock is set to."""
+        if self._learnt is None:
+            return self._clock.now()
+        then, at = self._learnt
+        return then + timedelta(milliseconds=int((self._clock.elapsed() - at) * 1000))
 
     @property
     def busy(self) -> bool:
@@ -186,7 +190,7 @@ class Worker:
         leasing = asyncio.create_task(self._lease(session, stepper), name="lease")
         suspecting = asyncio.create_task(quarantine.run(), name="suspects")
         comparing = asyncio.create_task(self._compare(session, stepper), name="compare")
-        watching = asyncio.create_task(self._watch(stepper), name="watch")
+        watching = asyncio.create_task(self._watch(session, stepper), name="watch")
         looking = asyncio.create_task(self._look_around(session), name="place")
         helpers = [stopping, committing, claiming, suspecting, leasing, comparing, watching, looking]
         try:
@@ -195,7 +199,7 @@ class Worker:
                 helper.result()  # a corrupt ledger, or our own bug: raised here
             if leasing in done:
                 self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds
-                await self._quietly(session.survived)
+                await self._patiently(session.survived)
             else:
                 claiming.cancel()
                 suspecting.cancel()
@@ -215,9 +219,14 @@ class Worker:
         return self._clock.uptime() < self._lease_end and not ending
 
     async def _register(self, session: Session) -> None:
+        asked = self._clock.elapsed()
         now = await self._patiently(functools.partial(session.register, self._config_version))
         if now is not None:
             self._learn(now)
+        if self._clock.elapsed() - asked > self.settings.renew_seconds:
+            self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds  # there was an outage
+        found = await self._quietly(session.claims)
+        self._peers.learn(found[1] if found else {})
         await self._patiently(self.ledger.gates.apply)
         await self._patiently(functools.partial(self.ledger.gates.reconfigured, self._config_version))
 
@@ -254,11 +263,13 @@ class Worker:
             if self._stop.is_set():
                 return None
 
-    async def _watch(self, stepper: Stepper) -> None:
-        """Watch the deadlines of steps and of the lease, whatever the database does meanwhile."""
+    async def _watch(self, session: Session, stepper: Stepper) -> None:
+        """Watch the deadlines of steps and of the lease, and other processes, whatever the database does meanwhile."""
         while True:
             await asyncio.sleep(self.settings.watch_seconds)
             stepper.cancel_overdue()
+            if self._peers.look(session.identity.process):
+                self._poke.set()
             if self._clock.uptime() >= self._lease_end:
                 # Others may take over now. What is finished is still offered for commit, and the fence decides,
                 # but no step goes on that could have an effect.
@@ -317,9 +328,10 @@ class Worker:
     async def _reconcile(self, session: Session, stepper: Stepper, reconciliation: Reconciliation) -> None:
         """Give back claims that nobody holds, and drop what is held without a claim."""
         try:
-            claims = await self._readers.run(session.claims)
+            claims, processes = await self._readers.run(session.claims)
         except LedgerUnavailable:
             return
+        self._peers.learn(processes)
         forgotten, unclaimed = reconciliation.compare(claims, stepper.held)
         if forgotten:
             log.warning("worker.forgotten", worker=session.identity.id, units=len(forgotten))
@@ -329,9 +341,9 @@ class Worker:
             stepper.displace(unclaimed)
 
     def _learn(self, now: datetime) -> None:
-        """How far this machine's clock is from the ledger's."""
-        skew = now - self._clock.now()
-        self._skew = skew if abs(skew) > _SKEW else timedelta()
+        """What time it is in the ledger. A file has no other than this machine's, which may be set while we work."""
+        if self.ledger.database.dialect == "postgresql":
+            self._learnt = (now, self._clock.elapsed())
 
     def _measure(self) -> None:
         """How many units are committed in a second; asked often, so that the read-ahead soon meets a burst."""
@@ -369,7 +381,7 @@ class Worker:
                         await asyncio.wait_for(self._poke.wait(), late)
                     continue
             claimed_at = self._clock.elapsed()
-            if self._clock.elapsed() - reaped_at >= settings.watch_seconds:
+            if self._peers.dead or self._clock.elapsed() - reaped_at >= settings.watch_seconds:
                 reaped_at = self._clock.elapsed()
                 await self._reap(session)
                 quarantine.poke()
@@ -459,9 +471,12 @@ class Worker:
         return Quarantine(stepper, self._clock, look, claim, look_seconds=self.settings.watch_seconds)
 
     async def _reap(self, session: Session) -> None:
-        if self._clock.elapsed() < self._reap_from:
+        # Who is cut off knows of nobody whether they are: first all have time to renew.
+        if self._clock.elapsed() < self._reap_from or self._clock.uptime() >= self._lease_end:
             return
-        freed = await self._quietly(session.reap)
+        freed = await self._quietly(functools.partial(session.reap, self._peers.dead.copy()))
+        if freed is not None:
+            self._peers.reaped()
         if freed:
             self.counts.reaped += freed
             log.warning("worker.reaped", units=freed)
@@ -471,19 +486,3 @@ class Worker:
             return await self._executor.run(work)
         except LedgerUnavailable:
             return None
-
-
-def _check_charges(flow: AnyFlow) -> None:
-    """Raise UsageError for a flow that does not charge outages and whose machine cannot keep that."""
-    if flow.charges_outages:
-        return
-    machine = flow.machine
-    if "failing_since" not in machine.columns:
-        msg = (
-            f"the flow of {machine.name} does not charge outages, and its unit has no column for that;"
-            f" add 'failing_since: datetime | None = None' to {machine.unit.__name__}"
-        )
-        raise UsageError(msg)
-    if machine.on_error is not None and machine.on_error.policy.max_retries == 0:
-        msg = f"the flow of {machine.name} does not charge outages, and allows no retry; allow one at least"
-        raise UsageError(msg)

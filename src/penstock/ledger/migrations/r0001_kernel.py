@@ -120,11 +120,13 @@ CREATE TABLE worker (
     started_at TEXT NOT NULL,
     lease_until INTEGER NOT NULL,
     boot_id TEXT,
+    process TEXT,
     commit_seq INTEGER DEFAULT '0' NOT NULL,
     machines TEXT NOT NULL,
     config_version TEXT,
     reaped_at TEXT,
     stopped_at TEXT,
+    charged TEXT,
     PRIMARY KEY (id)
 )
  STRICT;
@@ -276,11 +278,13 @@ CREATE TABLE worker (
     started_at TIMESTAMP WITH TIME ZONE NOT NULL,
     lease_until TIMESTAMP WITH TIME ZONE NOT NULL,
     boot_id TEXT,
+    process TEXT,
     commit_seq BIGINT DEFAULT '0' NOT NULL,
     machines JSONB NOT NULL,
     config_version TEXT,
     reaped_at TIMESTAMP WITH TIME ZONE,
     stopped_at TIMESTAMP WITH TIME ZONE,
+    charged TEXT,
     PRIMARY KEY (id)
 )
  WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
