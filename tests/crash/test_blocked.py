@@ -116,13 +116,14 @@ def test_the_process_ends_also_when_the_ledger_cannot_be_told(ledger_url, tmp_pa
 
 
 @ON_SQLITE
-def test_a_step_that_keeps_the_whole_interpreter_ends_it_with_the_stacks_on_standard_error(ledger_url, tmp_path):
+@pytest.mark.parametrize("kind", [Kind.HOG, Kind.CLING])
+def test_a_step_that_keeps_the_whole_interpreter_ends_it_with_the_stacks_on_standard_error(ledger_url, tmp_path, kind):
     with Fleet(ledger_url, tmp_path / "fleet") as fleet:
         fleet.born("bystander", before_ms=60_000)
-        fleet.born("bad", kind=Kind.HOG)
+        fleet.born("bad", kind=kind)
         (worker,) = fleet.start()
-        assert worker.wait() == -signal.SIGPROF, worker.text()
-        assert "in hog" in worker.text()
+        assert worker.wait() == -signal.SIGABRT, worker.text()
+        assert f"in {kind}" in worker.text()
         (other,) = fleet.start()  # of two suspects it tries that first which was due first
         until(lambda: fleet.effects.begun("bystander") >= {other.pid}, "another worker takes over what it held")
 

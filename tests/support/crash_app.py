@@ -46,6 +46,7 @@ class Kind(StrEnum):
     CHILD = "child"  # the same in a task that the step starts
     PONDER = "ponder"  # the same in its decision
     HOG = "hog"  # keeps the whole interpreter to itself
+    CLING = "cling"  # the same, without burning processor time
     NAP = "nap"  # blocks the event loop for a moment that is allowed
     CALL = "call"  # its effect is a call to the test's server
 

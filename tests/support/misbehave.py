@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import re
 import time
 
@@ -23,6 +24,11 @@ def hog() -> None:
     re.match(r"(a+)+$", "a" * 60 + "b")
 
 
+def cling() -> None:
+    """The same, waiting for something that never comes: a PyDLL keeps the lock while it calls."""
+    ctypes.PyDLL(None).sleep(600)
+
+
 def nap() -> None:
     time.sleep(NAP_SECONDS)
 
@@ -36,6 +42,6 @@ async def block(kind: str) -> None:
     """Do what the kind of a job says; nothing for the others."""
     if kind == "child":
         await asyncio.gather(asyncio.sleep(60), spin_later())
-    blocks = {"spin": spin, "sleep": doze, "hog": hog, "nap": nap}
+    blocks = {"spin": spin, "sleep": doze, "hog": hog, "cling": cling, "nap": nap}
     if kind in blocks:
         blocks[kind]()

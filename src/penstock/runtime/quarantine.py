@@ -2,7 +2,7 @@
 
 They are claimed by statements of their own, one at a time as long as their steps are quick; while a step takes longer
 others join it, ever more of them, so that slow steps of innocents go on side by side. The more deaths a suspect has
-seen, the fewer others it is held with; from the fourth on it is alone. So what the ledger says was held together ran
+seen, the fewer others it is held with; from the seventh on it is alone. So what the ledger says was held together ran
 together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`).
 """
 
@@ -16,8 +16,8 @@ from penstock.clock import Clock
 from penstock.ledger.claims import Levels
 from penstock.runtime.stepper import Stepper
 
-#: At most so many together, by level of suspicion: a tenth after each death.
-_WIDEST = (1_000, 100, 10, 1)
+#: At most so many together, by level of suspicion: a third after each death.
+_WIDEST = (1_000, 300, 100, 30, 10, 3, 1)
 #: So many have joined a step after a second, and with the square of the time: after 30 ms one, after 100 ms ten.
 _JOINED = 1_000
 _LOOK_AGAIN = 0.01

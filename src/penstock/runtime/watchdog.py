@@ -4,22 +4,23 @@ A step that never lets go of the event loop (an endless loop, a long computation
 deadlines and signals with it. A thread watches a heartbeat of the loop. It counts its own ticks: a process that was
 stopped and goes on, or a machine that slept, is not taken for a blocked one. See docs/decisions/0045.
 
-Code that keeps the interpreter to itself (a regular expression without end, an extension in a loop) stops that thread
-too. For it there is a second line: a timer of the kernel that counts the processor time that the process burns. The
-thread sets it back at every tick; when it runs out, the stacks are written and the process ends by SIGPROF.
+Code that keeps the interpreter to itself (a regular expression without end, an extension that waits) stops that thread
+too. For it there is a second line: a child process into which the thread breathes (see `guardian`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import functools
 import os
-import signal
+import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType, FrameType
 
 import structlog
@@ -27,6 +28,7 @@ import structlog
 from penstock import correlation
 from penstock.clock import Clock
 from penstock.ledger.session import Session
+from penstock.runtime import guardian
 from penstock.runtime.stepper import Stepper
 from penstock.runtime.stepping import Held
 
@@ -59,19 +61,15 @@ class Watchdog:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._watched: tuple[Session, Stepper] | None = None
-        self._timer_lock = threading.Lock()
-        self._timer = False
+        self._breathing = threading.Lock()
+        self._guardian: subprocess.Popen[bytes] | None = None
         #: The end is decided: the worker's units are given away, and nothing may leave any more.
         self.ending = False
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        # Somebody else's handler is that of a profiler, which needs the timer more.
-        self._timer = signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
-        if self._timer:
-            faulthandler.register(signal.SIGPROF, file=_STANDARD_ERROR, all_threads=True, chain=True)
-            self._set_timer_back()
+        self._guardian = self._guarded()
         self._beat()
         threading.Thread(target=self._watch, name="penstock-watchdog", daemon=True).start()
 
@@ -79,11 +77,12 @@ class Watchdog:
         self._over.set()
         if self._next is not None:
             self._next.cancel()
-        with self._timer_lock:
-            if self._timer:
-                self._timer = False
-                signal.setitimer(signal.ITIMER_PROF, 0)
-                faulthandler.unregister(signal.SIGPROF)
+        with self._breathing:
+            child, self._guardian = self._guardian, None
+        if child is not None and child.stdin is not None:
+            child.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_LOG_SECONDS)
 
     def watch(self, session: Session, stepper: Stepper) -> None:
         """From now on this is what the worker holds."""
@@ -94,17 +93,34 @@ class Watchdog:
         self._beats += 1
         self._next = self._loop.call_later(self._tick / 2, self._beat)
 
-    def _set_timer_back(self) -> None:
-        with self._timer_lock:
-            if self._timer:
-                signal.setitimer(signal.ITIMER_PROF, self._lease * 1.1)
+    def _guarded(self) -> subprocess.Popen[bytes] | None:
+        """The child process, where it can tell a stopped process from a silent one."""
+        if not Path("/proc/self/stat").exists():
+            return None
+        if not faulthandler.is_enabled():
+            faulthandler.enable(_STANDARD_ERROR)  # writes the stacks on SIGABRT, without the interpreter
+        seconds = self._lease * 1.1
+        command = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), str(seconds)]
+        # A session of its own: Ctrl-C is for the worker, which ends it.
+        nowhere, pipe = subprocess.DEVNULL, subprocess.PIPE
+        child = subprocess.Popen(command, stdin=pipe, stdout=nowhere, stderr=nowhere, start_new_session=True)  # noqa: S603
+        assert child.stdin is not None  # noqa: S101 - asked for
+        os.set_blocking(child.stdin.fileno(), False)
+        return child
+
+    def _breathe(self) -> None:
+        with self._breathing:
+            if self._guardian is not None and self._guardian.stdin is not None:
+                # A guardian that is gone, or that somebody has stopped, is nobody's trouble here.
+                with contextlib.suppress(OSError):
+                    os.write(self._guardian.stdin.fileno(), b".")
 
     def _watch(self) -> None:
         """Count for how long one turn of the loop has gone on: alone, it is to blame; many that are slow are not."""
         beats, turn, seconds, told = self._beats, None, 0.0, 0
         last = self._clock.elapsed()
         while not self._over.wait(self._tick):
-            self._set_timer_back()
+            self._breathe()
             now = self._clock.elapsed()
             # Between two ticks the process may have been stopped, which is nobody's fault and counts as little.
             passed, last = min(now - last, self._lease / 10), now
@@ -223,12 +239,14 @@ class Watchdog:
             task = None if first is None else first.task
         return [held for held in list(holding.values()) if task is not None and held.task is task]
 
-    @staticmethod
-    def _aside(work: Callable[[], None], seconds: float) -> None:
+    def _aside(self, work: Callable[[], None], seconds: float) -> None:
         """Do what may itself be held up, such as a write to a log that nobody reads, and wait so long for it."""
         thread = threading.Thread(target=work, name="penstock-watchdog-says", daemon=True)
         thread.start()
-        thread.join(seconds)
+        until = self._clock.elapsed() + seconds
+        while thread.is_alive() and self._clock.elapsed() < until:
+            self._breathe()
+            thread.join(self._tick)
 
 
 def _named(blocking: list[Held]) -> list[str]:
