@@ -21,6 +21,8 @@ _WIDEST = (1_000, 300, 100, 30, 10, 3, 1)
 #: So many have joined a step after a second, and with the square of the time: after 30 ms one, after 100 ms ten.
 _JOINED = 1_000
 _LOOK_AGAIN = 0.01
+#: So long suspects of one level are let in before those of the next have their turn.
+_TURN_SECONDS = 3.0
 _MOST = 2**31 - 1
 
 Look = Callable[[], Awaitable[list[int] | None]]
@@ -51,17 +53,21 @@ class Quarantine:
         while True:
             await self._poke.wait()
             self._poke.clear()
-            # The lowest level first: they are the most, and nearly all of them are innocent.
+            # The lowest level first: they are the most, and nearly all of them are innocent. But each has its turn.
             for place in sorted({min(level, len(_WIDEST)) for level in await self._look() or []}):
                 levels = Levels(place, place if place < len(_WIDEST) else _MOST)
-                while await self._let_in(levels, _WIDEST[place - 1]):
-                    """Until none of that level is left."""
+                ends = self._clock.elapsed() + _TURN_SECONDS
+                while await self._let_in(levels, _WIDEST[place - 1], ends):
+                    self._poke.set()  # there may be more
 
-    async def _let_in(self, levels: Levels, widest: int) -> bool:
-        """Claim as many as may join those that are being stepped, or wait a moment; False when none is left."""
+    async def _let_in(self, levels: Levels, widest: int, ends: float) -> bool:
+        """Claim as many as may join those that are being stepped, or wait a moment; False when the turn is over.
+
+        It is when none is held and none was to be had, or time is up.
+        """
         suspects, settled = self._stepper.suspects, self._stepper.suspect_settled
         settled.clear()
-        room = self._room(widest)
+        room = self._room(widest) if self._clock.elapsed() < ends else 0
         if room > 0 and await self._claim(room, levels):
             return True
         if not suspects:

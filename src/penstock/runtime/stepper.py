@@ -92,7 +92,7 @@ class Stepper(Stepping):
             self._ready.extend(item for item in fresh if not _has_place(item))
             self._charge([[held] for held in singles if held.given is not None], groups.values())
         elif claimed.units and claimed.units[0].suspicion:
-            # Few at a time, and the sooner they are done the fewer deaths they share: they do not wait behind the others.
+            # Few at a time, and the sooner they are done the fewer deaths they share: they wait behind nobody.
             self._ready.extendleft(reversed(fresh))
         else:
             self._ready.extend(fresh)
