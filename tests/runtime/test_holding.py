@@ -283,3 +283,19 @@ def test_a_unit_that_cannot_be_set_aside_while_the_ledger_is_away_is_not_forgott
     work_on(ledger, world, [Probe(act)], 60)
     assert acted == [0, 1]
     assert world.unit(ref).status is InvoiceState.SENT
+
+
+def test_a_halt_before_the_next_step_has_begun_leaves_nothing_standing(world):
+    """The first step blocks until the lease is over, and whoever was about to begin the next is still to come."""
+    world.born(*(invoice(str(n)) for n in range(4)))
+    late: list[int] = []
+
+    async def act(unit: Any, io: Io) -> Any:
+        if not late:
+            late.append(1)
+            world.time.advance(31)
+            io.check()
+        return sent(unit)
+
+    work(world, Probe(act), seconds=60, watch_seconds=10_000)
+    assert {status for _, status, *_ in world.rows(TRACES)} == {"SENT"}

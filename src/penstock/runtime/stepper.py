@@ -164,7 +164,9 @@ class Stepper(Stepping):
         """The lease may be over: stop every running step and start none, until `resume`."""
         if not self._halted:
             self._halted = True
-            for task in self.tasks:
+            # Only those at work. A runner that is cancelled before it has begun never says that it is over, and no
+            # other would be started; what gives units back must come to its end.
+            for task in {held.task for held in self.held.values() if held.task is not None}:
                 task.cancel()
 
     def interrupted(self) -> list[tuple[Unit, bool]]:
