@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from penstock.runtime.watchdog import EXIT_CODE
 from tests.support.crash_app import Kind, S
 from tests.support.fleet import Fleet, Member, until
+from tests.support.machines import batch_item, batch_run
 
 ON_SQLITE = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
 PARKED = "SELECT unit_id FROM job WHERE parked_at IS NOT NULL"
@@ -160,3 +163,38 @@ def test_many_steps_that_are_a_little_slow_are_not_taken_for_one_that_blocks(led
         assert not worker.said("worker.blocked")
         fleet.stop()
         fleet.audit(names)
+
+
+SIBLINGS = """
+import asyncio, sys, time
+from penstock.ledger.ledger import Ledger
+from penstock.outcome import Act
+from penstock.runtime.flow import Flow
+from penstock.runtime.worker import Worker, WorkerSettings
+from tests.support.machines import BATCH_ITEM, MACHINES
+
+class Blocks(Flow):
+    machine = BATCH_ITEM
+    batch_by = "run_id"
+    decide = staticmethod(lambda *_: Act("all", "due"))
+    async def act(self, *_): ...
+    async def act_together(self, *_): time.sleep(120)
+
+async def main():
+    settings = WorkerSettings(lease_ms=2_000, renew_seconds=0.5, place_seconds=None)
+    await Worker(Ledger.open(sys.argv[1], MACHINES), [Blocks(None)], settings, watchdog=True).run()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("real_world", ["sqlite"], indirect=True)
+def test_siblings_that_were_stepped_together_are_suspects_and_none_is_charged(real_world):
+    real_world.born(batch_run("run", items_expected=3, due_at=None), *(batch_item(n) for n in range(3)))
+    done = subprocess.run([sys.executable, "-c", SIBLINGS, real_world.url], check=False, timeout=120)
+    assert done.returncode == EXIT_CODE
+    time.sleep(2.1)  # the lease
+    reaper = real_world.worker()
+    reaper.reap()
+    seen = real_world.rows("SELECT crashes, suspicion, doubts, claimed_by FROM batch_item")
+    assert seen == [(0, 1, 1, None)] * 3

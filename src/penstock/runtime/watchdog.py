@@ -145,7 +145,7 @@ class Watchdog:
         return seconds >= self._lease / 2 and (late or seconds >= self._lease * 0.9)
 
     def _end(self, seconds: float) -> None:
-        """Give everything back, the unit that blocked the loop as crashed; say so; end."""
+        """Give back what is held, the unit that blocked the loop as crashed; say so; end."""
         self.ending = True
         blocking, at = self._blocking(), self._where()
         reason = f"its step blocked the event loop for {seconds:.1f} s, at {at}"
@@ -158,9 +158,14 @@ class Watchdog:
         try:
             if self._watched is not None:
                 session, stepper = self._watched
-                for held in blocking:
-                    session.crash(held.unit, reason)
+                together = len(blocking) > 1
+                if blocking and not together:
+                    session.crash(blocking[0].unit, reason)
                 session.release([(h.unit, h.begun) for h in list(stepper.held.values()) if h not in blocking])
+                if together:
+                    # One of the siblings did it, and nobody knows which: all are suspects of this death.
+                    problems[:] = ["siblings that were stepped together, all of them suspects"]
+                    return
                 session.retire()
             problems.clear()
         except Exception as error:  # noqa: BLE001 - the end comes all the same, and the lease frees what is left
