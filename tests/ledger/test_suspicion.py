@@ -43,6 +43,12 @@ def test_a_death_puts_all_that_was_held_under_suspicion_and_in_doubt(world):
     assert rows == [("1", 1, 1, 0), ("2", 1, 1, 0), ("3", 0, 0, 0)]
 
 
+def test_a_level_is_named_once_however_many_suspects_have_it(world):
+    world.born(*(invoice(str(i)) for i in range(3)))
+    held(world, "0", "1", "2")
+    assert world.ledger.session(served=["invoice"]).suspected() == [1]
+
+
 def test_suspects_are_claimed_apart_by_their_level(world):
     world.born(invoice("1"), invoice("2"), invoice("3"))
     held(world, "1", "2")

@@ -104,7 +104,8 @@ class Claims:
         """The levels of suspicion at which a unit is due, the lowest first."""
         now = self._database.now_sql
         parts = [
-            f"SELECT suspicion FROM {m.table} WHERE {statements.waiting(m.due, suspects=True)} AND {m.due} <= {now}"
+            f"SELECT DISTINCT suspicion FROM {m.table}"
+            f" WHERE {statements.waiting(m.due, suspects=True)} AND {m.due} <= {now}"
             for m in self._served.values()
         ]
         if not parts:
