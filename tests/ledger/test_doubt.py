@@ -103,7 +103,7 @@ def test_nobody_works_on_a_restored_file_before_it_was_put_in_doubt(world, tmp_p
     place = tmp_path / "restored.db"
     shutil.copy(copy.path, place)
     with closing(World(f"sqlite:///{place}", world.clock)) as other:
-        with pytest.raises(LedgerMismatch, match=r"run 'penstock db doubt --since 2.*Z'"):
+        with pytest.raises(LedgerMismatch, match="run 'penstock db doubt'"):
             other.worker()
         assert other.ledger.read(lambda cursor: restored(other.ledger.database, cursor)) is not None
         assert [f.check for f in examine(other.ledger.database, {}) if "restored from a backup" in f.message] == [

@@ -255,6 +255,50 @@ def test_a_survivor_leaves_alone_what_others_hold_by_now(world):
     finish(world, other, unit)
 
 
+def test_workers_that_lost_their_lease_and_live_convict_nobody(world):
+    world.born(invoice("long"))
+    slow = world.worker()
+    slow.take({"invoice": 9})
+    for _ in range(5):
+        world.time.advance(31)
+        other = world.worker()
+        other.reap()
+        assert len(other.take({"invoice": 9}, levels=ALL).units) == 1
+        slow.survived()  # too late to clear what the other holds
+        slow = other
+    assert world.rows("SELECT crashes, suspicion FROM invoice") == [(1, 1)]
+    for crashes in (1, 2, 3):
+        world.time.advance(31)
+        slow = world.worker()
+        slow.reap()
+        slow.take({"invoice": 9}, levels=ALL)
+        assert world.rows("SELECT crashes, parked_at IS NOT NULL FROM invoice") == [(crashes, crashes == 3)]
+
+
+def test_a_survivor_takes_back_the_crash_that_was_charged_for_it(world):
+    world.born(invoice("1"))
+    slow = world.worker()
+    slow.claim({"invoice": 9})
+    world.time.advance(31)
+    world.worker().reap()
+    assert world.rows("SELECT crashes FROM invoice") == [(1,)]
+    slow.survived()
+    assert world.rows("SELECT crashes, suspicion FROM invoice") == [(0, 0)]
+
+
+def test_where_one_worker_after_the_other_dies_of_something_else_each_death_is_anothers(world):
+    """Steps that take longer than any worker lives, alone from the third death on: nobody is parked for it."""
+    world.born(*(invoice(str(i)) for i in range(8)))
+    for _ in range(3):
+        held(world, *map(str, range(8)))
+    for _ in range(40):
+        worker = world.worker()
+        worker.reap()
+        assert len(worker.take({"invoice": 1}, levels=ALL).units) == 1
+        world.time.advance(31)
+    assert world.rows(PARKED) == []
+
+
 def test_releasing_and_retiring_leave_doubt_and_no_suspicion(world):
     world.born(invoice("1"), invoice("2"), invoice("3"))
     worker = world.worker()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from penstock.clock import Clock, instant, instant_text
+from penstock.clock import Clock, instant_text
 from penstock.errors import LedgerMismatch
 from penstock.ledger.commit import insert_events
 from penstock.ledger.database import Cursor, Database, instant_sql
@@ -133,11 +133,9 @@ def restored(database: Database, cursor: Cursor) -> str | None:
     home = _home(database, cursor)
     if _RESTORED not in known and known.get(_HOME, home) == home:
         return None
-    newest = instant(cursor.rows("SELECT max(at) FROM transition_log")[0][0])
-    since = "" if newest is None else f" --since {instant_text(newest)}"
     return (
         f"{database.url} was restored from a backup, and what was done after it is not in it;"
-        f" run 'penstock db doubt{since}', so that units look before they act again, then start the workers"
+        " run 'penstock db doubt', so that units look before they act again, then start the workers"
     )
 
 

@@ -39,6 +39,7 @@ class Suspect(NamedTuple):
 
     machine: str
     table: str
+    due: str
     unit_id: str
     version: int
     crashes: int
@@ -73,7 +74,7 @@ def accuse(
     for name, table, due in tables if dead else ():
         rows = cursor.rows(_accuse(database, table, due if settle else None), **given)
         for unit_id, version, crashes, suspicion, deaths in rows:
-            suspect = Suspect(name, table, unit_id, version, crashes, suspicion, str(deaths).split())
+            suspect = Suspect(name, table, due, unit_id, version, crashes, suspicion, str(deaths).split())
             died.setdefault(suspect.deaths[-1], []).append(suspect)
     for held in died.values():
         known = [suspect for suspect in held if suspect.suspicion > 1] or held
@@ -97,25 +98,46 @@ def _accuse(database: Database, table: str, due: str | None = None) -> str:
 
 
 def _charge(database: Database, cursor: Cursor, tables: Sequence[Table], suspect: Suspect, *, among: int) -> None:
-    """The worker's only suspect: one more crash is its own."""
+    """The worker's only suspect: one more crash is its own.
+
+    A known suspect goes to the end of the line. Where workers die of something else, the next death is another's.
+    """
+    ref = f"{suspect.machine}:{suspect.unit_id}"
+    suspect = _without_survivors(cursor, suspect, ref)
+    cursor.run("UPDATE worker SET charged = :ref WHERE id = :worker", ref=ref, worker=suspect.deaths[-1])
     crashes = suspect.crashes + 1
     if crashes >= CRASH_LIMIT and _others_die_too(cursor, suspect, among):
         crashes = CRASH_LIMIT - 1
-    ref = f"{suspect.machine}:{suspect.unit_id}"
-    cursor.run("UPDATE worker SET charged = :ref WHERE id = :worker", ref=ref, worker=suspect.deaths[-1])
-    given = {"crashes": crashes, "unit_id": suspect.unit_id, "version": suspect.version}
+    given = {"crashes": crashes, "unit_id": suspect.unit_id, "version": suspect.version, **database.bind_now()}
     change = f"UPDATE {suspect.table} SET crashes = :crashes, version = version + 1"
+    if suspect.suspicion > 1:
+        due, now = suspect.due, database.now_sql
+        change += f", {due} = CASE WHEN {due} < {now} THEN {now} ELSE {due} END"
     which = "WHERE unit_id = :unit_id AND version = :version"
     if crashes < CRASH_LIMIT:
-        cursor.run(f"{change} {which}", **given)
+        still = {"suspicion": suspect.suspicion, "deaths": " ".join(suspect.deaths)}
+        cursor.run(f"{change}, suspicion = :suspicion, suspected_in = :deaths {which}", **given, **still)
         return
     reason = f"{_KILLED} {crashes} workers in a row"
     parked = f"parked_at = {database.now_sql}, parked_reason = :reason, suspicion = 0, suspected_in = NULL"
-    cursor.run(f"{change}, {parked} {which}", reason=reason, **given, **database.bind_now())
+    cursor.run(f"{change}, {parked} {which}", reason=reason, **given)
     insert_events(database, cursor, [parked_alert(suspect.machine, suspect.unit_id, suspect.version + 1, reason)])
     for _, table, _ in tables:
         clear = f"UPDATE {table} SET suspicion = 0, suspected_in = NULL, version = version + 1 WHERE {_FREE}"
         cursor.run(f"{clear} AND ({_any_of(suspect.deaths)})", **_named(suspect.deaths))
+
+
+def _without_survivors(cursor: Cursor, suspect: Suspect, ref: str) -> Suspect:
+    """The suspect without the deaths of workers that said later that they live, when others held the unit already."""
+    sql = (
+        f"SELECT id, charged FROM worker WHERE stopped_at IS NOT NULL AND id IN ({', '.join(_places(suspect.deaths))})"
+    )
+    alive = {str(worker): charged == ref for worker, charged in cursor.rows(sql, **_named(suspect.deaths))}
+    return suspect._replace(
+        crashes=max(0, suspect.crashes - sum(alive.values())),
+        suspicion=max(1, suspect.suspicion - len(alive)),
+        deaths=[death for death in suspect.deaths if death not in alive],
+    )
 
 
 def _others_die_too(cursor: Cursor, suspect: Suspect, among: int) -> bool:

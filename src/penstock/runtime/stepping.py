@@ -192,11 +192,11 @@ class Stepping(ABC):
 
     def _wait(self, held: Held, decision: object, *, looked: bool) -> None:
         if type(decision) is Wait:
-            # A look that settled nothing forgives no crash, and no doubt is settled by waiting; but the worker lives.
-            after = replace(held.unit, due_at=decision.until, suspicion=0)
-            uncharged = looked or held.unit.doubts > 0
-            if uncharged and not looked:
-                after = replace(after, crashes=0)
+            # Waiting settles no doubt and forgives no crash. The worker lives, which clears whom nothing else accuses.
+            after = replace(held.unit, due_at=decision.until)
+            if not held.unit.crashes:
+                after = replace(after, suspicion=0)
+            uncharged = looked or held.unit.doubts + held.unit.crashes > 0
             self._submit(held, Outcome(held.unit, after, decision.reason, uncharged=uncharged))
         else:
             self._fail(held, BrokenFlow(f"decide may look once and then act or wait; it returned {decision!r}"))
