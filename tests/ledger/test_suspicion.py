@@ -307,3 +307,17 @@ def test_releasing_and_retiring_leave_doubt_and_no_suspicion(world):
     worker.retire()
     rows = world.rows("SELECT number, doubts, suspicion, crashes FROM invoice ORDER BY number")
     assert rows == [("1", 1, 0, 0), ("2", 0, 0, 0), ("3", 1, 0, 0)]
+
+
+def test_many_that_kill_are_all_found_while_others_get_something_done(world):
+    killers = [f"killer {n}" for n in range(5)]
+    world.born(*map(invoice, killers), *(invoice(f"quick {n}") for n in range(40)))
+    for turn in range(40):
+        worker = world.worker()
+        quick = next(unit for unit in worker.claim({"invoice": 99}) if unit.number.startswith("quick"))
+        finish(world, worker, quick)
+        worker.retire()
+        left = [number for number in killers if number not in dict(world.rows(PARKED))]
+        if left:
+            held(world, left[turn % len(left)])
+    assert sorted(dict(world.rows(PARKED))) == killers

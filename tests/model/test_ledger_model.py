@@ -106,6 +106,7 @@ class LedgerModel(RuleBasedStateMachine):
         self.units: dict[str, Copy] = {}
         self.hands: list[Hand] = []
         self.closed_until: dict[str, datetime] = {}
+        self.charged: dict[str, str] = {}
 
     @property
     def now(self) -> datetime:
@@ -324,8 +325,6 @@ class LedgerModel(RuleBasedStateMachine):
     def reap(self, worker: int) -> None:
         reaper = self.working(worker)  # who never reaps himself
         dead = [h for h in self.hands if not (h.gone or h is reaper) and h.lease_until < self.now]
-        expired = self.world.rows("SELECT id, lease_until FROM worker WHERE reaped_at IS NULL")
-        everybody = {id_ for id_, until in expired if self.over(until)} - {reaper.name}
         lefts = {hand.name: [c for c in self.units.values() if c.claimed_by == hand.name] for hand in dead}
         freed = sum(map(len, lefts.values()))
         for hand in dead:
@@ -337,25 +336,28 @@ class LedgerModel(RuleBasedStateMachine):
                 copy.doubts += 1
                 copy.deaths = [*copy.deaths, hand.name]
             if len(known) == 1:
-                self.charge(known[0], len(everybody))
+                self.charge(known[0])
         assert reaper.session.reap() == freed
 
-    def over(self, lease_until: Any) -> bool:
-        """Whether a lease, as either database keeps it, has ended."""
-        if isinstance(lease_until, int):
-            return lease_until < self.world.time.uptime()
-        return bool(lease_until < self.now)
-
-    def charge(self, copy: Copy, dying: int) -> None:
-        """The only suspect of a death; parked at the third, if half of the deaths since are its own."""
+    def charge(self, copy: Copy) -> None:
+        """The only suspect of a death; parked at the third, if half of the deaths since are its own or another's."""
         copy.version += 1
         copy.crashes += 1
+        number = next(n for n, c in self.units.items() if c is copy)
+        self.charged[copy.deaths[-1]] = number
+        if len(copy.deaths) > 1 and copy.due is not None:
+            copy.due = max(copy.due, self.now)
         if copy.crashes < CRASH_LIMIT:
             return
-        died = "SELECT id, reaped_at FROM worker WHERE reaped_at IS NOT NULL AND stopped_at IS NULL"
-        ended = dict(self.world.rows(died))
-        first = min((ended[d] for d in copy.deaths[-CRASH_LIMIT:] if d in ended), default=None)
-        if first is not None and sum(at >= first for at in ended.values()) + dying > 2 * CRASH_LIMIT:
+        died = "SELECT id, reaped_at, charged FROM worker WHERE reaped_at IS NOT NULL AND stopped_at IS NULL"
+        ended = {id_: (at, charged) for id_, at, charged in self.world.rows(died)}
+        own = copy.deaths[-CRASH_LIMIT:]
+        first = min((ended[d][0] for d in own if d in ended), default=None)
+        others = [d for d, (at, _) in ended.items() if first is not None and at >= first and d not in own]
+        at_work = "SELECT count(*) FROM worker WHERE commit_seq > 0 AND (reaped_at IS NULL OR reaped_at >= :first)"
+        if len(others) > CRASH_LIMIT and self.world.one(at_work.replace(":first", literal(first))):
+            others = [d for d in others if not self.explained(d, ended[d][1])]
+        if len(others) > CRASH_LIMIT:
             copy.crashes = CRASH_LIMIT - 1
             return
         shared, copy.parked, copy.deaths = {*copy.deaths[-8:]}, True, []
@@ -363,6 +365,13 @@ class LedgerModel(RuleBasedStateMachine):
             if other.claimed_by is None and shared & {*other.deaths[-8:]}:
                 other.deaths = []
                 other.version += 1
+
+    def explained(self, death: str, charged: str | None) -> bool:
+        """Whether a death is charged to a unit that was charged twice and that no step has cleared since."""
+        if death in self.charged:
+            return self.units[self.charged[death]].crashes >= CRASH_LIMIT - 1
+        known = f"SELECT count(*) FROM invoice WHERE unit_id = :unit_id AND crashes >= {CRASH_LIMIT - 1}"
+        return charged is not None and bool(self.world.one(known, unit_id=charged.partition(":")[2]))
 
     @rule(worker=pick, survivor=pick)
     def die(self, worker: int, survivor: int) -> None:

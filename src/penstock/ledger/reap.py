@@ -45,6 +45,11 @@ def reap(database: Database, cursor: Cursor, me: str = "", *, grace_ms: int = 0,
     )
     if not rows:
         return 0
+    cursor.run(
+        f"UPDATE worker SET reaped_at = {database.now_sql} WHERE id IN (SELECT n_unit_id FROM {source})",
+        batch=statements.batch_text([[worker] for worker, *_ in rows]),
+        **now,
+    )
     tables = driven_tables(cursor)
     over = [str(worker) for worker, here, _, is_over in rows if here and is_over]
     early = {str(worker): float(seconds) for worker, here, seconds, is_over in rows if here and not is_over}
@@ -53,11 +58,6 @@ def reap(database: Database, cursor: Cursor, me: str = "", *, grace_ms: int = 0,
     if early:
         settle = min(SETTLE_SECONDS, max(0.0, *early.values()))
         freed += accuse(database, cursor, tables, list(early), settle=timedelta(seconds=settle))
-    cursor.run(
-        f"UPDATE worker SET reaped_at = {database.now_sql} WHERE id IN (SELECT n_unit_id FROM {source})",
-        batch=statements.batch_text([[worker] for worker, *_ in rows]),
-        **now,
-    )
     return freed
 
 

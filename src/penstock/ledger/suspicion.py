@@ -3,8 +3,8 @@
 A worker that dies says nothing. Each unit it held gains a `suspicion` and a doubt. Suspects are claimed apart from the
 others and a few at a time, the fewer the more deaths they have seen (see `runtime.quarantine`), and a step that ends
 clears its unit. The only suspect of a dead worker, or the only unit that it held, is charged a crash. At the third in a
-row it is parked, and what had died with it is cleared. Where workers die of something else meanwhile, that proves
-nothing: half of the deaths at least must be its own.
+row it is parked, and what had died with it is cleared. Where workers die meanwhile and nobody knows why, that proves
+nothing: half of those deaths at least must be its own.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def accuse(
     for held in died.values():
         known = [suspect for suspect in held if suspect.suspicion > 1] or held
         if len(known) == 1:
-            _charge(database, cursor, tables, known[0], among=len(dead))
+            _charge(database, cursor, tables, known[0])
     return sum(map(len, died.values()))
 
 
@@ -97,7 +97,7 @@ def _accuse(database: Database, table: str, due: str | None = None) -> str:
     )
 
 
-def _charge(database: Database, cursor: Cursor, tables: Sequence[Table], suspect: Suspect, *, among: int) -> None:
+def _charge(database: Database, cursor: Cursor, tables: Sequence[Table], suspect: Suspect) -> None:
     """The worker's only suspect: one more crash is its own.
 
     A known suspect goes to the end of the line. Where workers die of something else, the next death is another's.
@@ -106,7 +106,7 @@ def _charge(database: Database, cursor: Cursor, tables: Sequence[Table], suspect
     suspect = _without_survivors(cursor, suspect, ref)
     cursor.run("UPDATE worker SET charged = :ref WHERE id = :worker", ref=ref, worker=suspect.deaths[-1])
     crashes = suspect.crashes + 1
-    if crashes >= CRASH_LIMIT and _others_die_too(cursor, suspect, among):
+    if crashes >= CRASH_LIMIT and _others_die_too(cursor, tables, suspect):
         crashes = CRASH_LIMIT - 1
     given = {"crashes": crashes, "unit_id": suspect.unit_id, "version": suspect.version, **database.bind_now()}
     change = f"UPDATE {suspect.table} SET crashes = :crashes, version = version + 1"
@@ -140,13 +140,32 @@ def _without_survivors(cursor: Cursor, suspect: Suspect, ref: str) -> Suspect:
     )
 
 
-def _others_die_too(cursor: Cursor, suspect: Suspect, among: int) -> bool:
-    """Whether its deaths are less than half of all that there were since the first of them that counts."""
-    since = suspect.deaths[-CRASH_LIMIT:]
-    first = f"SELECT min(reaped_at) FROM worker WHERE id IN ({', '.join(_places(since))})"
-    died = f"SELECT count(*) FROM worker WHERE stopped_at IS NULL AND reaped_at >= ({first})"
-    earlier = int(cursor.rows(died, **_named(since))[0][0])
-    return earlier + among > 2 * CRASH_LIMIT
+def _others_die_too(cursor: Cursor, tables: Sequence[Table], suspect: Suspect) -> bool:
+    """Whether more workers than its own three have died since, of which nobody knows why.
+
+    While others get something done, a death is known to be another unit's that was charged with two in a row.
+    """
+    own = suspect.deaths[-CRASH_LIMIT:]
+    first = f"(SELECT min(reaped_at) FROM worker WHERE id IN ({', '.join(_places(own))}))"
+    others = f"SELECT id, charged FROM worker WHERE stopped_at IS NULL AND reaped_at >= {first}"
+    died = [charged for worker, charged in cursor.rows(others, **_named(own)) if worker not in own]
+    at_work = f"SELECT 1 FROM worker WHERE commit_seq > 0 AND (reaped_at IS NULL OR reaped_at >= {first}) LIMIT 1"
+    if len(died) > CRASH_LIMIT and cursor.rows(at_work, **_named(own)):
+        guilty = _charged_twice(cursor, tables, {str(charged) for charged in died if charged is not None})
+        died = [charged for charged in died if charged not in guilty]
+    return len(died) > CRASH_LIMIT
+
+
+def _charged_twice(cursor: Cursor, tables: Sequence[Table], refs: Collection[str]) -> set[str]:
+    """Those of the units that were charged with two deaths or more, and that no step has cleared since."""
+    known = {table.machine: table.name for table in tables}
+    found = set()
+    for ref in refs:
+        machine, _, unit_id = ref.partition(":")
+        crashed = f"unit_id = :unit_id AND crashes >= {CRASH_LIMIT - 1}"
+        if machine in known and cursor.rows(f"SELECT 1 FROM {known[machine]} WHERE {crashed}", unit_id=unit_id):
+            found.add(ref)
+    return found
 
 
 def clear_survivor(cursor: Cursor, tables: Iterable[Table], worker: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
 
 from penstock.clock import Clock
@@ -22,7 +23,7 @@ _WIDEST = (1_000, 300, 100, 30, 10, 3, 1)
 _JOINED = 1_000
 _LOOK_AGAIN = 0.01
 #: So long suspects of one level are let in before those of the next have their turn.
-_TURN_SECONDS = 3.0
+_TURN_SECONDS = 1.0
 _MOST = 2**31 - 1
 
 Look = Callable[[], Awaitable[list[int] | None]]
@@ -36,12 +37,11 @@ class Quarantine:
     levels and says how many it got.
     """
 
-    def __init__(self, stepper: Stepper, clock: Clock, look: Look, claim: Claim, *, look_seconds: float) -> None:
+    def __init__(self, stepper: Stepper, clock: Clock, look: Look, claim: Claim) -> None:
         self._stepper = stepper
         self._clock = clock
         self._look = look
         self._claim = claim
-        self._look_seconds = look_seconds
         self._poke = asyncio.Event()
 
     def poke(self) -> None:
@@ -54,34 +54,31 @@ class Quarantine:
             await self._poke.wait()
             self._poke.clear()
             # The lowest level first: they are the most, and nearly all of them are innocent. But each has its turn.
-            for place in sorted({min(level, len(_WIDEST)) for level in await self._look() or []}):
-                levels = Levels(place, place if place < len(_WIDEST) else _MOST)
-                ends = self._clock.elapsed() + _TURN_SECONDS
-                while await self._let_in(levels, _WIDEST[place - 1], ends):
+            for level in sorted({min(level, len(_WIDEST)) for level in await self._look() or []}):
+                if await self._turn(level):
                     self._poke.set()  # there may be more
 
-    async def _let_in(self, levels: Levels, widest: int, ends: float) -> bool:
-        """Claim as many as may join those that are being stepped, or wait a moment; False when the turn is over.
+    async def _turn(self, level: int) -> bool:
+        """Let suspects of one level in, for a while from the first on; whether there was any."""
+        levels = Levels(level, level if level < len(_WIDEST) else _MOST)
+        ends = math.inf
+        while self._clock.elapsed() < ends:
+            settled = self._stepper.suspect_settled
+            settled.clear()
+            room = self._room(level)
+            if room > 0 and not await self._claim(room, levels):
+                break
+            if room > 0:
+                ends = min(ends, self._clock.elapsed() + _TURN_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(settled.wait(), _LOOK_AGAIN)
+        return ends < math.inf
 
-        It is when none is held and none was to be had, or time is up.
-        """
-        suspects, settled = self._stepper.suspects, self._stepper.suspect_settled
-        settled.clear()
-        room = self._room(widest) if self._clock.elapsed() < ends else 0
-        if room > 0 and await self._claim(room, levels):
-            return True
-        if not suspects:
-            return False
-        # With no room, others may join after a moment. With room, nobody waits: those that are held end first.
-        wait = _LOOK_AGAIN if room <= 0 else self._look_seconds
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(settled.wait(), wait)
-        return True
-
-    def _room(self, widest: int) -> int:
-        """How many more may join those that are being stepped."""
+    def _room(self, level: int) -> int:
+        """How many more may join those that are being stepped: nobody is held with more than its level allows."""
         suspects = self._stepper.suspects
         if not suspects:
             return 1
-        seconds = self._clock.elapsed() - min(suspects.values())
-        return min(widest, 1 + int(_JOINED * seconds * seconds)) - len(suspects)
+        seconds = self._clock.elapsed() - min(since for since, _ in suspects.values())
+        highest = min(len(_WIDEST), max(level, *(suspicion for _, suspicion in suspects.values())))
+        return min(_WIDEST[highest - 1], 1 + int(_JOINED * seconds * seconds)) - len(suspects)

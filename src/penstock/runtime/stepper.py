@@ -46,8 +46,8 @@ class Stepper(Stepping):
         self._leased = leased
         self._flow_of: dict[type, tuple[str, AnyFlow]] = {f.machine.unit: (n, f) for n, f in parts.flows.items()}
         self.held: dict[tuple[str, str], Held] = {}
-        #: Those of the held that are under suspicion, and since when (the clock's `elapsed`).
-        self.suspects: dict[tuple[str, str], float] = {}
+        #: Those of the held that are under suspicion: since when (the clock's `elapsed`), and its level.
+        self.suspects: dict[tuple[str, str], tuple[float, int]] = {}
         self.suspect_settled = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
         self._ready: deque[Held | list[Held]] = deque()
@@ -80,7 +80,7 @@ class Stepper(Stepping):
             if flow in with_door and not self._at_its_door(held):
                 continue
             if unit.suspicion:
-                self.suspects[key] = self._clock.elapsed()
+                self.suspects[key] = (self._clock.elapsed(), unit.suspicion)
             if flow.batch_by is None:
                 singles.append(held)
             else:

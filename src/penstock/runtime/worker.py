@@ -468,7 +468,7 @@ class Worker:
             return claimed
 
         look = functools.partial(self._quietly, session.suspected)
-        return Quarantine(stepper, self._clock, look, claim, look_seconds=self.settings.watch_seconds)
+        return Quarantine(stepper, self._clock, look, claim)
 
     async def _reap(self, session: Session) -> None:
         # Who is cut off knows of nobody whether they are: first all have time to renew.
