@@ -22,6 +22,7 @@ _WIDEST = (1_000, 300, 100, 30, 10, 3, 1)
 #: So many have joined a step after a second, and with the square of the time: after 30 ms one, after 100 ms ten.
 _JOINED = 1_000
 _LOOK_AGAIN = 0.01
+_LOOK_SELDOM = 0.5
 #: So long suspects of one level are let in before those of the next have their turn.
 _TURN_SECONDS = 1.0
 _MOST = 2**31 - 1
@@ -70,8 +71,10 @@ class Quarantine:
                 break
             if room > 0:
                 ends = min(ends, self._clock.elapsed() + _TURN_SECONDS)
+            # While a group may grow it is looked at often; one that may not waits for its own.
+            seconds = _LOOK_AGAIN if len(self._stepper.suspects) < self._widest(level) else _LOOK_SELDOM
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(settled.wait(), _LOOK_AGAIN)
+                await asyncio.wait_for(settled.wait(), seconds)
         return ends < math.inf
 
     def _room(self, level: int) -> int:
@@ -80,5 +83,9 @@ class Quarantine:
         if not suspects:
             return 1
         seconds = self._clock.elapsed() - min(since for since, _ in suspects.values())
-        highest = min(len(_WIDEST), max(level, *(suspicion for _, suspicion in suspects.values())))
-        return min(_WIDEST[highest - 1], 1 + int(_JOINED * seconds * seconds)) - len(suspects)
+        return min(self._widest(level), 1 + int(_JOINED * seconds * seconds)) - len(suspects)
+
+    def _widest(self, level: int) -> int:
+        """How many may be held together when one of that level is among them."""
+        highest = max([level, *(suspicion for _, suspicion in self._stepper.suspects.values())])
+        return _WIDEST[min(len(_WIDEST), highest) - 1]
