@@ -39,7 +39,19 @@ def _held_again(field: Field, fault: Fault) -> bool:
 
 def storm(case: Case) -> Iterator[Row]:
     """Kill a worker picked by chance, again and again, each replaced at once, while thousands are to be done."""
-    units, lease, crowd, kills = case.pick((5_000, 5, 4, 60), (300, 3, 3, 8))
+    yield _storm(case, case.pick(5, 3))
+
+
+def storm_at_default_lease(case: Case) -> Iterator[Row]:
+    """The same at the lease that everybody has who sets no other."""
+    if case.quick:
+        yield Row(case.scenario, case.database, not_run="the default lease is nothing for small sizes")
+    else:
+        yield _storm(case, 30)
+
+
+def _storm(case: Case, lease: int) -> Row:
+    units, crowd, kills = case.pick((5_000, 4, 60), (300, 3, 8))
     with Field(case, lease=lease, concurrency=50) as field:
         field.birth(units, before=(100, 1_500), answer=(100, 1_500))
         field.start_and_wait(crowd)
@@ -50,7 +62,7 @@ def storm(case: Case) -> Iterator[Row]:
             field.strike([field.dice.choice(ready)], signal.SIGKILL)
         field.drain(case.pick(180, 20))
         made = f"{len(field.faults)} SIGKILLs"
-        yield field.row(crowd, made, field.since_faults(), within=lease + _BEYOND)
+        return field.row(crowd, made, field.since_faults(), within=lease + _BEYOND)
 
 
 def _ready(field: Field, least: int) -> list[Worker]:

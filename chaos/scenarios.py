@@ -57,6 +57,13 @@ SCENARIOS: dict[str, Scenario] = {
         "55 to 68 of 5,000 parked, as if their steps had killed 3 workers",
         by_day=POSTGRES,
     ),
+    "storm-default-lease": Scenario(
+        on_workers.storm_at_default_lease,
+        "A storm of kills, at the default lease",
+        "The same with a lease of 30 s.",
+        "The same. Processes of the same machine are known to be dead before their leases are over.",
+        "55 to 68 of 5,000 parked, as if their steps had killed 3 workers",
+    ),
     "restarts": Scenario(
         on_workers.restarts,
         "Ordinary restarts",
