@@ -197,10 +197,7 @@ class Worker:
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
             for helper in done - {stopping}:
                 helper.result()  # a corrupt ledger, or our own bug: raised here
-            if leasing in done:
-                self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds
-                await self._patiently(session.survived)
-            else:
+            if leasing not in done:
                 claiming.cancel()
                 suspecting.cancel()
                 await self._wind_down(session, stepper, committer, committing)
@@ -212,6 +209,9 @@ class Worker:
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
+        if leasing in done:  # and no step goes on
+            self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds
+            await self._patiently(session.survived)
         log.info("worker.stopped", worker=session.identity.id, **dataclasses.asdict(self.counts))
 
     def _leased(self) -> bool:
