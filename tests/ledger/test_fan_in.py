@@ -355,19 +355,3 @@ def test_four_committers_over_the_same_parents(real_world: World):
 def test_the_sample_parent_counts_what_its_child_declares():
     assert BATCH_ITEM.parent is not None
     assert {*BATCH_ITEM.parent.counts, BATCH_ITEM.parent.expected} <= set(BATCH_RUN.columns)
-
-
-def test_a_total_that_stays_as_it_was_asks_and_wakes_nobody(world):
-    """One child leaves the counted states and another enters them, in one commit."""
-    world.born(batch_run("run", items_expected=1, due_at=None), batch_item(1), batch_item(2))
-    worker = world.worker()
-    one, two = worker.claim({"batch_item": 2})
-    world.commit(worker, ended(one, ItemState.FAILED))
-    assert world.unit(RUN).wakes == 1
-    failed = world.unit(Ref("batch_item", one.unit_id))
-    again = Move(failed, replace(failed, status=ItemState.OPEN), "again", Actor.OPERATOR)
-    done = Move(two, replace(two, status=ItemState.DONE), "done")
-    world.ledger.together([again, done], who="ann")
-    assert counters(world) == (1, 0)
-    assert world.unit(RUN).wakes == 1
-    balanced(world)

@@ -345,13 +345,8 @@ class Committer:
         rows = [[i, *(steps.get(c, 0) for c in counters)] for i, steps in group.items()]
         text = statements.batch_text(rows)
         cursor.run(statements.tally(self._database, parent.table, counters), batch=text)
-        assert child.parent is not None  # noqa: S101 - it counts
-        counted = child.parent.counts
-        # A child that leaves one counted state for another completes nothing, and the question reads all children.
-        grown = [[i] for i, steps in group.items() if sum(steps.get(c, 0) for c in counted)]
-        if grown:
-            ids = statements.batch_text(grown)
-            cursor.run(statements.wake_complete(self._database, parent, child), batch=ids, **self._database.bind_now())
+        ids = statements.batch_text([[i] for i in group])
+        cursor.run(statements.wake_complete(self._database, parent, child), batch=ids, **self._database.bind_now())
 
     def _unlocked(self, cursor: Cursor, entries: Sequence[Entry]) -> set[tuple[str, str]]:
         """The units of the batch that nobody else holds a lock on; they are locked now."""
