@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import environment, noop
-from penstock.clock import SystemClock
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.machine import S, machine
 from penstock.lifecycles.reports.settings import Account
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
-from penstock.machine import Actor
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate
 from penstock.simulators.server import in_thread
 from tests.support.reports import dataset, ref_of

@@ -16,9 +16,9 @@ from typing import NoReturn
 
 from benchmarks import noop
 from benchmarks.peers import common
-from penstock.ledger.database import Cursor
-from penstock.ledger.install import create_triggers
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.schema.install import create_triggers
+from penstock.ledger.store.database import Cursor
 
 CLAIMED = 100
 GATES = 200

@@ -25,14 +25,14 @@ from benchmarks import noop
 from benchmarks.big_report import peak
 from benchmarks.harvest_fetch import LOGIN, fetched
 from penstock.cli.run import tune_interpreter
-from penstock.clock import instant
-from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest import operate
 from penstock.lifecycles.harvest.machine import MACHINES, R, Run
 from penstock.lifecycles.harvest.progress import list_runs
-from penstock.runtime import schedule
+from penstock.model.clock import instant
 from penstock.simulators.nivoda_process import control, in_process
+from penstock.worker import schedule
 
 FEED = "diamonds"
 LONGEST_SECONDS = 800.0

@@ -37,7 +37,6 @@ from rich.console import Console
 from benchmarks import environment, noop
 from benchmarks.report import Table
 from penstock.cli.run import tune_interpreter
-from penstock.clock import Rng, SystemClock
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS, Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
@@ -47,9 +46,10 @@ from penstock.lifecycles.harvest.nivoda import mapping, payload_hash
 from penstock.lifecycles.harvest.pricing import compile_rules
 from penstock.lifecycles.harvest.runs import Runs
 from penstock.lifecycles.harvest.tables import DATA_TABLES, diamonds, raw_diamonds_nivoda
-from penstock.machine import Actor
-from penstock.runtime.worker import Worker
-from penstock.unit import Ref
+from penstock.model.clock import Rng, SystemClock
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
+from penstock.worker.worker import Worker
 
 FEED = "nivoda"
 RUNS = (UUID(int=1, version=4), UUID(int=2, version=4))

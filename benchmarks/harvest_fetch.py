@@ -14,9 +14,9 @@ import sys
 import time
 from typing import Any
 
-from penstock.clock import SystemClock
-from penstock.connectors.nivoda import Api, Credentials, Nivoda, Query
-from penstock.setting import Secret
+from penstock.connectors.nivoda.client import Api, Credentials, Nivoda, Query
+from penstock.model.clock import SystemClock
+from penstock.settings.setting import Secret
 from penstock.simulators.nivoda_process import control, in_process
 
 LOGIN = "PENSTOCK_BENCH_NIVODA"

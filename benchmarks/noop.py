@@ -26,13 +26,13 @@ import structlog
 
 from benchmarks.peers import common
 from penstock.cli.run import tune_interpreter
-from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor, Edge, Machine
-from penstock.outcome import Act, Outcome
-from penstock.runtime.flow import Flow, Io
-from penstock.runtime.worker import Worker
-from penstock.unit import NO_GATE, Unit, replace
+from penstock.ledger.store.database import Cursor
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.outcome import Act, Outcome
+from penstock.model.unit import NO_GATE, Unit, replace
+from penstock.worker.flow import Flow, Io
+from penstock.worker.worker import Worker
 
 SQLITE = "sqlite:///"
 POLL_SECONDS = 0.005

@@ -10,8 +10,8 @@ from __future__ import annotations
 from benchmarks import noop
 from benchmarks.peers import common
 from penstock.ledger.ledger import Ledger
-from penstock.runtime.committer import MAX_BATCH
-from penstock.runtime.worker import WorkerSettings
+from penstock.worker.committer import MAX_BATCH
+from penstock.worker.worker import WorkerSettings
 
 
 def run(url: str, items: int, processes: int) -> float:

@@ -17,11 +17,11 @@ from typing import Any
 import psycopg
 
 from benchmarks import noop
-from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.partitions.flow import MACHINES
 from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
-from penstock.raw.gate import ConsumerGate, Range
+from penstock.raw.reader import PartitionReader, Range
 
 START = date(2025, 11, 1)
 RUN = "2026-11-01T00:00:00.000Z"
@@ -80,7 +80,7 @@ def run(url: str, folder: Path, customers: int) -> dict[str, Any]:
         if ledger.database.dialect == "postgresql":
             with psycopg.connect(url, autocommit=True) as admin:
                 admin.execute("VACUUM (ANALYZE) partition_state")
-        gate = ConsumerGate(ledger, folder / "raw")
+        gate = PartitionReader(ledger, folder / "raw")
         one = next(wanted.keys())
         return {
             "database": noop.database_of(url),

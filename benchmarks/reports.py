@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import noop
-from penstock.clock import Rng, VirtualClock
-from penstock.connectors.amazon_stream import AmazonStream
+from penstock.connectors.amazon_ads.stream import AmazonStream
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.job import update_report_datasets
 from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.settings import Account
 from penstock.lifecycles.reports.tables import DATA_TABLES
+from penstock.model.clock import Rng, VirtualClock
 
 ZONES = ("America/Los_Angeles", "Europe/Madrid", "Asia/Tokyo", "UTC")
 

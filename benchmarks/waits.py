@@ -10,7 +10,7 @@ import time
 from benchmarks import noop
 from benchmarks.peers import common
 from penstock.ledger.ledger import Ledger
-from penstock.runtime.worker import WorkerSettings
+from penstock.worker.worker import WorkerSettings
 
 WAIT_SECONDS = 0.1
 

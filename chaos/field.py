@@ -21,9 +21,9 @@ from chaos.books import AWAY, Books
 from chaos.parts import ROOT, STOP_SECONDS, Case, Fault, Worker
 from chaos.rows import Row
 from chaos.server import Server
+from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.runtime.app import load_app
+from penstock.model.machine import Actor
 
 DATABASE = "chaos"
 SILENT = "no answer"

@@ -33,7 +33,7 @@ def set_clock(file: Path, seconds: float) -> None:
 
 def _live_by(file: Path) -> None:
     """Every `now` of this process's system clock is that many seconds off; elapsed time and uptime stay as they are."""
-    from penstock.clock import SystemClock
+    from penstock.model.clock import SystemClock
 
     with file.open("rb") as opened:
         shared = mmap.mmap(opened.fileno(), 8, access=mmap.ACCESS_READ)

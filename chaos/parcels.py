@@ -17,15 +17,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from penstock.clock import SystemClock
-from penstock.connectors.http import Http
-from penstock.machine import Actor, Edge, Machine, OnError
-from penstock.outcome import Act, Decision, Look, Outcome, Wait
-from penstock.retry import RetryPolicy
-from penstock.runtime.app import App
-from penstock.runtime.flow import Flow, Io
-from penstock.runtime.schedule import JobResult, Schedule
-from penstock.unit import Unit, replace
+from penstock.app.app import App
+from penstock.connectors.http.client import Http
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor, Edge, Machine, OnError
+from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
+from penstock.model.retry import RetryPolicy
+from penstock.model.unit import Unit, replace
+from penstock.worker.flow import Flow, Io
+from penstock.worker.schedule import JobResult, Schedule
 
 PROVIDER = "CHAOS_PROVIDER"
 NOTES = "CHAOS_NOTES"
@@ -84,7 +84,7 @@ def decide(parcel: Parcel, now: datetime, settings: None, seen: str | None) -> D
         time.sleep(_FOREVER)
     if in_doubt(parcel) and seen is None:
         return Look("an earlier call may have arrived")
-    return Act("record", f"already there as {seen}", spends=False) if seen else Act("send", "not there yet")
+    return Act("record", f"already there as {seen}", counts_attempt=False) if seen else Act("send", "not there yet")
 
 
 class Parcels(Flow[Parcel, None, str]):

@@ -34,7 +34,7 @@ class Mode:
 
 
 @dataclass(slots=True)
-class Provider:
+class GateLimits:
     file: int
     dice: random.Random
     mode: Mode = field(default_factory=Mode)
@@ -89,7 +89,7 @@ class Provider:
 
 async def serve(log: Path, port_file: Path, seed: int) -> None:
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    provider = Provider(file, random.Random(seed))
+    provider = GateLimits(file, random.Random(seed))
     app = web.Application()
     app.add_routes(
         [

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import hypothesis
 import pytest
 
-from penstock.clock import SystemClock
+from penstock.model.clock import SystemClock
 from tests.support.databases import temporary_database
 from tests.support.postgres import Cluster, in_memory
 from tests.support.proxy import Proxy

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cadence import Cadence, Window, local_instant, parse_span, parse_time, parse_zone
-from penstock.errors import UsageError
+from penstock.model.cadence import Cadence, Window, local_instant, parse_span, parse_time, parse_zone
+from penstock.model.errors import UsageError
 
 MADRID = ZoneInfo("Europe/Madrid")
 ZONES = [

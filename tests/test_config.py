@@ -12,11 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import config, redaction
-from penstock.config import SETTINGS, ConfigError, read, validate
-from penstock.declarations import reference, sample
-from penstock.provider import Limit, Provider, provider_of
-from penstock.setting import Secret, Setting, age, hours, ledger_address, limits, moments, secret, span, text, zone
+from penstock.model.limits import GateLimits, Limit, limits_of
+from penstock.settings import config, redaction
+from penstock.settings.config import SETTINGS, ConfigError, read, validate
+from penstock.settings.declarations import reference, sample
+from penstock.settings.setting import (
+    Secret,
+    Setting,
+    age,
+    hours,
+    ledger_address,
+    limits,
+    moments,
+    secret,
+    span,
+    text,
+    zone,
+)
 
 CANARY = "canary-7f3a-never-shown"
 TOKEN = Setting("flows.*.token", secret, None, "A token.", examples={"orders": {"env": "ORDERS_TOKEN"}})
@@ -61,7 +73,7 @@ def test_the_sample_works_as_it_is_and_changes_nothing(tmp_path):
 def test_every_line_of_the_sample_works_when_it_is_uncommented(tmp_path):
     found = load(written(tmp_path, uncommented(sample(WITH_SECRET))), settings=WITH_SECRET)
     assert found["worker.concurrency"] == 1_000
-    assert found.providers() == (Provider("accounting", (Limit("requests", 2.0, 40),), 10),)
+    assert found.providers() == (GateLimits("accounting", (Limit("requests", 2.0, 40),), 10),)
     assert found.section("flows") == {"orders": {"token": Secret("env", "ORDERS_TOKEN")}}
     assert sorted(found.section("schedules")) == ["nightly-prune", "sweep"]
     assert found.prune() == {"invoice": timedelta(days=90)}
@@ -242,12 +254,12 @@ def test_providers_have_limits_and_accounts_may_have_their_own():
     }
     found = validate(raw).providers()
     assert found == (
-        Provider("ads", (), 3),
-        Provider("shop", (Limit("requests", 2.0, 40),), 5),
-        Provider("shop/acme", (Limit("requests", 2.0, 40),), 1),
+        GateLimits("ads", (), 3),
+        GateLimits("shop", (Limit("requests", 2.0, 40),), 5),
+        GateLimits("shop/acme", (Limit("requests", 2.0, 40),), 1),
     )
     assert [
-        getattr(provider_of(gate, found), "name", None) for gate in ("shop", "shop/x", "shop/acme/1", "shopping")
+        getattr(limits_of(gate, found), "name", None) for gate in ("shop", "shop/x", "shop/acme/1", "shopping")
     ] == [
         "shop",
         "shop",

@@ -16,18 +16,18 @@ import pytest
 import typer.main
 from packaging.requirements import Requirement
 
+from penstock.app.app import load_app
 from penstock.cli.main import cli
-from penstock.errors import StepError
 from penstock.examples.invoices import machine as invoice
-from penstock.ledger import triggers_postgres, triggers_sqlite
-from penstock.ledger.doctor import CHECKS
-from penstock.ledger.tables import kernel_tables
+from penstock.ledger.care.doctor import CHECKS
+from penstock.ledger.schema import triggers_postgres, triggers_sqlite
+from penstock.ledger.schema.tables import kernel_tables
 from penstock.lifecycles.harvest.machine import MACHINES as HARVEST
 from penstock.lifecycles.partitions.machine import extraction, partition
 from penstock.lifecycles.reports.machine import machine as report
-from penstock.runtime.app import load_app
-from penstock.runtime.stepping import Counts
-from penstock.unit import DRIVEN_COLUMNS
+from penstock.model.errors import StepError
+from penstock.model.unit import DRIVEN_COLUMNS
+from penstock.worker.step import Counts
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.inert import inert
+from penstock.model.inert import inert
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ladder import Ladder, offset_list, offset_name
+from penstock.lifecycles.ladder import Ladder, offset_list, offset_name
 
 T = datetime(2026, 11, 1, tzinfo=UTC)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 SECRET = "a-token-that-is-not-told"
-HEAD = "import logging, structlog\nfrom penstock.logs import configure_logs\n"
+HEAD = "import logging, structlog\nfrom penstock.observe.logs import configure_logs\n"
 
 
 def lines(code: str) -> list[str]:
@@ -53,7 +53,7 @@ def test_a_step_gives_its_lines_its_id():
 
 def test_what_a_library_says_is_a_line_like_the_others_and_tells_no_secret():
     code = (
-        f"from penstock.redaction import conceal\nconceal({SECRET!r}); configure_logs()\n"
+        f"from penstock.settings.redaction import conceal\nconceal({SECRET!r}); configure_logs()\n"
         "log = logging.getLogger('some.library')\n"
         f"try:\n raise ValueError({SECRET!r})\nexcept ValueError:\n log.exception('gone')\n"
         "log.debug('not asked for')"
@@ -66,7 +66,8 @@ def test_what_a_library_says_is_a_line_like_the_others_and_tells_no_secret():
 
 def test_the_traceback_of_a_bug_tells_no_secret():
     code = (
-        f"from penstock.redaction import conceal\nconceal({SECRET!r}); configure_logs()\nraise RuntimeError({SECRET!r})"
+        f"from penstock.settings.redaction import conceal\nconceal({SECRET!r}); configure_logs()\n"
+        f"raise RuntimeError({SECRET!r})"
     )
     found = lines(code)
     assert found[-1] == "RuntimeError: [secret]"
@@ -77,7 +78,7 @@ def test_the_traceback_of_a_bug_in_a_command_tells_no_secret():
     code = f"""
 import sys
 from penstock.cli import main as program
-from penstock.redaction import conceal
+from penstock.settings.redaction import conceal
 conceal({SECRET!r})
 
 @program.cli.command()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import IllegalMove, MachineError
-from penstock.machine import Actor, Edge, Machine, OnError, Parent
-from penstock.unit import GuardedUnit, Unit, column
+from penstock.model.errors import IllegalMove, MachineError
+from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
+from penstock.model.unit import GuardedUnit, Unit, column
 from tests.support.machines import BATCH_ITEM, FEED, INVOICE, MACHINES, OPERATOR, PARTITION, WORKER, Invoice
 
 

@@ -12,10 +12,10 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from penstock import redaction
-from penstock.errors import Rejected
-from penstock.ledger.columns import LONGEST_TEXT, plain, readable
-from penstock.redaction import MARK, PATTERNS, conceal, holds, redact
+from penstock.ledger.schema.columns import LONGEST_TEXT, plain, readable
+from penstock.model.errors import Rejected
+from penstock.settings import redaction
+from penstock.settings.redaction import MARK, PATTERNS, conceal, holds, redact
 
 SECRET = 's3cret "quoted" \\ päss/w+rd'
 FORMS = {
@@ -123,6 +123,6 @@ def test_what_is_too_short_would_hide_everything_else():
 
 
 def test_without_a_secret_there_is_no_pattern():
-    code = "from penstock.redaction import PATTERNS, redact; print(PATTERNS, redact('x'))"
+    code = "from penstock.settings.redaction import PATTERNS, redact; print(PATTERNS, redact('x'))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "[] x\n"

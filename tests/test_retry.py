@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.clock import Rng
-from penstock.retry import THROTTLE_POLICY, RetryPolicy, parse_retry_after
+from penstock.model.clock import Rng
+from penstock.model.retry import THROTTLE_POLICY, RetryPolicy, parse_retry_after
 
 NOW = datetime(2026, 11, 15, 19, 31, 0, tzinfo=UTC)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.clock import parse_instant, truncate
-from penstock.errors import BadInstant, BadReference
-from penstock.unit import Ref, key_part, parse_key, unit_id_of
+from penstock.model.clock import parse_instant, truncate
+from penstock.model.errors import BadInstant, BadReference
+from penstock.model.unit import Ref, key_part, parse_key, unit_id_of
 from tests.support.machines import BatchItem, Invoice, Sample, batch_run, invoice, partition, sample
 
 TOKEN = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")

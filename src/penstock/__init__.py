@@ -7,8 +7,10 @@ first asked for, so that the command line's help does not wait for what it does 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.clock import Clock, Rng, SystemClock, VirtualClock
-    from penstock.errors import (
+    from penstock.ledger.outbox import EventRow
+    from penstock.ledger.stage import Staged
+    from penstock.model.clock import Clock, Rng, SystemClock, VirtualClock
+    from penstock.model.errors import (
         BrokenFlow,
         ClaimLost,
         Fatal,
@@ -20,34 +22,30 @@ if TYPE_CHECKING:
         Transient,
         UsageError,
     )
-    from penstock.ledger.outbox import EventRow
-    from penstock.ledger.stage import Staged
-    from penstock.machine import Actor, Edge, Machine, OnError, Parent
-    from penstock.outcome import Act, Amend, Birth, Decision, Event, Look, Move, Outcome, Rows, Wait, Write
-    from penstock.raw.gate import ConsumerGate, NotReady
+    from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
+    from penstock.model.outcome import Act, Birth, Decision, Event, Look, Move, Outcome, Update, Wait, Where, Write
+    from penstock.model.retry import RetryPolicy
+    from penstock.model.unit import GuardedUnit, Ref, Unit, column, replace
     from penstock.raw.paths import PartitionKey
+    from penstock.raw.reader import NotReady, PartitionReader
     from penstock.raw.sink import RawSink
-    from penstock.retry import RetryPolicy
-    from penstock.runtime.flow import Door, Flow, Io
-    from penstock.runtime.outbox import Subscriber
-    from penstock.unit import GuardedUnit, Ref, Unit, column, replace
+    from penstock.worker.flow import Flow, Gate, Io
+    from penstock.worker.outbox import Subscriber
 
 __all__ = [
     "Act",
     "Actor",
-    "Amend",
     "Birth",
     "BrokenFlow",
     "ClaimLost",
     "Clock",
-    "ConsumerGate",
     "Decision",
-    "Door",
     "Edge",
     "Event",
     "EventRow",
     "Fatal",
     "Flow",
+    "Gate",
     "GuardedUnit",
     "InDoubt",
     "Io",
@@ -59,13 +57,13 @@ __all__ = [
     "Outcome",
     "Parent",
     "PartitionKey",
+    "PartitionReader",
     "PenstockError",
     "RawSink",
     "Ref",
     "Rejected",
     "RetryPolicy",
     "Rng",
-    "Rows",
     "Staged",
     "StepError",
     "Subscriber",
@@ -73,30 +71,32 @@ __all__ = [
     "Throttled",
     "Transient",
     "Unit",
+    "Update",
     "UsageError",
     "VirtualClock",
     "Wait",
+    "Where",
     "Write",
     "column",
     "replace",
 ]
 
 _HOMES = {
-    "penstock.clock": "Clock Rng SystemClock VirtualClock",
-    "penstock.errors": (
+    "penstock.model.clock": "Clock Rng SystemClock VirtualClock",
+    "penstock.model.errors": (
         "BrokenFlow ClaimLost Fatal InDoubt PenstockError Rejected StepError Throttled Transient UsageError"
     ),
     "penstock.ledger.outbox": "EventRow",
     "penstock.ledger.stage": "Staged",
-    "penstock.machine": "Actor Edge Machine OnError Parent",
-    "penstock.outcome": "Act Amend Birth Decision Event Look Move Outcome Rows Wait Write",
-    "penstock.raw.gate": "ConsumerGate NotReady",
+    "penstock.model.machine": "Actor Edge Machine OnError Parent",
+    "penstock.model.outcome": "Act Birth Decision Event Look Move Outcome Update Wait Where Write",
+    "penstock.raw.reader": "NotReady PartitionReader",
     "penstock.raw.paths": "PartitionKey",
     "penstock.raw.sink": "RawSink",
-    "penstock.retry": "RetryPolicy",
-    "penstock.runtime.flow": "Door Flow Io",
-    "penstock.runtime.outbox": "Subscriber",
-    "penstock.unit": "GuardedUnit Ref Unit column replace",
+    "penstock.model.retry": "RetryPolicy",
+    "penstock.worker.flow": "Flow Gate Io",
+    "penstock.worker.outbox": "Subscriber",
+    "penstock.model.unit": "GuardedUnit Ref Unit column replace",
 }
 
 

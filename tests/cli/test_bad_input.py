@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from pysqlite3 import dbapi2 as sqlite
 
+from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
-from penstock.runtime.app import load_app
 from tests.support.databases import temporary_database
 from tests.test_docs import commands
 

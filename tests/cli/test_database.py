@@ -12,8 +12,8 @@ import pytest
 
 from penstock.examples.invoices import machine as invoices
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.unit import Ref
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
 from tests.support.hand import Hand
 from tests.support.postgres import VERSION, _package
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from penstock.app.app import load_app
 from penstock.examples import invoices
 from penstock.examples.demonstration.part import Check
 from penstock.examples.demonstration.play import NotShown, require
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.runtime.app import load_app
+from penstock.model.machine import Actor
 from tests.support.console import Console
 from tests.support.fleet import until
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from penstock.clock import instant_text
+from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.runtime.app import load_app
-from penstock.runtime.schedule import Schedule, keep_schedules
-from penstock.unit import Ref
+from penstock.model.clock import instant_text
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
+from penstock.worker.schedule import Schedule, keep_schedules
 from tests.support.hand import Hand
 
 INVOICES = "penstock.examples.invoices:app"

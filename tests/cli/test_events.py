@@ -10,8 +10,8 @@ import pytest
 from penstock.ledger import outbox
 from penstock.ledger.commit import insert_events
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.unit import Ref
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
 from tests.support.machines import INVOICE
 
 

@@ -19,8 +19,6 @@ from uuid import UUID
 
 import pytest
 
-from penstock.clock import instant_text
-from penstock.errors import Rejected, Throttled
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest import reprice
 from penstock.lifecycles.harvest.chunks import Chunks
@@ -28,9 +26,11 @@ from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
 from penstock.lifecycles.harvest.feed import Span
 from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType
 from penstock.lifecycles.harvest.watermark import read_row
-from penstock.machine import Actor
-from penstock.runtime import schedule
-from penstock.unit import Ref
+from penstock.model.clock import instant_text
+from penstock.model.errors import Rejected, Throttled
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
+from penstock.worker import schedule
 from tests.support.consolidation import FEEDS
 from tests.support.databases import temporary_database
 from tests.support.fleet import COMMAND, PATIENCE

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+from penstock.app.app import load_app
 from penstock.examples.invoices import Invoice
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.runtime.app import load_app
-from penstock.unit import unit_id_of
+from penstock.model.machine import Actor
+from penstock.model.unit import unit_id_of
 from tests.test_docs import commands
 
 INVOICES = "penstock.examples.invoices:app"
@@ -31,10 +31,10 @@ HEAVY = (
         "asyncio",
     ),
     *(
-        "penstock.machine",
+        "penstock.model.machine",
         "penstock.ledger",
-        "penstock.runtime",
-        "penstock.config",
+        "penstock.worker",
+        "penstock.settings.config",
         "penstock.cli.run",
         "penstock.cli.show",
     ),

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.provider import Limit, Provider
+from penstock.model.limits import GateLimits, Limit
+from penstock.model.machine import Actor
 from tests.support.machines import INVOICE, invoice
 
 
@@ -17,7 +17,7 @@ from tests.support.machines import INVOICE, invoice
 def gated(ledger_url):
     """Address of a ledger with three gates of one provider and one of another."""
     with Ledger.open(ledger_url, [INVOICE], create=True) as ledger:
-        ledger.gates.providers = [Provider("shop", (Limit("requests", 2.0, 40),), max_in_flight=5)]
+        ledger.gates.providers = [GateLimits("shop", (Limit("requests", 2.0, 40),), max_in_flight=5)]
         gates = ("shop/acme/write", "shop/acme/read", "shop/globex", "ads/acme")
         ledger.birth([invoice(str(n), gate_id=g) for n, g in enumerate(gates)], actor=Actor.API, who="test")
     return ledger_url

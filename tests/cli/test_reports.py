@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.clock import SystemClock
 from penstock.ledger.births import birth_products
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.machine import S
 from penstock.lifecycles.reports.program import app
 from penstock.lifecycles.reports.tables import report_load
-from penstock.machine import Actor
-from penstock.outcome import Write
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor
+from penstock.model.outcome import Write
+from penstock.model.unit import replace
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
-from penstock.unit import replace
 from tests.support.reports import dataset, ref_of
 from tests.support.reports_worker import write_config
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from penstock.ledger.ledger import Ledger
-from penstock.runtime.schedule import Schedule, keep_schedules, machine
+from penstock.worker.schedule import Schedule, keep_schedules, machine
 
 
 @pytest.fixture

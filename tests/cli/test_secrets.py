@@ -16,9 +16,9 @@ from urllib.parse import unquote
 import psycopg
 import pytest
 
+from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.runtime.app import load_app
+from penstock.model.machine import Actor
 from tests.support.databases import temporary_database
 from tests.support.echo import Echo, echo
 from tests.support.fleet import ROOT, Member, until

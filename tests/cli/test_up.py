@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.runtime.app import load_app
-from penstock.runtime.schedule import S, Schedule
-from penstock.unit import Ref
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
+from penstock.worker.schedule import S, Schedule
 from tests.support.fleet import ROOT, Member, until
 from tests.support.secret_app import Order, Way
 
@@ -227,7 +227,7 @@ def test_a_file_in_the_present_folder_takes_no_module_s_place(tmp_path):
     """A folder that somebody else filled must not decide what Penstock runs."""
     for name in ("structlog", "tomllib", "alembic", "getpass"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('taken over')")
-    (tmp_path / "mine.py").write_text("from penstock.runtime.app import App\napp = App(machines=[])\n")
+    (tmp_path / "mine.py").write_text("from penstock.app.app import App\napp = App(machines=[])\n")
     program = Path(sys.executable).with_name("penstock")
     done = subprocess.run(
         [program, "db", "upgrade", "--app", "mine:app"], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -9,8 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from penstock.clock import VirtualClock
-from penstock.connectors.amazon_ads import (
+from penstock.connectors.amazon_ads.client import (
     COLUMNS,
     DOWNLOAD_HOSTS,
     REGIONS,
@@ -21,11 +20,12 @@ from penstock.connectors.amazon_ads import (
     daily,
     differences,
 )
-from penstock.connectors.download import Allowed, LinkExpired
-from penstock.connectors.in_process import InProcess
+from penstock.connectors.http.download import Allowed, LinkExpired
+from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.records import BadReport
-from penstock.errors import Fatal, InDoubt, Rejected, Throttled, Transient, UsageError
-from penstock.redaction import MARK, redact
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import Fatal, InDoubt, Rejected, Throttled, Transient, UsageError
+from penstock.settings.redaction import MARK, redact
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, Fault, throttle
 from tests.support.amazon import DAY, NOW, Profile, on, secrets
 

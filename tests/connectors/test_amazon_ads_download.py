@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import SystemClock, VirtualClock
-from penstock.connectors.amazon_ads import DOWNLOAD_HOSTS
-from penstock.connectors.download import Allowed, Downloads, LinkExpired, RefusedLink, TooLarge, is_public
-from penstock.connectors.exchange import Patience
-from penstock.errors import Rejected, Transient
+from penstock.connectors.amazon_ads.client import DOWNLOAD_HOSTS
+from penstock.connectors.http.download import Allowed, Downloads, LinkExpired, RefusedLink, TooLarge, is_public
+from penstock.connectors.http.exchange import Patience
+from penstock.model.clock import SystemClock, VirtualClock
+from penstock.model.errors import Rejected, Transient
 
 HOST = "offline-report-storage-eu-west-1-prod.s3.amazonaws.com"
 LINK = f"https://{HOST}/a/b.json.gz?X-Amz-Signature=opens-it"
@@ -181,7 +181,7 @@ def test_a_name_is_not_waited_for_without_end(monkeypatch):
         await asyncio.sleep(3_600)
         return [host]
 
-    monkeypatch.setattr("penstock.connectors.download.Patience", lambda total: Patience(connect=0.05, total=total))
+    monkeypatch.setattr("penstock.connectors.http.download.Patience", lambda total: Patience(connect=0.05, total=total))
     with pytest.raises(Transient, match=r"no address after 0\.05 s"):
         get(LINK, resolve=never)
 

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connectors.amazon_ads import daily
-from penstock.connectors.download import TooLarge
+from penstock.connectors.amazon_ads.client import daily
+from penstock.connectors.http.download import TooLarge
 from penstock.connectors.records import BadReport, Limits, Reader, Record
-from penstock.errors import Rejected
+from penstock.model.errors import Rejected
 from tests.support.amazon import DAY, Profile, on
 from tests.support.big_report import bomb
 

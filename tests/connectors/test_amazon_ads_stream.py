@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import VirtualClock
-from penstock.connectors.amazon_ads import ReportState
-from penstock.connectors.amazon_stream import AmazonStream, StreamGone
+from penstock.connectors.amazon_ads.client import ReportState
+from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
 from penstock.connectors.records import BadReport, Record
-from penstock.errors import UsageError
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import UsageError
 from penstock.simulators.amazon_data import Performance
 from penstock.simulators.amazon_stream import StreamSimulator
 

@@ -10,24 +10,17 @@ from typing import Any
 
 import pytest
 
-from penstock import correlation
-from penstock.clock import VirtualClock
-from penstock.connectors.customer import customer_digits
-from penstock.connectors.google_ads import (
-    Endpoint,
-    GoogleAds,
-    Query,
-    selected,
-    whole_paths,
-    wire_name,
-)
-from penstock.connectors.google_stream import BadAnswer, BrokenStream
-from penstock.connectors.in_process import InProcess
+from penstock.connectors.google_ads.client import Endpoint, GoogleAds, Query, selected, whole_paths, wire_name
+from penstock.connectors.google_ads.customer import customer_digits
+from penstock.connectors.google_ads.stream import BadAnswer, BrokenStream
+from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.records import Limits
-from penstock.errors import Fatal, Rejected, StepError, Throttled, Transient, UsageError
 from penstock.lifecycles.partitions.machine import Extraction
-from penstock.redaction import MARK, redact
-from penstock.retry import LONGEST_WAIT
+from penstock.model import correlation
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import Fatal, Rejected, StepError, Throttled, Transient, UsageError
+from penstock.model.retry import LONGEST_WAIT
+from penstock.settings.redaction import MARK, redact
 from penstock.simulators.google_ads import Fault, GoogleAdsSimulator, failure, quota
 from penstock.simulators.google_data import Campaigns
 from tests.support.google import CUSTOMER, DAILY, DAY, GAQL, NOW, Login, on, secrets

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.connectors.google_stream import DEPTH, BadAnswer, BrokenStream, Row, Splitter
+from penstock.connectors.google_ads.stream import DEPTH, BadAnswer, BrokenStream, Row, Splitter
 from penstock.connectors.records import Limits
-from penstock.errors import Rejected, Transient
+from penstock.model.errors import Rejected, Transient
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.connectors.graphql import Unauthenticated, meaning
-from penstock.errors import Fatal, StepError, Throttled, Transient
-from penstock.redaction import MARK, conceal, release
+from penstock.model.errors import Fatal, StepError, Throttled, Transient
+from penstock.settings.redaction import MARK, conceal, release
 
 LOGIN, THROTTLE, QUERY, OTHER = Unauthenticated, Throttled, Fatal, Transient
 

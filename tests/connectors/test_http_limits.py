@@ -10,12 +10,12 @@ import zlib
 
 import pytest
 
-from penstock.addresses import check_address
-from penstock.clock import VirtualClock
-from penstock.connectors.exchange import Patience
-from penstock.connectors.http import Http
-from penstock.connectors.in_process import InProcess
-from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
+from penstock.connectors.http.client import Http
+from penstock.connectors.http.exchange import Patience
+from penstock.connectors.http.in_process import InProcess
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
+from penstock.settings.addresses import check_address
 from tests.support.sockets import answering, http, read_request, server
 
 MIB = 1 << 20

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.connectors import network
-from penstock.connectors.exchange import Patience
-from penstock.connectors.http import Http
-from penstock.errors import InDoubt, Rejected, StepError, Transient
+from penstock.connectors.http import network
+from penstock.connectors.http.client import Http
+from penstock.connectors.http.exchange import Patience
+from penstock.model.errors import InDoubt, Rejected, StepError, Transient
 from tests.connectors.test_amazon_ads_download import certificate
 from tests.support.sockets import OK, answering, http, read_request, server
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from penstock import correlation
-from penstock.clock import VirtualClock
-from penstock.connectors.in_process import InProcess
-from penstock.connectors.nivoda import LIMIT, Api, Credentials, Nivoda, Order, Query
-from penstock.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
+from penstock.connectors.http.in_process import InProcess
+from penstock.connectors.nivoda.client import LIMIT, Api, Credentials, Nivoda, Order, Query
 from penstock.lifecycles.partitions.machine import Extraction
-from penstock.redaction import MARK, redact
-from penstock.setting import Secret
+from penstock.model import correlation
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
+from penstock.settings.redaction import MARK, redact
+from penstock.settings.setting import Secret
 from penstock.simulators.nivoda import Churn, Fault, NivodaSimulator, errors, throttle
 from tests.support.nivoda import NOW, Login, on, secrets
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import VirtualClock
-from penstock.connectors.amazon_ads import Amazon, Region
-from penstock.connectors.http import Http, Response
+from penstock.connectors.amazon_ads.client import Amazon, Region
+from penstock.connectors.http.client import Http, Response
 from penstock.connectors.oauth import Credentials
-from penstock.errors import InDoubt, StepError, Transient
-from penstock.setting import Secret
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import InDoubt, StepError, Transient
+from penstock.settings.setting import Secret
 from tests.support.sockets import read_request
 from tests.support.sockets import server as bare
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.runtime.watchdog import EXIT_CODE
+from penstock.worker.watchdog import EXIT_CODE
 from tests.support.crash_app import Kind, S
 from tests.support.fleet import Fleet, Member, until
 from tests.support.machines import batch_item, batch_run
@@ -168,9 +168,9 @@ def test_many_steps_that_are_a_little_slow_are_not_taken_for_one_that_blocks(led
 SIBLINGS = """
 import asyncio, sys, time
 from penstock.ledger.ledger import Ledger
-from penstock.outcome import Act
-from penstock.runtime.flow import Flow
-from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.model.outcome import Act
+from penstock.worker.flow import Flow
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.machines import BATCH_ITEM, MACHINES
 
 class Blocks(Flow):

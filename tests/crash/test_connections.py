@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from penstock.errors import LedgerUnavailable
+from penstock.model.errors import LedgerUnavailable
 from tests.support.fleet import COMMAND, PATIENCE, ROOT, Fleet, Member, until
 from tests.support.pgbouncer import Bouncer, program
 from tests.support.postgres import Cluster
@@ -161,8 +161,8 @@ def test_workers_behind_a_pooler_in_transaction_mode_lose_nothing(postgres_url, 
 
 STOPPED_WRITER = """
 import os, signal, sys
-from penstock.clock import SystemClock
-from penstock.ledger.database import open_database
+from penstock.model.clock import SystemClock
+from penstock.ledger.store.database import open_database
 database = open_database(sys.argv[1], SystemClock())
 def work(cursor):
     cursor.run("UPDATE worker SET host = host")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.errors import UsageError
-from penstock.ledger.address import Address
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.postgres.address import Address
+from penstock.model.errors import UsageError
 from tests.support.fleet import PATIENCE, Fleet, until
 from tests.support.machines import INVOICE
 from tests.support.postgres import HOST, free_port

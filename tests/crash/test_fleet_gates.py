@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import pytest
 
-from penstock.ledger.budget import Pass
+from penstock.ledger.gates.budget import Pass
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
+from penstock.model.machine import Actor
 from tests.support.fleet import Member, until
 from tests.support.gate_app import ADDRESS, CALL, PROVIDERS, SETTINGS, Call
 from tests.support.limited_provider import LimitedProvider, limited_provider

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from penstock.errors import LedgerUnavailable
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.commit import Result, Won
-from penstock.ledger.doctor import examine
-from penstock.ledger.entries import Entry
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.prepare import PreparedOutcome
 from penstock.ledger.session import Session
-from penstock.machine import Actor
-from penstock.outcome import Event, Outcome, Write
-from penstock.unit import Unit, replace
+from penstock.model.errors import LedgerUnavailable
+from penstock.model.machine import Actor
+from penstock.model.outcome import Event, Outcome, Write
+from penstock.model.unit import Unit, replace
 from tests.support.fleet import Fleet
 from tests.support.machines import INVOICE, InvoiceState, invoice
 from tests.support.proxy import FAULTS, Fault, Proxy
@@ -40,7 +40,7 @@ def session_over(ledger: Ledger, units: int) -> Session:
     return session
 
 
-def sent(ledger: Ledger, session: Session, units: list[Unit]) -> list[Entry]:
+def sent(ledger: Ledger, session: Session, units: list[Unit]) -> list[PreparedOutcome]:
     """Outcomes with a write that fails when it is made twice, and an event."""
     return [
         ledger.preparer.entry(
@@ -57,7 +57,7 @@ def sent(ledger: Ledger, session: Session, units: list[Unit]) -> list[Entry]:
     ]
 
 
-def commit_as_a_worker_does(session: Session, entries: list[Entry]) -> list[Result]:
+def commit_as_a_worker_does(session: Session, entries: list[PreparedOutcome]) -> list[Result]:
     for _ in range(50):
         try:
             return session.commit(entries)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.errors import CommitUnknown, LedgerUnavailable
-from penstock.ledger.postgres import PostgresDatabase
+from penstock.ledger.store.postgres.database import PostgresDatabase
+from penstock.model.clock import SystemClock
+from penstock.model.errors import CommitUnknown, LedgerUnavailable
 from tests.support.fleet import Fleet, until
 from tests.support.postgres import Cluster
 

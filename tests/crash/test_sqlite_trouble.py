@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from pysqlite3 import dbapi2 as driver
 
-from penstock.clock import SystemClock
-from penstock.ledger.sqlite import SqliteDatabase
+from penstock.ledger.store.sqlite.database import SqliteDatabase
+from penstock.model.clock import SystemClock
 from tests.support.disks import disk, fill, remount
 from tests.support.fleet import Fleet, until
 

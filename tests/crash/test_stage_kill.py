@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.stage import sweep
-from penstock.machine import Actor
-from penstock.unit import Ref
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
 from tests.support.fleet import ROOT, until
 from tests.support.nightly import by_night
 from tests.support.program import Program
@@ -109,7 +109,7 @@ MEASURING = """
 import resource, sys
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.stage import StageWriter
-from penstock.machine import Actor
+from penstock.model.machine import Actor
 from tests.support.staging import LOAD, MEASURES, Load, measure
 
 url, count = sys.argv[1], int(sys.argv[2])

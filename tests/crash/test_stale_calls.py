@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from penstock.ledger.database import Cursor
+from penstock.ledger.store.database import Cursor
 from tests.support.crash_app import SERVER, Kind, S
 from tests.support.fleet import Fleet, until
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import BrokenFlow
-from penstock.ledger.commit import AlsoMissed, Refused, Won
-from penstock.outcome import MAX_ROWS, Amend, Outcome, Rows, Write
-from penstock.redaction import conceal, release
-from penstock.unit import Ref
+from penstock.ledger.commit import OthersMissed, Refused, Won
+from penstock.model.errors import BrokenFlow
+from penstock.model.outcome import MAX_ROWS, Outcome, Update, Where, Write
+from penstock.model.unit import Ref
+from penstock.settings.redaction import conceal, release
 from tests.support.machines import invoice
 from tests.support.more_machines import reading
 from tests.support.world import World
@@ -65,8 +65,8 @@ def test_columns_stay_as_the_first_row_wrote_them(world):
 
 def test_rows_are_amended_where_they_are(world):
     commit(world, writes=[Write(reading, [row(n, "as it was", n % 2) for n in range(6)])])
-    odd = Rows(reading, {"sensor": "s", "count": 1}, span=("position", 1, 5))
-    assert commit(world, "2", amends=[Amend(odd, {"note": "amended", "count": None})]) == Won()
+    odd = Where(reading, {"sensor": "s", "count": 1}, span=("position", 1, 5))
+    assert commit(world, "2", updates=[Update(odd, {"note": "amended", "count": None})]) == Won()
     assert readings(world) == [
         (0, "as it was", 0),
         (1, "amended", None),
@@ -79,8 +79,8 @@ def test_rows_are_amended_where_they_are(world):
 
 def test_rows_are_amended_among_those_listed_and_where_there_is_nothing(world):
     commit(world, writes=[Write(reading, [row(n, "as it was", n or None) for n in range(4)])])
-    listed = Rows(reading, {"sensor": "s", "count": None}, among=("position", [0, 2, 9]))
-    commit(world, "2", amends=[Amend(listed, {"count": 7})])
+    listed = Where(reading, {"sensor": "s", "count": None}, among=("position", [0, 2, 9]))
+    commit(world, "2", updates=[Update(listed, {"count": 7})])
     assert readings(world) == [(0, "as it was", 7), (1, "as it was", 1), (2, "as it was", 2), (3, "as it was", 3)]
 
 
@@ -89,7 +89,7 @@ def test_an_amendment_is_part_of_the_outcome(world):
     refused = commit(
         world,
         "2",
-        amends=[Amend(Rows(reading, {"sensor": "s"}), {"note": "amended"})],
+        updates=[Update(Where(reading, {"sensor": "s"}), {"note": "amended"})],
         writes=[Write(reading, [row(0, "again")], on_conflict="error")],
     )
     assert isinstance(refused, Refused)
@@ -99,7 +99,7 @@ def test_an_amendment_is_part_of_the_outcome(world):
 def test_an_amendment_sees_the_rows_of_its_own_outcome(world):
     both: dict[str, Any] = {
         "writes": [Write(reading, [row(0, "written")])],
-        "amends": [Amend(Rows(reading, {"position": 0}), {"count": 1})],
+        "amends": [Update(Where(reading, {"position": 0}), {"count": 1})],
     }
     commit(world, **both)
     assert readings(world) == [(0, "written", 1)]
@@ -107,14 +107,14 @@ def test_an_amendment_sees_the_rows_of_its_own_outcome(world):
 
 def test_an_outcome_with_a_row_that_must_not_be_there_is_not_written(world):
     commit(world, writes=[Write(reading, [row(0, "open", 0)])])
-    waiting = Rows(reading, {"sensor": "s", "count": 0})
-    refused = commit(world, "2", unless=[waiting], writes=[Write(reading, [row(1, "too early")])])
+    waiting = Where(reading, {"sensor": "s", "count": 0})
+    refused = commit(world, "2", only_if_absent=[waiting], writes=[Write(reading, [row(1, "too early")])])
     assert isinstance(refused, Refused)
-    assert isinstance(refused.error, AlsoMissed)
+    assert isinstance(refused.error, OthersMissed)
     assert readings(world) == [(0, "open", 0)]
     assert world.unit(Ref("invoice", "acme/2")).claimed_by is not None
     commit(world, "3", writes=[Write(reading, [row(0, "done", 1)])])
-    assert commit(world, "4", unless=[waiting], writes=[Write(reading, [row(1, "now")])]) == Won()
+    assert commit(world, "4", only_if_absent=[waiting], writes=[Write(reading, [row(1, "now")])]) == Won()
     assert readings(world) == [(0, "done", 1), (1, "now", None)]
 
 
@@ -125,8 +125,8 @@ def test_in_a_batch_only_the_outcome_that_requires_in_vain_is_left_out(world):
     first, second = worker.claim({"invoice": 2})
     results = world.commit(
         worker,
-        Outcome(first, replace(first, due_at=None), "in vain", unless=[Rows(reading, {"sensor": "s"})]),
-        Outcome(second, replace(second, due_at=None), "fine", unless=[Rows(reading, {"sensor": "other"})]),
+        Outcome(first, replace(first, due_at=None), "in vain", only_if_absent=[Where(reading, {"sensor": "s"})]),
+        Outcome(second, replace(second, due_at=None), "fine", only_if_absent=[Where(reading, {"sensor": "other"})]),
     )
     assert [type(result) for result in results] == [Refused, Won]
 
@@ -136,13 +136,13 @@ def test_in_a_batch_only_the_outcome_that_requires_in_vain_is_left_out(world):
     [
         ({"writes": [Write(reading, [], newer="age")]}, "'age'"),
         ({"writes": [Write(reading, [], first=["age"])]}, "'age'"),
-        ({"amends": [Amend(Rows(reading, {"sensor": "s"}), {"age": 1})]}, "'age'"),
-        ({"amends": [Amend(Rows(reading, {"sensor": "s"}), {})]}, "no column"),
-        ({"amends": [Amend(Rows(reading, {}), {"count": 1})]}, "at least one value"),
-        ({"unless": [Rows(reading, {"age": 1})]}, "'age'"),
-        ({"unless": [Rows(reading, {"count": None})]}, "at least one value"),
-        ({"unless": [Rows(reading, {"sensor": "s"}, span=("age", 1, 2))]}, "'age'"),
-        ({"unless": [Rows(reading, {"sensor": "s"}, among=("position", range(MAX_ROWS + 1)))]}, "5,001 rows"),
+        ({"amends": [Update(Where(reading, {"sensor": "s"}), {"age": 1})]}, "'age'"),
+        ({"amends": [Update(Where(reading, {"sensor": "s"}), {})]}, "no column"),
+        ({"amends": [Update(Where(reading, {}), {"count": 1})]}, "at least one value"),
+        ({"unless": [Where(reading, {"age": 1})]}, "'age'"),
+        ({"unless": [Where(reading, {"count": None})]}, "at least one value"),
+        ({"unless": [Where(reading, {"sensor": "s"}, span=("age", 1, 2))]}, "'age'"),
+        ({"unless": [Where(reading, {"sensor": "s"}, among=("position", range(MAX_ROWS + 1)))]}, "5,001 rows"),
     ],
 )
 def test_what_names_no_rows_of_a_table_is_refused_before_the_database_is_asked(world, parts, says):
@@ -171,7 +171,7 @@ def test_no_secret_is_written_in_a_list_either(world):
         lists = [["s", 0, "it is swordfish"], ["s", 1, "nothing"]]
         commit(world, writes=[Write(reading, lists, columns=("sensor", "position", "note"))])
         commit(world, "2", writes=[Write(reading, [row(2, "swordfish"), row(3, "nothing")])])
-        commit(world, "3", amends=[Amend(Rows(reading, {"position": 3}), {"note": "swordfish!"})])
+        commit(world, "3", updates=[Update(Where(reading, {"position": 3}), {"note": "swordfish!"})])
     finally:
         release("swordfish")
     assert [note for _, note, _ in readings(world)] == ["it is [secret]", "nothing", "[secret]", "[secret]!"]

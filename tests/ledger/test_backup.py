@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import Rng, SystemClock, VirtualClock
-from penstock.errors import LedgerError, LedgerMismatch, LedgerUnavailable, UsageError
-from penstock.ledger import client
-from penstock.ledger.backup import Backup, backup
-from penstock.ledger.doctor import examine
-from penstock.ledger.doubt import Doubter
+from penstock.ledger.care.backup import Backup, backup
+from penstock.ledger.care.doctor import examine
+from penstock.ledger.care.doubt import Doubter
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
+from penstock.ledger.store.postgres import client
+from penstock.model.clock import Rng, SystemClock, VirtualClock
+from penstock.model.errors import LedgerError, LedgerMismatch, LedgerUnavailable, UsageError
+from penstock.model.machine import Actor
 from tests.support.databases import temporary_database
 from tests.support.fleet import Member, until
 from tests.support.machines import INVOICE, invoice

@@ -6,12 +6,12 @@ from datetime import date
 
 import pytest
 
-from penstock.errors import BrokenFlow, IllegalMove, LedgerRefused
 from penstock.ledger.births import Product, Side, birth_products
-from penstock.ledger.doctor import examine
-from penstock.machine import Actor
-from penstock.outcome import Write
-from penstock.unit import Ref, replace
+from penstock.ledger.care.doctor import examine
+from penstock.model.errors import BrokenFlow, IllegalMove, LedgerRefused
+from penstock.model.machine import Actor
+from penstock.model.outcome import Write
+from penstock.model.unit import Ref, replace
 from tests.support.machines import DUE, INVOICE, PARTITION, InvoiceState, PartitionState, invoice, partition
 from tests.support.more_machines import DATA_TABLES
 

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.ledger.budget import BREAKER_AFTER, FULL_SECONDS, HORIZON, PACE, PROBE_SECONDS, Budget, Metered
-from penstock.provider import Limit, Provider, provider_of
+from penstock.ledger.gates.budget import (
+    BREAKER_AFTER,
+    FULL_SECONDS,
+    HORIZON,
+    PACE,
+    PROBE_SECONDS,
+    Budget,
+    Metered,
+)
+from penstock.model.errors import UsageError
+from penstock.model.limits import GateLimits, Limit, limits_of
 from tests.support.machines import DUE
 
 NEAR = 1e-6
@@ -168,10 +176,10 @@ def test_a_limit_that_allows_nothing_is_refused(rate, burst, cost):
 
 
 def test_an_accounts_own_limits_come_before_its_providers():
-    shop, acme, shopping = Provider("shop"), Provider("shop/acme"), Provider("shopping")
+    shop, acme, shopping = GateLimits("shop"), GateLimits("shop/acme"), GateLimits("shopping")
     known = [shop, acme, shopping]
-    assert provider_of("shop/acme/orders", known) is acme
-    assert provider_of("shop/acme", known) is acme
-    assert provider_of("shop/acmes", known) is shop
-    assert provider_of("shopping/x", known) is shopping
-    assert provider_of("elsewhere", known) is None
+    assert limits_of("shop/acme/orders", known) is acme
+    assert limits_of("shop/acme", known) is acme
+    assert limits_of("shop/acmes", known) is shop
+    assert limits_of("shopping/x", known) is shopping
+    assert limits_of("elsewhere", known) is None

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.outcome import Outcome
-from penstock.unit import Ref
+from penstock.model.outcome import Outcome
+from penstock.model.unit import Ref
 from tests.support.machines import FeedState, InvoiceState, feed, invoice
 from tests.support.world import World, after, ids
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import BrokenFlow, IllegalMove, UnknownMachine
-from penstock.ledger.commit import AlsoMissed, Lost, Refused, Won
-from penstock.machine import Actor
-from penstock.outcome import Birth, Event, Move, Outcome, Write
-from penstock.unit import Ref
+from penstock.ledger.commit import Lost, OthersMissed, Refused, Won
+from penstock.model.errors import BrokenFlow, IllegalMove, UnknownMachine
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth, Event, Move, Outcome, Write
+from penstock.model.unit import Ref
 from tests.support.machines import (
     INVOICE,
     BatchItem,
@@ -73,7 +73,7 @@ def everything(unit: Invoice, name: str) -> Outcome[Invoice]:
         replace(unit, **SENT),
         "accepted",
         writes=[Write(label, [{"name": name}])],
-        also=[Birth(feed(name))],
+        others=[Birth(feed(name))],
         events=[Event(name, "sent", {"n": 1})],
     )
 
@@ -254,7 +254,7 @@ def test_only_changed_columns_are_written(world):
     worker = world.worker()
     run, item = worker.claim({"batch_run": 1, "batch_item": 1})
     assert isinstance(item, BatchItem)
-    done = Outcome(item, replace(item, status=ItemState.DONE), "done", tally={"bytes_read": 50})
+    done = Outcome(item, replace(item, status=ItemState.DONE), "done", parent_counts={"bytes_read": 50})
     assert world.commit(worker, done) == [Won()]
     moved = Outcome(run, replace(run, status=RunState.RUNNING, due_at=None), "started")
     assert world.commit(worker, moved) == [Won()]
@@ -357,8 +357,8 @@ def test_events_are_kept_once_per_key_and_tenant(world):
 
 def test_births_ride_on_the_outcome(world):
     worker, (unit,) = claim_invoices(world, "1")
-    also = [Birth(feed("a", gate_id="g"), "wanted"), Birth(batch_run("r"), actor=Actor.SCHEDULER)]
-    world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=also))
+    others = [Birth(feed("a", gate_id="g"), "wanted"), Birth(batch_run("r"), actor=Actor.SCHEDULER)]
+    world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=others))
     who = worker.identity.id
     assert world.history(Ref("feed", "a")) == [(None, "missing", f"worker:{who}", "wanted")]
     assert world.history(Ref("batch_run", "r")) == [(None, "created", f"scheduler:{who}", "born")]
@@ -373,7 +373,7 @@ def test_a_newborn_is_nobodys_whatever_it_was_copied_from(world):
     copies = [replace(u, number=f"{u.number}-copy", status=InvoiceState.QUEUED) for u in (parked, claimed)]
     assert copies[1].claimed_by == worker.identity.id
     world.ledger.birth(copies[:1], actor=Actor.API, who="test")
-    world.commit(worker, Outcome(claimed, replace(claimed, **FAILED), "x", also=[Birth(copies[1])]))
+    world.commit(worker, Outcome(claimed, replace(claimed, **FAILED), "x", others=[Birth(copies[1])]))
     for copy in copies:
         born = world.unit(Ref("invoice", f"acme/{copy.number}"))
         assert (born.claimed_by, born.wakes, born.crashes) == (None, 0, 0)
@@ -387,8 +387,10 @@ def test_a_birth_of_what_is_there_refuses_or_leaves_it(world):
     worker, (one, two) = claim_invoices(world, "1", "2")
     refused, won = world.commit(
         worker,
-        Outcome(one, replace(one, **FAILED), "x", also=[Birth(feed("a", url="new"))]),
-        Outcome(two, replace(two, **FAILED), "x", also=[Birth(feed("a", url="new"), if_absent=True), Birth(feed("b"))]),
+        Outcome(one, replace(one, **FAILED), "x", others=[Birth(feed("a", url="new"))]),
+        Outcome(
+            two, replace(two, **FAILED), "x", others=[Birth(feed("a", url="new"), if_absent=True), Birth(feed("b"))]
+        ),
     )
     assert isinstance(refused, Refused)
     assert won == Won()
@@ -401,7 +403,7 @@ def test_a_birth_outside_the_birth_states_is_illegal(world):
     worker, (unit,) = claim_invoices(world, "1")
     born = Birth(invoice("9", status=InvoiceState.SENT, remote_id="r"))
     with pytest.raises(IllegalMove, match="invoice cannot be born as SENT"):
-        world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[born]))
+        world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[born]))
 
 
 def test_a_step_gives_birth_as_the_worker_unless_it_says_who(world):
@@ -410,8 +412,8 @@ def test_a_step_gives_birth_as_the_worker_unless_it_says_who(world):
     safe = partition(status=PartitionState.SUCCESS, current_run_id="r1", record_count=1)
     for born in (Birth(safe), Birth(replace(safe, status=PartitionState.PENDING)), Birth(safe, actor=Actor.OPERATOR)):
         with pytest.raises(IllegalMove, match=f"as {born.unit.status} is for .*validator, not for {born.actor}"):
-            world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[born]))
-    world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[Birth(safe, actor=Actor.VALIDATOR)]))
+            world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[born]))
+    world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[Birth(safe, actor=Actor.VALIDATOR)]))
     assert world.history(Ref("partition", "sales/2026-11-15"))[0][2].startswith("validator:")
 
 
@@ -421,7 +423,7 @@ def test_moves_of_guarded_units_ride_on_the_outcome(world):
     before = world.unit(part)
     success = replace(before, status=PartitionState.SUCCESS, current_run_id="run-7", record_count=3)
     judged = Move(before, success, "validated", Actor.VALIDATOR)
-    assert world.commit(worker, Outcome(unit, replace(unit, **SENT), "x", also=[judged])) == [Won()]
+    assert world.commit(worker, Outcome(unit, replace(unit, **SENT), "x", others=[judged])) == [Won()]
     now = world.unit(part)
     assert (now.status, now.current_run_id, now.record_count) == (PartitionState.SUCCESS, "run-7", 3)
     assert world.history(part)[-1] == ("pending", "success", f"validator:{worker.identity.id}", "validated")
@@ -438,11 +440,11 @@ def test_a_missed_move_fails_the_whole_outcome_and_no_other(world):
 
     first, second = world.commit(
         worker,
-        replace(everything(one, "1"), also=[Birth(feed("1")), judged(stale)]),
-        replace(everything(two, "2"), also=[Birth(feed("2")), judged(fresh)]),
+        replace(everything(one, "1"), others=[Birth(feed("1")), judged(stale)]),
+        replace(everything(two, "2"), others=[Birth(feed("2")), judged(fresh)]),
     )
     assert isinstance(first, Refused)
-    assert isinstance(first.error, AlsoMissed)
+    assert isinstance(first.error, OthersMissed)
     assert "partition:sales/2026-11-15 changed since it was read" in str(first.error)
     assert second == Won()
     assert world.unit(Ref("invoice", "acme/1")) == one
@@ -462,7 +464,7 @@ def test_two_outcomes_that_move_the_same_unit_cannot_both_win(world):
                 u,
                 replace(u, **FAILED),
                 "x",
-                also=[Move(before, replace(before, status=status), "judged", Actor.VALIDATOR)],
+                others=[Move(before, replace(before, status=status), "judged", Actor.VALIDATOR)],
             )
             for u, status in zip(units, [PartitionState.SUCCESS, PartitionState.FAILED], strict=True)
         ),
@@ -478,7 +480,7 @@ def test_the_edges_of_moves_are_checked(world):
     before = world.unit(part)
     mine = Move(before, replace(before, status=PartitionState.SUCCESS), "x")
     with pytest.raises(IllegalMove, match="for validator, not for worker"):
-        world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[mine]))
+        world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[mine]))
 
 
 def test_a_move_may_lead_behind_a_door_that_is_new(world):
@@ -486,7 +488,7 @@ def test_a_move_may_lead_behind_a_door_that_is_new(world):
     worker, (unit,) = claim_invoices(world, "1")
     before = world.unit(ref)
     move = Move(before, replace(before, gate_id="new door"), "elsewhere")
-    assert world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[move])) == [Won()]
+    assert world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[move])) == [Won()]
     assert world.unit(ref).gate_id == "new door"
 
 
@@ -497,7 +499,7 @@ def test_a_move_takes_the_unit_from_whoever_holds_it(world):
     (held,) = other.claim({"feed": 1})
     assert held.gate_id == "none"
     move = Move(held, replace(held, due_at=after(9)), "sooner")
-    assert world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[move])) == [Won()]
+    assert world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[move])) == [Won()]
     assert world.unit(Ref("feed", "news")).claimed_by is None
     assert world.commit(other, Outcome(held, replace(held, due_at=None), "late")) == [Lost()]
 
@@ -506,11 +508,11 @@ def test_a_tally_without_a_parent_or_of_no_column_breaks_the_flow(world):
     world.born(batch_run(), batch_item(1))
     worker, (unit,) = claim_invoices(world, "1")
     with pytest.raises(BrokenFlow, match="invoice has no parent to tally on"):
-        world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", tally={"items_done": 1}))
+        world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", parent_counts={"items_done": 1}))
     (item,) = worker.claim({"batch_item": 1})
     for name in ("bytes_wrote", "status", "version"):
         with pytest.raises(BrokenFlow, match=rf"batch_item:run/1: .*{name}"):
-            world.commit(worker, Outcome(item, replace(item, status=ItemState.DONE), "x", tally={name: 1}))
+            world.commit(worker, Outcome(item, replace(item, status=ItemState.DONE), "x", parent_counts={name: 1}))
 
 
 def test_a_child_without_its_parent_is_refused(world):
@@ -528,5 +530,5 @@ def test_dates_in_keys_reach_the_right_unit(world):
     worker, (unit,) = claim_invoices(world, "1")
     before = world.unit(second)
     move = Move(before, replace(before, status=PartitionState.FAILED), "rejected", Actor.VALIDATOR)
-    world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", also=[move]))
+    world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[move]))
     assert [world.unit(r).status for r in (first, second)] == ["pending", "failed"]

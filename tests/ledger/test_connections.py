@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.errors import CommitUnknown, LedgerBusy, LedgerError, LedgerUnavailable
-from penstock.ledger import postgres_connection, postgres_pool
-from penstock.ledger.database import CONNECTIONS, Cursor
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.postgres import PostgresDatabase
-from penstock.ledger.postgres_share import Places, too_many
-from penstock.ledger.presence import Presence
+from penstock.ledger.store.database import CONNECTIONS, Cursor
+from penstock.ledger.store.postgres import connection, pool
+from penstock.ledger.store.postgres.database import PostgresDatabase
+from penstock.ledger.store.postgres.share import Places, too_many
+from penstock.ledger.store.presence import Presence
+from penstock.model.clock import SystemClock
+from penstock.model.errors import CommitUnknown, LedgerBusy, LedgerError, LedgerUnavailable
 from tests.support.machines import INVOICE
 
 
@@ -55,7 +55,7 @@ def together(*work: Callable[[], object]) -> list[threading.Thread]:
 
 def limit(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     for name in ("BEGIN_SECONDS", "WRITE_SECONDS", "READ_SECONDS", "PATIENT_SECONDS"):
-        monkeypatch.setattr(postgres_connection, name, seconds)
+        monkeypatch.setattr(connection, name, seconds)
 
 
 def test_a_call_over_a_line_that_is_up_and_silent_ends(proxied_url, proxy, monkeypatch):
@@ -98,7 +98,7 @@ def test_a_connection_that_fell_silent_unused_is_replaced_before_anything_is_ask
 
 
 def test_a_long_statement_goes_on_as_long_as_the_server_answers(proxied_url, proxy, monkeypatch):
-    monkeypatch.setattr(postgres_connection, "PATIENT_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "PATIENT_SECONDS", 0.2)
     with opened(f"{proxied_url}?connect_timeout=2") as database:
         slow = "SELECT 7 FROM (SELECT pg_sleep(1.5)) AS slept"
         assert database.alter(lambda c: c.rows(slow)) == [(7,)]
@@ -164,7 +164,7 @@ def test_no_more_connections_are_opened_than_allowed_and_idle_ones_are_given_bac
             thread.join(60)
         assert len(most) == 10
         assert max(most) == 3, "all but the lease's"
-        monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", 0.5)
+        monkeypatch.setattr(pool, "IDLE_SECONDS", 0.5)
         deadline = time.monotonic() + 60
         while open_to(postgres_url) > 1:
             assert time.monotonic() < deadline, "idle connections stay"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from penstock.ledger.claims import Levels
+from penstock.ledger.claim import Levels
 from tests.support.machines import FEED, feed, invoice
 from tests.support.world import ids
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from tests.support.hand import Hand
 from tests.support.machines import MACHINES

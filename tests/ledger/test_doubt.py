@@ -9,14 +9,14 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.clock import Rng
-from penstock.errors import LedgerMismatch
-from penstock.ledger import doubt
-from penstock.ledger.backup import backup
+from penstock.ledger.care import doubt
+from penstock.ledger.care.backup import backup
+from penstock.ledger.care.doctor import examine
+from penstock.ledger.care.doubt import Doubter, restored
 from penstock.ledger.commit import Lost, Won
-from penstock.ledger.doctor import examine
-from penstock.ledger.doubt import Doubter, restored
-from penstock.outcome import Outcome
+from penstock.model.clock import Rng
+from penstock.model.errors import LedgerMismatch
+from penstock.model.outcome import Outcome
 from tests.support.machines import InvoiceState, feed, invoice
 from tests.support.world import World, after
 

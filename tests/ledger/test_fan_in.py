@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import Rng
-from penstock.errors import MachineError, UnknownMachine
 from penstock.ledger.commit import Lost, Refused, Won
-from penstock.ledger.entries import Preparer
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.prepare import Preparer
 from penstock.ledger.session import Session
-from penstock.machine import Actor, Machine, Parent
-from penstock.outcome import Birth, Move, Outcome
-from penstock.unit import Ref
+from penstock.model.clock import Rng
+from penstock.model.errors import MachineError, UnknownMachine
+from penstock.model.machine import Actor, Machine, Parent
+from penstock.model.outcome import Birth, Move, Outcome
+from penstock.model.unit import Ref
 from tests.support.machines import (
     BATCH_ITEM,
     BATCH_RUN,
@@ -118,7 +118,7 @@ def test_a_lost_or_refused_child_counts_nothing(world):
     first, second = worker.claim({"batch_item": 2})
     world.sql("UPDATE batch_item SET version = version + 1 WHERE position = 0")
     refusing = Birth(batch_run("run"))  # it is there already
-    lost, refused = world.commit(worker, ended(first), ended(second, also=[refusing]))
+    lost, refused = world.commit(worker, ended(first), ended(second, others=[refusing]))
     assert lost == Lost()
     assert isinstance(refused, Refused)
     assert (counters(world), world.unit(RUN).due_at) == ((0, 0), None)
@@ -244,7 +244,7 @@ def test_a_child_moved_by_another_units_outcome_counts(world):
     worker = world.worker()
     unit, item = worker.claim({"invoice": 1, "batch_item": 1})
     move = Move(item, replace(item, status=ItemState.FAILED, due_at=None), "with it")
-    world.commit(worker, Outcome(unit, replace(unit, status=InvoiceState.FAILED), "gave up", also=[move]))
+    world.commit(worker, Outcome(unit, replace(unit, status=InvoiceState.FAILED), "gave up", others=[move]))
     assert (counters(world), world.unit(RUN).due_at) == ((0, 1), after(0))
     balanced(world)
 
@@ -255,8 +255,8 @@ def test_tallies_of_the_step_are_added_to_the_kernels(world):
     first, second = worker.claim({"batch_item": 2})
     world.commit(
         worker,
-        ended(first, tally={"bytes_read": 10}),
-        Outcome(second, replace(second, result="x"), "x", tally={"bytes_read": 5}, keep_claim=True),
+        ended(first, parent_counts={"bytes_read": 10}),
+        Outcome(second, replace(second, result="x"), "x", parent_counts={"bytes_read": 5}, keep_claim=True),
     )
     run = world.unit(RUN)
     assert (run.bytes_read, run.items_done, run.wakes) == (15, 1, 0)
@@ -312,7 +312,7 @@ class Committing(threading.Thread):
                 batch, self.items = self.items[:size], self.items[size:]
                 states = self.random.choices([ItemState.DONE, ItemState.FAILED], [3, 1], k=len(batch))
                 made: list[Outcome[Any]] = [
-                    ended(i, s, tally={"bytes_read": 1}) for i, s in zip(batch, states, strict=True)
+                    ended(i, s, parent_counts={"bytes_read": 1}) for i, s in zip(batch, states, strict=True)
                 ]
                 # Now and then the worker also steps a parent, whose row others are counting on.
                 runs = self.session.claim({"batch_run": 1}) if self.random.random() < 0.3 else []

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import LedgerRefused
-from penstock.ledger.columns import plain
 from penstock.ledger.commit import Lost, Won
-from penstock.machine import Actor
-from penstock.outcome import Move, Outcome
-from penstock.unit import Ref
+from penstock.ledger.schema.columns import plain
+from penstock.model.errors import LedgerRefused
+from penstock.model.machine import Actor
+from penstock.model.outcome import Move, Outcome
+from penstock.model.unit import Ref
 from tests.support.hand import Hand, literal
 from tests.support.machines import (
     InvoiceState,
@@ -174,7 +174,7 @@ def test_a_move_beside_an_outcome_does_not_overwrite_what_was_typed(world):
     world.sql("UPDATE partitions SET note = 'theirs'")
     judged = replace(before, status=PartitionState.SUCCESS, note="ours")
     move = Move(before, judged, "judged", Actor.VALIDATOR)
-    (refused,) = world.commit(worker, Outcome(unit, replace(unit, **SENT), "accepted", also=[move]))
+    (refused,) = world.commit(worker, Outcome(unit, replace(unit, **SENT), "accepted", others=[move]))
     assert "changed since it was read" in str(refused.error)
     with pytest.raises(LedgerRefused, match="changed since it was read"):
         world.ledger.together([move], who="test")
@@ -193,7 +193,7 @@ def test_a_step_that_moves_another_unit_is_taken_again_on_what_was_typed(world):
         if len(seen) == 1:
             world.sql("UPDATE partitions SET note = 'theirs'")
         judged = replace(other, status=PartitionState.SUCCESS, record_count=3)
-        return replace(sent(unit), also=[Move(other, judged, "judged", Actor.VALIDATOR)])
+        return replace(sent(unit), others=[Move(other, judged, "judged", Actor.VALIDATOR)])
 
     work(world, Probe(act))
     now = world.unit(ref)
@@ -232,7 +232,7 @@ def test_a_counter_typed_by_hand_stands_and_children_go_on_counting(world):
     (run,) = worker.claim({"batch_run": 1})
     world.sql("UPDATE batch_run SET items_done = 10")
     (item, _) = worker.claim({"batch_item": 2})
-    done = Outcome(item, replace(item, status="done", due_at=None), "done", tally={"bytes_read": 3})
+    done = Outcome(item, replace(item, status="done", due_at=None), "done", parent_counts={"bytes_read": 3})
     started = Outcome(run, replace(run, status=RunState.RUNNING, due_at=None), "started")
     assert world.commit(worker, done, started) == [Won(), Lost()]
     now = world.unit(RUN)
@@ -246,7 +246,7 @@ def test_a_counter_that_a_step_sets_anew_is_compared_with_what_it_read(world):
     worker = world.worker()
     (run,) = worker.claim({"batch_run": 1})
     (item, _) = worker.claim({"batch_item": 2})
-    tally = Outcome(item, replace(item, status="done", due_at=None), "done", tally={"bytes_read": 3})
+    tally = Outcome(item, replace(item, status="done", due_at=None), "done", parent_counts={"bytes_read": 3})
     assert world.commit(worker, tally) == [Won()]
     reset = Outcome(run, replace(run, status=RunState.RUNNING, bytes_read=100, due_at=None), "reset", keep_claim=True)
     assert world.commit(worker, reset) == [Lost()]

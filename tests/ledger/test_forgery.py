@@ -8,11 +8,11 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.errors import IllegalMove
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor, Edge, Machine
-from penstock.unit import Ref
+from penstock.model.errors import IllegalMove
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.unit import Ref
 from tests.support.hand import THEN, Hand, typed_insert, typed_move
 from tests.support.machines import INVOICE, MACHINES, PARTITION, Invoice, invoice, partition
 

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.errors import LedgerError
-from penstock.ledger.budget import Closed, Pass
-from penstock.machine import Actor
-from penstock.provider import Provider
+from penstock.ledger.gates.budget import Closed, Pass
+from penstock.model.errors import LedgerError
+from penstock.model.limits import GateLimits
+from penstock.model.machine import Actor
 from tests.support.gating import (
     EMPTY,
     GATE,
@@ -228,7 +228,7 @@ def test_a_closed_gate_does_not_fill_because_of_what_is_learnt_or_charged_meanwh
     gates.close(GATE, 100, "quiet")
     gates.learn(GATE, "requests", left=3)
     gates.charge(GATE, 1)
-    gates.providers = [Provider("shop", (per_second(10, 40),))]
+    gates.providers = [GateLimits("shop", (per_second(10, 40),))]
     gates.apply()
     world.time.advance(100)
     worker = world.worker("invoice")

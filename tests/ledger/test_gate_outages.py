@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.ledger.budget import Closed, Pass, Trouble
-from penstock.ledger.gate_status import gate_statuses
+from penstock.ledger.gates.budget import Closed, Pass, Trouble
+from penstock.ledger.gates.status import gate_statuses
 from tests.support.gating import EMPTY, GATE, alerts, crowd, given, limited, per_second, row, shut, take
 from tests.support.world import World, after
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.ledger.budget import Pass
+from penstock.ledger.gates.budget import Pass
 from penstock.ledger.session import Session
-from penstock.machine import Actor
-from penstock.outcome import Outcome
-from penstock.provider import Limit, Provider
-from penstock.unit import replace
+from penstock.model.limits import GateLimits, Limit
+from penstock.model.machine import Actor
+from penstock.model.outcome import Outcome
+from penstock.model.unit import replace
 from tests.support.gating import (
     GATE,
     Statements,
@@ -289,7 +289,7 @@ def test_applying_limits_changes_what_differs_keeps_levels_and_can_be_repeated(w
     crowd(world, 1, "elsewhere", "else")
     assert gates.apply() == 0
     world.time.advance(1)
-    gates.providers = [Provider("shop", (per_second(20, 40),)), Provider("shop/other", (), 2)]
+    gates.providers = [GateLimits("shop", (per_second(20, 40),)), GateLimits("shop/other", (), 2)]
     assert gates.apply() == 2
     assert gates.apply() == 0
     assert world.rows("SELECT gate_id, name, rate, tokens FROM gate_limit") == [(GATE, "requests", 20.0, 10.0)]
@@ -308,7 +308,7 @@ def test_a_lowered_limit_is_lowered_at_once(world):
     gates = limited(world, per_second(100, 200))
     crowd(world, 100)
     world.time.advance(100)
-    gates.providers = [Provider("shop", (per_second(2, 4),))]
+    gates.providers = [GateLimits("shop", (per_second(2, 4),))]
     gates.apply()
     worker = world.worker("invoice")
     assert sum(len(take(worker)) for _ in range(9)) == 3
@@ -322,7 +322,7 @@ def test_limits_applied_by_many_at_once_are_applied_once(real_world):
     done: list[int] = []
 
     def apply(view: Any, rate: float) -> None:
-        view.gates.providers = [Provider("shop", (per_second(rate), Limit("points", 1, 9)), 3)]
+        view.gates.providers = [GateLimits("shop", (per_second(rate), Limit("points", 1, 9)), 3)]
         done.extend(view.gates.apply() for _ in range(5))
 
     threads = [threading.Thread(target=apply, args=(view, 5.0 + n % 2)) for n, view in enumerate(views)]
@@ -441,7 +441,7 @@ def test_a_clock_that_jumps_to_and_fro_never_gives_twice(world):
 def test_thousands_of_gates_with_limits_are_applied_and_asked_in_bulk(world):
     gates = world.ledger.gates
     world.born(*(invoice(f"{n}", gate_id=f"shop/{n:04}") for n in range(3_000)))
-    gates.providers = [Provider("shop", (per_second(1, 4), Limit("points", 9, 99)), 7)]
+    gates.providers = [GateLimits("shop", (per_second(1, 4), Limit("points", 9, 99)), 7)]
     counted = Statements(world)
     assert counted.run(gates.apply) == 3_000
     assert counted.made < 15

@@ -14,14 +14,21 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from penstock.clock import VirtualClock
-from penstock.errors import LedgerBroken, LedgerError, LedgerMismatch, LedgerRefused, LedgerUnavailable, UsageError
-from penstock.ledger import postgres_connection
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.postgres_connection import too_old
-from penstock.ledger.sqlite import network_filesystem, safe_version
-from penstock.machine import Actor, Edge, Machine
-from penstock.unit import Ref, Unit, unit_id_of
+from penstock.ledger.store.postgres import connection
+from penstock.ledger.store.postgres.connection import too_old
+from penstock.ledger.store.sqlite.database import network_filesystem, safe_version
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import (
+    LedgerBroken,
+    LedgerError,
+    LedgerMismatch,
+    LedgerRefused,
+    LedgerUnavailable,
+    UsageError,
+)
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.unit import Ref, Unit, unit_id_of
 from tests.support.hand import Hand, typed_insert, typed_move
 from tests.support.machines import (
     INVOICE,
@@ -403,7 +410,7 @@ def test_servers_that_are_too_old_are_known(number, version):
 
 @pytest.mark.parametrize("create", [True, False])
 def test_a_server_that_is_too_old_is_refused_in_one_line(postgres_url, monkeypatch, create):
-    monkeypatch.setattr(postgres_connection, "OLDEST", 99)  # no such old server is here: this one is as good
+    monkeypatch.setattr(connection, "OLDEST", 99)  # no such old server is here: this one is as good
     address = urlsplit(postgres_url)
     secret = urlunsplit(address._replace(netloc=address.netloc.replace("@", ":hush@")))
     with pytest.raises(LedgerMismatch) as caught:

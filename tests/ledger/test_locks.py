@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LedgerBusy
 from penstock.ledger.commit import Busy, Refused, Result, Won
 from penstock.ledger.session import Session
-from penstock.machine import Actor
-from penstock.outcome import Outcome, Write
-from penstock.unit import Ref
+from penstock.model.errors import LedgerBusy
+from penstock.model.machine import Actor
+from penstock.model.outcome import Outcome, Write
+from penstock.model.unit import Ref
 from tests.support.fleet import until
 from tests.support.hand import Hand
 from tests.support.machines import Invoice, InvoiceState, ItemState, RunState, batch_item, batch_run, invoice

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import CommitUnknown, LedgerUnavailable
 from penstock.ledger.commit import Lost, Refused, Won
 from penstock.ledger.session import Session
-from penstock.outcome import Event, Outcome
-from penstock.unit import Ref
+from penstock.model.errors import CommitUnknown, LedgerUnavailable
+from penstock.model.outcome import Event, Outcome
+from penstock.model.unit import Ref
 from tests.support.machines import Invoice, InvoiceState, invoice
 from tests.support.world import World
 

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from penstock.clock import SystemClock
-from penstock.errors import LedgerMismatch, LedgerRefused, UsageError
-from penstock.ledger import expand, migrate
-from penstock.ledger.database import open_database
-from penstock.ledger.doctor import examine
-from penstock.ledger.install import install
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.migrate import KERNEL, Track
-from penstock.ledger.tables import kernel_tables
-from penstock.machine import Actor, Edge, Machine
-from penstock.unit import Unit, column
+from penstock.ledger.schema import expand, migrate
+from penstock.ledger.schema.install import install
+from penstock.ledger.schema.migrate import KERNEL, Track
+from penstock.ledger.schema.tables import kernel_tables
+from penstock.ledger.store.database import open_database
+from penstock.model.clock import SystemClock
+from penstock.model.errors import LedgerMismatch, LedgerRefused, UsageError
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.unit import Unit, column
 from tests.support.crash_app import FOLDER, JOB, SETTINGS
 from tests.support.fleet import PATIENCE, ROOT, Fleet, Member, until
 from tests.support.hand import Hand, typed_insert, typed_move

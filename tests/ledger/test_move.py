@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.errors import BadReference, BrokenFlow, IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.ledger.commit import Lost
-from penstock.machine import Actor
-from penstock.outcome import Birth, Outcome
-from penstock.unit import Ref
+from penstock.model.errors import BadReference, BrokenFlow, IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth, Outcome
+from penstock.model.unit import Ref
 from tests.support.machines import (
     INVOICE,
     PARTITION,

@@ -10,16 +10,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.clock import Rng, SystemClock, VirtualClock
-from penstock.errors import IllegalMove, UsageError
 from penstock.ledger import outbox
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.commit import insert_events
-from penstock.ledger.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import ANY, list_events, read_event, replay, subscribe, unsubscribe
-from penstock.machine import Actor
-from penstock.outcome import Event, Outcome
-from penstock.unit import Ref, replace
+from penstock.model.clock import Rng, SystemClock, VirtualClock
+from penstock.model.errors import IllegalMove, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Event, Outcome
+from penstock.model.unit import Ref, replace
 from tests.support.hand import Hand
 from tests.support.machines import DUE, INVOICE, invoice
 

@@ -15,11 +15,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.ledger import statements, suspicion
-from penstock.ledger.database import Cursor
+from penstock.ledger import suspicion
 from penstock.ledger.session import Session
-from penstock.machine import Actor
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor
 from tests.support.databases import temporary_database
 from tests.support.machines import BATCH_ITEM, BATCH_RUN, INVOICE, batch_item, batch_run, invoice
 from tests.support.world import World

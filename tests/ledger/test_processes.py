@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from penstock.clock import SystemClock
 from penstock.ledger.processes import has_ended, this_process
+from penstock.model.clock import SystemClock
 
 ME = this_process(SystemClock().boot_id())
 pytestmark = pytest.mark.skipif(ME is None, reason="processes can be recognised on Linux only")
 SAY = """
-from penstock.clock import SystemClock
+from penstock.model.clock import SystemClock
 from penstock.ledger.processes import this_process
 print(this_process(SystemClock().boot_id()), flush=True)
 input()

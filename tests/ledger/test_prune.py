@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.clock import Rng, VirtualClock, instant_text
-from penstock.errors import UnknownMachine, UsageError
-from penstock.ledger import inspect, outbox
-from penstock.ledger.doctor import examine
+from penstock.ledger import history, outbox
+from penstock.ledger.care.doctor import examine
+from penstock.ledger.care.prune import EVENTS, HISTORY, UNITS, WORKERS, Ages, Pruner
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.prune import EVENTS, HISTORY, UNITS, WORKERS, Ages, Pruner
-from penstock.machine import Actor
-from penstock.outcome import Outcome
-from penstock.unit import Ref, replace
+from penstock.model.clock import Rng, VirtualClock, instant_text
+from penstock.model.errors import UnknownMachine, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Outcome
+from penstock.model.unit import Ref, replace
 from tests.support.machines import (
     InvoiceState,
     ItemState,
@@ -69,7 +69,7 @@ def test_old_history_becomes_a_baseline(world):
     world.time.advance(40 * DAY)
     move(world, ref, "failed", current_run_id="run-9")
     assert pruner(world).prune()[HISTORY] == 3
-    baseline, newest = inspect.history(world.ledger.database, ref)
+    baseline, newest = history.history(world.ledger.database, ref)
     assert (baseline.from_status, baseline.to_status, baseline.at) == (None, "success", last_old)
     assert baseline.data["current_run_id"] == "run-2"
     assert baseline.actor.startswith("prune:")
@@ -87,7 +87,7 @@ def test_a_baseline_is_pruned_into_a_later_one(world):
         move(world, ref, "failed")
         world.time.advance(40 * DAY)
         pruner(world).prune()
-        (only,) = inspect.history(world.ledger.database, ref)
+        (only,) = history.history(world.ledger.database, ref)
         assert (only.from_status, only.to_status) == (None, "failed")
     assert healthy(world)
 
@@ -105,12 +105,12 @@ def test_moments_before_the_baseline_are_not_answered_wrongly(world):
     born = world.time.now()
     world.time.advance(DAY)
     move(world, ref, "success")
-    assert inspect.as_of(world.ledger.database, ref, born).status == "pending"
-    assert inspect.as_of(world.ledger.database, ref, born - timedelta(days=1)).status is None
+    assert history.as_of(world.ledger.database, ref, born).status == "pending"
+    assert history.as_of(world.ledger.database, ref, born - timedelta(days=1)).status is None
     world.time.advance(40 * DAY)
     pruner(world).prune()
     with pytest.raises(UsageError, match=r"before 2026-01-02T00:00:00\.000Z was pruned; ask for a later moment"):
-        inspect.as_of(world.ledger.database, ref, born)
+        history.as_of(world.ledger.database, ref, born)
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["success", "failed", "pending", "run"]), st.integers(0, 20)), max_size=12)
@@ -136,7 +136,7 @@ def test_answers_inside_the_kept_range_are_the_same_after_pruning(world, histori
     moments = [cutoff + timedelta(hours=18) * n for n in range(age + 5)]
 
     def answers() -> list[Any]:
-        return [inspect.as_of(database, ref, moment) for ref in refs for moment in moments]
+        return [history.as_of(database, ref, moment) for ref in refs for moment in moments]
 
     before, present = answers(), [world.unit(ref) for ref in refs]
     expected = sum(c.rows for c in pruner(world, Ages(older_than=timedelta(days=age))).counts())
@@ -161,8 +161,8 @@ def test_ended_units_go_and_leave_a_row_that_says_so(world):
     assert {row[0] for row in world.rows("SELECT unit_id FROM invoice")} == {living.unit_id, young.unit_id}
     assert [row[:3] for row in world.history(ref)][1] == ("SENT", None, "operator:ana")
     assert healthy(world)
-    assert inspect.as_of(world.ledger.database, ref, world.time.now() - timedelta(days=1)).status == "SENT"
-    assert inspect.as_of(world.ledger.database, ref, world.time.now()).status is None
+    assert history.as_of(world.ledger.database, ref, world.time.now() - timedelta(days=1)).status == "SENT"
+    assert history.as_of(world.ledger.database, ref, world.time.now()).status is None
     world.time.advance(40 * DAY)
     pruner(world).prune()
     ((source, target, actor, reason),) = world.history(ref)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.unit import Ref, unit_id_of
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref, unit_id_of
 from tests.support.hand import Hand, typed_insert, typed_move
 from tests.support.machines import INVOICE, MACHINES, SAMPLES, invoice
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import VirtualClock
-from penstock.errors import IllegalMove, UnknownMachine
-from penstock.ledger.claims import Levels
+from penstock.ledger.claim import Levels
 from penstock.ledger.commit import Lost, Won
 from penstock.ledger.reap import UNKNOWN_MACHINE, park_unknown
-from penstock.outcome import Outcome
-from penstock.unit import Ref
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import IllegalMove, UnknownMachine
+from penstock.model.outcome import Outcome
+from penstock.model.unit import Ref
 from tests.support.machines import FEED, INVOICE, InvoiceState, feed, invoice, partition
 from tests.support.world import after, ids
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import BrokenFlow, TooLarge, UsageError
-from penstock.machine import Actor
-from penstock.outcome import MAX_EVENT, MAX_VALUE, Amend, Birth, Event, Outcome, Rows, Write
-from penstock.unit import Ref
+from penstock.model.errors import BrokenFlow, TooLarge, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import MAX_EVENT, MAX_VALUE, Birth, Event, Outcome, Update, Where, Write
+from penstock.model.unit import Ref
 from tests.support.more_machines import PARCEL, Parcel, parcel, reading
 from tests.support.probe import Probe, work
 
@@ -52,7 +52,7 @@ def test_a_value_of_a_data_table(world, large):
     worker, unit = claimed(world)
     row = {"sensor": "s", "position": 1, "note": large}
     listed = Write(reading, [[1, "s", large]], columns=["position", "sensor", "note"])
-    amend = Amend(Rows(reading, {"sensor": "s"}), {"note": large})
+    amend = Update(Where(reading, {"sensor": "s"}), {"note": large})
     for given in ({"writes": [Write(reading, [row])]}, {"writes": [listed]}, {"amends": [amend]}):
         with pytest.raises(TooLarge, match=rf"^parcel:box: reading\.note cannot be kept: .*{SAYS}"):
             world.commit(worker, Outcome(unit, replace(unit), "rows", **given))

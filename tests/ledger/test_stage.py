@@ -10,17 +10,17 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from penstock.clock import Rng, SystemClock, VirtualClock
-from penstock.errors import BrokenFlow, ClaimLost, CommitUnknown, LedgerRefused, LedgerUnavailable, MachineError
-from penstock.ledger.claims import Levels
+from penstock.ledger.claim import Levels
 from penstock.ledger.commit import Lost, Won
-from penstock.ledger.database import Database
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.session import Session
 from penstock.ledger.stage import Staged, StageWriter, sweep
-from penstock.machine import Actor
-from penstock.outcome import MAX_ROWS, Outcome
-from penstock.unit import Ref, replace
+from penstock.ledger.store.database import Database
+from penstock.model.clock import Rng, SystemClock, VirtualClock
+from penstock.model.errors import BrokenFlow, ClaimLost, CommitUnknown, LedgerRefused, LedgerUnavailable, MachineError
+from penstock.model.machine import Actor
+from penstock.model.outcome import MAX_ROWS, Outcome
+from penstock.model.unit import Ref, replace
 from tests.support.hand import Hand
 from tests.support.machines import DUE, PARTITION
 from tests.support.staging import LOAD, MEASURES, Load, S, measure, measures

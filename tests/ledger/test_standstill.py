@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import instant_text
-from penstock.ledger.doctor import examine
-from penstock.ledger.finding import Finding
-from penstock.machine import Actor
-from penstock.outcome import Outcome
-from penstock.provider import Limit, Provider
+from penstock.ledger.care.doctor import examine
+from penstock.ledger.care.finding import Finding
+from penstock.model.clock import instant_text
+from penstock.model.limits import GateLimits, Limit
+from penstock.model.machine import Actor
+from penstock.model.outcome import Outcome
 from tests.support.machines import DUE, InvoiceState, batch_item, batch_run, feed, invoice
 from tests.support.more_machines import ParcelState, parcel
 from tests.support.world import ALL_MACHINES, after
@@ -127,7 +127,7 @@ def test_a_machine_that_no_running_worker_serves(world):
 
 
 def test_a_machine_behind_a_budget_that_nobody_serves(world):
-    world.ledger.gates.providers = [Provider("shop", (Limit("requests", 2.0, 40),))]
+    world.ledger.gates.providers = [GateLimits("shop", (Limit("requests", 2.0, 40),))]
     world.born(invoice("1", gate_id="shop/acme"))
     after_an_hour(world, world.worker("parcel"))
     assert "no running worker serves invoice: 1 is due" in only(world)[3]
@@ -216,7 +216,7 @@ def test_units_that_were_changed_in_the_future(world):
 
 def test_a_busy_ledger_is_well(world):
     """A backlog that is worked off, a closed gate, a budget, a hold, and what is due in the future."""
-    world.ledger.gates.providers = [Provider("shop", (Limit("requests", 0.001, 1),))]
+    world.ledger.gates.providers = [GateLimits("shop", (Limit("requests", 0.001, 1),))]
     world.born(*(invoice(str(n)) for n in range(20)))
     world.born(*(invoice(f"s{n}", gate_id="shop/acme") for n in range(5)))
     world.born(feed("closed", gate_id="closed"), feed("held", gate_id="held"), feed("later", due_at=after(2 * HOUR)))

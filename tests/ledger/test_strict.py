@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from penstock.clock import SystemClock
-from penstock.ledger.database import open_database
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.migrate import KERNEL, Track
+from penstock.ledger.schema.migrate import KERNEL, Track
+from penstock.ledger.store.database import open_database
 from penstock.lifecycles.harvest.tables import DATA_TABLES as HARVEST
 from penstock.lifecycles.partitions.tables import DATA_TABLES as PARTITIONS
 from penstock.lifecycles.reports.tables import DATA_TABLES as REPORTS
-from penstock.machine import Actor
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor
 from tests.ledger.test_migrate import Grown, invoices_of
 from tests.support.hand import Hand, typed_insert
 from tests.support.machines import INVOICE, MACHINES, invoice

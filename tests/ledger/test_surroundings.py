@@ -8,9 +8,9 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from penstock.ledger import surroundings as place
-from penstock.ledger.doctor import CHECKS, examine
-from penstock.provider import Limit, Provider
+from penstock.ledger.care import surroundings as place
+from penstock.ledger.care.doctor import CHECKS, examine
+from penstock.model.limits import GateLimits, Limit
 from tests.support.machines import invoice
 from tests.support.world import ALL_MACHINES, World
 
@@ -84,7 +84,7 @@ def test_the_doctor_tells_of_stopped_and_broken_gates_and_of_lost_leases(world):
 
 
 def test_limits_that_nobody_asks_for_are_an_error(world):
-    world.ledger.gates.providers = [Provider("shop", (Limit("requests", 2.0, 40),))]
+    world.ledger.gates.providers = [GateLimits("shop", (Limit("requests", 2.0, 40),))]
     world.born(invoice(gate_id="shop/acme"))
     assert not [f for f in examine(world.ledger.database, KNOWN) if f.check == "gates"]
     world.sql("UPDATE gate SET metered = false WHERE gate_id = 'shop/acme'")

@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from penstock.clock import instant
-from penstock.ledger.claims import Levels
+from penstock.ledger.claim import Levels
 from penstock.ledger.commit import Won
 from penstock.ledger.session import Session
-from penstock.outcome import Outcome
+from penstock.model.clock import instant
+from penstock.model.outcome import Outcome
 from tests.support.machines import InvoiceState, invoice
 from tests.support.world import ids
 

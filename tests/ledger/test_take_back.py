@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from penstock.clock import SystemClock
-from penstock.errors import LedgerMismatch
-from penstock.ledger.check import check
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.commit import Won
-from penstock.ledger.database import open_database
-from penstock.ledger.doctor import examine
-from penstock.ledger.install import Wanted, install
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor, Machine
-from penstock.outcome import Outcome, Write
-from penstock.unit import Ref
+from penstock.ledger.schema.check import check
+from penstock.ledger.schema.install import Wanted, install
+from penstock.ledger.store.database import open_database
+from penstock.model.clock import SystemClock
+from penstock.model.errors import LedgerMismatch
+from penstock.model.machine import Actor, Machine
+from penstock.model.outcome import Outcome, Write
+from penstock.model.unit import Ref
 from tests.ledger.test_migrate import Grown, data_table, invoices_of, revisions  # noqa: F401 - a fixture
 from tests.support.hand import Hand
 from tests.support.machines import INVOICE, InvoiceState, invoice

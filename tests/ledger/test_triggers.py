@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from penstock.ledger import birth_rules
-from penstock.machine import Machine
-from penstock.unit import unit_id_of
+from penstock.ledger.schema import birth_rules
+from penstock.model.machine import Machine
+from penstock.model.unit import unit_id_of
 from tests.support.hand import Hand, literal, typed_insert, typed_move
 from tests.support.machines import (
     BATCH_ITEM,

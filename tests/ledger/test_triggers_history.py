@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.clock import parse_instant
+from penstock.model.clock import parse_instant
 from tests.support.hand import THEN, Hand, typed_insert, typed_move
 from tests.support.machines import BATCH_RUN, FEED, INVOICE, PARTITION, batch_run, feed, invoice, partition
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LedgerRefused
-from penstock.ledger.columns import document, unit_decoder
 from penstock.ledger.commit import Refused, Won
-from penstock.outcome import Outcome
-from penstock.unit import Ref, field_types
+from penstock.ledger.schema.columns import document, unit_decoder
+from penstock.model.errors import LedgerRefused
+from penstock.model.outcome import Outcome
+from penstock.model.unit import Ref, field_types
 from tests.support.crash_app import Job
 from tests.support.more_machines import PARCEL, Parcel, ParcelState, parcel
 from tests.support.probe import Probe, work

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.ledger.check import check
-from penstock.ledger.doctor import examine
-from penstock.ledger.install import Wanted
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.schema.check import check
+from penstock.ledger.schema.install import Wanted
 from tests.support.hand import Hand
 from tests.support.machines import MACHINES
 

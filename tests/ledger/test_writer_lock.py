@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.errors import LedgerUnavailable, UsageError
-from penstock.ledger import sqlite
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.writer_lock import WriterLock
-from penstock.machine import Actor
+from penstock.ledger.store.sqlite import database as sqlite_database
+from penstock.ledger.store.sqlite.writer_lock import WriterLock
+from penstock.model.clock import SystemClock
+from penstock.model.errors import LedgerUnavailable, UsageError
+from penstock.model.machine import Actor
 from tests.support.machines import INVOICE, invoice
 
 HOLD = """import fcntl, sys, time
@@ -93,7 +93,7 @@ def test_one_at_a_time(tmp_path):
 
 
 def test_a_ledger_says_who_stops_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite, "WriterLock", lambda path, **options: WriterLock(path, seconds=0.2))
+    monkeypatch.setattr(sqlite_database, "WriterLock", lambda path, **options: WriterLock(path, seconds=0.2))
     path = tmp_path / "penstock.db"
     with Ledger.open(f"sqlite:///{path}", [INVOICE], create=True) as ledger:
         with (

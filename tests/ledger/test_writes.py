@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import BrokenFlow
-from penstock.ledger.columns import plain
 from penstock.ledger.commit import Refused, Won
-from penstock.ledger.statements import ALIKE_FROM
-from penstock.machine import Actor
-from penstock.outcome import MAX_ROWS, Event, Outcome, Write
-from penstock.unit import Ref
+from penstock.ledger.schema.columns import plain
+from penstock.ledger.store.statements import ALIKE_FROM
+from penstock.model.errors import BrokenFlow
+from penstock.model.machine import Actor
+from penstock.model.outcome import MAX_ROWS, Event, Outcome, Write
+from penstock.model.unit import Ref
 from tests.support.machines import invoice, sample
 from tests.support.more_machines import PARCEL, label, parcel, reading
 from tests.support.world import World, instant

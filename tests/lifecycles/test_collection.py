@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.config import SETTINGS, validate
+from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.collection import COLLECT, collect_all, collect_job, holds_of
 from penstock.lifecycles.partitions import google_ads
@@ -27,16 +26,17 @@ from penstock.lifecycles.reports.keep import dataset_of
 from penstock.lifecycles.reports.machine import Aggregation, Report, S, machine
 from penstock.lifecycles.reports.settings import Account
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
-from penstock.machine import Actor
-from penstock.outcome import Move
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor
+from penstock.model.outcome import Move
+from penstock.model.unit import replace, unit_id_of
 from penstock.raw.collect import Collected
 from penstock.raw.paths import PartitionKey, partition_folder, run_id_at
 from penstock.raw.sink import RawSink
-from penstock.runtime.app import load_app
-from penstock.runtime.schedule import Schedule, Schedules, keep_schedules
+from penstock.settings.config import SETTINGS, validate
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import in_thread
-from penstock.unit import replace, unit_id_of
+from penstock.worker.schedule import Schedule, Schedules, keep_schedules
 from tests.support.ad_source import CUSTOMERS
 from tests.support.console import Console, console
 from tests.support.fleet import until

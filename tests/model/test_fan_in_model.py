@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.ledger.commit import Lost, Won
-from penstock.machine import Actor
-from penstock.outcome import Outcome
-from penstock.unit import Ref
+from penstock.model.machine import Actor
+from penstock.model.outcome import Outcome
+from penstock.model.unit import Ref
 from tests.model.test_ledger_model import play
 from tests.support.machines import BATCH_ITEM, BATCH_RUN, BatchItem, ItemState, RunState, batch_item, batch_run
 from tests.support.world import World
@@ -88,7 +88,7 @@ class FanInModel(RuleBasedStateMachine):
             key = sorted(self.items)[number % len(self.items)]
             item = self.items[key]
             after = replace(item, status=ItemState(status), due_at=item.due_at if status == "open" else None)
-            made[key] = Outcome(item, after, status, tally={"bytes_read": 3})
+            made[key] = Outcome(item, after, status, parent_counts={"bytes_read": 3})
         results = self.world.commit(self.session, *made.values())
         touched = set()
         for (key, outcome), result in zip(made.items(), results, strict=True):

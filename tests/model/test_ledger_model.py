@@ -26,14 +26,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.errors import IllegalMove, LedgerRefused
-from penstock.ledger.claims import Levels
+from penstock.ledger.claim import Levels
 from penstock.ledger.commit import Lost, Result, Won
 from penstock.ledger.session import LEASE_MS, Session
 from penstock.ledger.suspicion import CRASH_LIMIT
-from penstock.machine import Actor
-from penstock.outcome import Outcome
-from penstock.unit import Ref
+from penstock.model.errors import IllegalMove, LedgerRefused
+from penstock.model.machine import Actor
+from penstock.model.outcome import Outcome
+from penstock.model.unit import Ref
 from tests.support.hand import literal
 from tests.support.machines import INVOICE, InvoiceState, invoice
 from tests.support.world import World

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import BadReference, UsageError
+from penstock.model.errors import BadReference, UsageError
+from penstock.model.unit import key_part
 from penstock.raw.paths import PARTS, PartitionKey, check_run_id, parse_day, read_folder, run_folder, run_id_at
-from penstock.unit import key_part
 
 RUN = "2026-11-15T19:31:00.123Z"
 DAY = date(2026, 11, 1)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
+from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey, run_folder, run_id_at
 from penstock.raw.sink import RawSink
 from penstock.raw.store import AlreadyFinalised, RawCorrupt, RawMissing, RawUnavailable

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import VirtualClock
-from penstock.connectors.amazon_ads import daily
+from penstock.connectors.amazon_ads.client import daily
+from penstock.model.clock import VirtualClock
 from penstock.simulators.amazon_ads import MEDIA, AmazonAdsSimulator, compressed
 from penstock.simulators.amazon_data import Performance
 from penstock.simulators.server import in_thread

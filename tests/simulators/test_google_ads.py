@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import VirtualClock
+from penstock.model.clock import VirtualClock
 from penstock.simulators.google_ads import PAGE_ROWS, GoogleAdsSimulator
 from penstock.simulators.google_data import RESOURCES, BadQuery, Campaigns, Gaql
 from penstock.simulators.server import in_thread

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import VirtualClock
-from penstock.connectors.nivoda import Api, Order, Query
-from penstock.errors import Throttled, Transient
+from penstock.connectors.nivoda.client import Api, Order, Query
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import Throttled, Transient
 from penstock.simulators.nivoda import PATH, Churn, Fault, NivodaSimulator, errors, throttle
 from penstock.simulators.nivoda_data import DEFECTS, MOST_STONES, Catalogue, Wanted
 from penstock.simulators.nivoda_graphql import BadDocument, parse

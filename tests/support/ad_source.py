@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from penstock.clock import Clock, SystemClock
-from penstock.connectors.http import Http
-from penstock.errors import Rejected
+from penstock.connectors.http.client import Http
 from penstock.lifecycles.partitions.flow import Landing, partitions_app
 from penstock.lifecycles.partitions.validate import Rules
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import Rejected
 from penstock.raw.paths import PartitionKey
 
 ENVIRONMENT = "AD_SOURCE"

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.clock import VirtualClock
-from penstock.connectors.amazon_ads import Amazon, AmazonAds, Created, Region
-from penstock.connectors.download import Allowed
+from penstock.connectors.amazon_ads.client import Amazon, AmazonAds, Created, Region
+from penstock.connectors.http.download import Allowed
 from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Limits, Record
-from penstock.setting import Secret
+from penstock.model.clock import VirtualClock
+from penstock.settings.setting import Secret
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
 from penstock.simulators.server import serving
 

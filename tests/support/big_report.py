@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.clock import SystemClock
-from penstock.connectors.amazon_ads import Amazon, Region, daily
-from penstock.connectors.download import Allowed
+from penstock.connectors.amazon_ads.client import Amazon, Region, daily
+from penstock.connectors.http.download import Allowed
+from penstock.model.clock import SystemClock
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import serving
 

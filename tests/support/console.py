@@ -19,8 +19,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 30
 _OURS = (
-    *("penstock.cli.main", "penstock.cli.run", "penstock.ledger.doctor", "penstock.ledger.postgres"),
-    *("penstock.ledger.sqlite", "penstock.lifecycles.harvest.program", "penstock.lifecycles.harvest.progress"),
+    *(
+        "penstock.cli.main",
+        "penstock.cli.run",
+        "penstock.ledger.care.doctor",
+        "penstock.ledger.store.postgres.database",
+    ),
+    *(
+        "penstock.ledger.store.sqlite.database",
+        "penstock.lifecycles.harvest.program",
+        "penstock.lifecycles.harvest.progress",
+    ),
     *("penstock.lifecycles.partitions.operate", "penstock.lifecycles.reports.program"),
 )
 

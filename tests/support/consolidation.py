@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from penstock.clock import Rng, SystemClock, VirtualClock, instant_text
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
@@ -23,12 +22,13 @@ from penstock.lifecycles.harvest.feed import Feed, Unmappable
 from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType
 from penstock.lifecycles.harvest.runs import Runs
 from penstock.lifecycles.harvest.tables import DATA_TABLES, POSITIONS
-from penstock.machine import Actor
-from penstock.runtime import schedule
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.stepping import AnyFlow
-from penstock.runtime.worker import Worker, WorkerSettings
-from penstock.unit import Ref
+from penstock.model.clock import Rng, SystemClock, VirtualClock, instant_text
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
+from penstock.worker import schedule
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.step import AnyFlow
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.harvest import FEED, START, STONES
 
 PATIENT = 60.0

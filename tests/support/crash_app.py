@@ -16,13 +16,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import SystemClock
-from penstock.connectors.http import Http
-from penstock.machine import Actor, Edge, Machine, OnError
-from penstock.outcome import Act, Decision, Look, Outcome, Wait
-from penstock.runtime.app import App
-from penstock.runtime.flow import Flow, Io
-from penstock.unit import Unit, replace
+from penstock.app.app import App
+from penstock.connectors.http.client import Http
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor, Edge, Machine, OnError
+from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
+from penstock.model.unit import Unit, replace
+from penstock.worker.flow import Flow, Io
 from tests.support import misbehave
 
 FOLDER = "CRASH_FOLDER"

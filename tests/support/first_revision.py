@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from penstock.ledger.expand import create
-from penstock.ledger.tables import kernel_tables
+from penstock.ledger.schema.expand import create
+from penstock.ledger.schema.tables import kernel_tables
 
 HEAD = '''"""The kernel's tables as they were first released.
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
+from penstock.model.machine import Actor
 from tests.support.crash_app import FOLDER, JOB, SETTINGS, Effects, Job, Kind, S
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -14,18 +14,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from penstock.app.app import App
 from penstock.cli.process import Plan, Process
 from penstock.cli.run import tune_interpreter
-from penstock.clock import SystemClock
-from penstock.connectors.http import Http
-from penstock.logs import configure_logs
-from penstock.machine import Actor, Edge, Machine, OnError
-from penstock.outcome import Act, Decision, Outcome, Wait
-from penstock.provider import Limit, Provider
-from penstock.runtime.app import App
-from penstock.runtime.flow import Door, Flow, Io
-from penstock.runtime.worker import WorkerSettings
-from penstock.unit import Unit, replace
+from penstock.connectors.http.client import Http
+from penstock.model.clock import SystemClock
+from penstock.model.limits import GateLimits, Limit
+from penstock.model.machine import Actor, Edge, Machine, OnError
+from penstock.model.outcome import Act, Decision, Outcome, Wait
+from penstock.model.unit import Unit, replace
+from penstock.observe.logs import configure_logs
+from penstock.worker.flow import Flow, Gate, Io
+from penstock.worker.worker import WorkerSettings
 
 ADDRESS = "GATE_APP_ADDRESS"
 PROVIDERS = "GATE_APP_PROVIDERS"
@@ -72,8 +72,8 @@ class Calls(Flow[Call, None, None]):
         super().__init__(None)
         self._http = Http(address, SystemClock())
 
-    def door(self, unit: Call) -> Door:
-        return Door(unit.gate_id)
+    def gate(self, unit: Call) -> Gate:
+        return Gate(unit.gate_id)
 
     async def act(self, what: str, unit: Call, seen: None, io: Io) -> Outcome[Call]:
         await self._http.send("POST", f"/{unit.gate_id}/{unit.name}")
@@ -88,7 +88,7 @@ def main(url: str) -> None:
     tune_interpreter()
     said: dict[str, Any] = json.loads(os.environ[PROVIDERS])
     providers = [
-        Provider(name, tuple(Limit(*limit) for limit in limits), places) for name, (limits, places) in said.items()
+        GateLimits(name, tuple(Limit(*limit) for limit in limits), places) for name, (limits, places) in said.items()
     ]
     settings = WorkerSettings(**json.loads(os.environ[SETTINGS]))
     plan = Plan([Calls(os.environ[ADDRESS])], settings, "v1", providers=tuple(providers))

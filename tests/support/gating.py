@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.ledger.budget import Closed, Pass
-from penstock.ledger.gates import Gates
+from penstock.ledger.gates.budget import Closed, Pass
+from penstock.ledger.gates.gates import Gates
 from penstock.ledger.session import Session
-from penstock.provider import Limit, Provider
+from penstock.model.limits import GateLimits, Limit
 from tests.support.machines import invoice
 from tests.support.world import World, after, instant
 
@@ -18,7 +18,7 @@ EMPTY = Pass(GATE, 0)
 def limited(world: World, *limits: Limit, places: int | None = None, name: str = "shop") -> Gates:
     """A provider with these limits, known to the ledger."""
     gates = world.ledger.gates
-    gates.providers = [Provider(name, limits, places)]
+    gates.providers = [GateLimits(name, limits, places)]
     gates.apply()
     return gates
 

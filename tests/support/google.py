@@ -10,12 +10,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import VirtualClock
-from penstock.connectors.google_ads import Endpoint, GoogleAds
-from penstock.connectors.google_stream import ROW_LIMITS, Row
+from penstock.connectors.google_ads.client import Endpoint, GoogleAds
+from penstock.connectors.google_ads.stream import ROW_LIMITS, Row
 from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Limits
-from penstock.setting import Secret
+from penstock.model.clock import VirtualClock
+from penstock.settings.setting import Secret
 from penstock.simulators.google_ads import GoogleAdsSimulator
 from penstock.simulators.server import serving
 

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from pysqlite3 import dbapi2 as pysqlite
 
-from penstock.ledger.columns import plain
-from penstock.machine import Machine
-from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, field_types, unit_id_of
+from penstock.ledger.schema.columns import plain
+from penstock.model.machine import Machine
+from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, field_types, unit_id_of
 from tests.support.machines import MACHINES
 
 THEN = "'2026-11-15T19:31:00.123Z'"

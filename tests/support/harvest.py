@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.clock import Rng, VirtualClock, parse_instant
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.decide import Settings
 from penstock.lifecycles.harvest.feed import Consolidation, Feed, Source, Span, Window
@@ -21,14 +20,15 @@ from penstock.lifecycles.harvest.machine import MACHINES, R, Run
 from penstock.lifecycles.harvest.runs import JOB, Rules, Runs, harvest_job, schedule_name
 from penstock.lifecycles.harvest.scan import Limits
 from penstock.lifecycles.harvest.tables import DATA_TABLES, diamonds, raw_diamonds_nivoda, watermark
-from penstock.machine import Actor
-from penstock.outcome import Outcome, Write
-from penstock.runtime import schedule
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.flow import Io
-from penstock.runtime.schedule import Schedule, Schedules
-from penstock.runtime.worker import Worker, WorkerSettings
-from penstock.unit import Ref, replace
+from penstock.model.clock import Rng, VirtualClock, parse_instant
+from penstock.model.machine import Actor
+from penstock.model.outcome import Outcome, Write
+from penstock.model.unit import Ref, replace
+from penstock.worker import schedule
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.flow import Io
+from penstock.worker.schedule import Schedule, Schedules
+from penstock.worker.worker import Worker, WorkerSettings
 
 START = datetime(2026, 11, 2, 12, tzinfo=UTC)
 FEED = "stones"

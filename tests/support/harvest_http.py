@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import VirtualClock
-from penstock.connectors.nivoda import Api, Nivoda
+from penstock.connectors.nivoda.client import Api, Nivoda
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
 from penstock.lifecycles.harvest.runs import Rules
 from penstock.lifecycles.harvest.sources import NivodaSource, nivoda_feed
+from penstock.model.clock import VirtualClock
 from penstock.simulators.nivoda import PATH, NivodaSimulator
 from penstock.simulators.nivoda_data import Catalogue
 from penstock.simulators.server import serving

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
-from penstock.clock import instant, instant_text
+from penstock.app.app import load_app
 from penstock.connectors.watermark import FileBlob, Watermark
 from penstock.ledger.births import birth_products
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest import operate
 from penstock.lifecycles.harvest.machine import P, R, harvest_run
 from penstock.lifecycles.harvest.runs import partitions_of
 from penstock.lifecycles.harvest.tables import diamonds, pricing_rules, watermark
 from penstock.lifecycles.harvest.watermark import PUBLISHED, read_row
-from penstock.machine import Actor
-from penstock.outcome import Write
-from penstock.runtime.app import load_app
-from penstock.runtime.outbox import keep_subscriptions
-from penstock.runtime.schedule import keep_schedules
+from penstock.model.clock import instant, instant_text
+from penstock.model.machine import Actor
+from penstock.model.outcome import Write
+from penstock.worker.outbox import keep_subscriptions
+from penstock.worker.schedule import keep_schedules
 from tests.support.fleet import Member, until
 from tests.support.harvest_worker import APP, CONFIG, POINT, configuration, write_config
 from tests.support.program import Program

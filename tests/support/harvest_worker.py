@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from penstock.app.app import App, load_app
 from penstock.cli.process import Plan, Process
 from penstock.cli.run import configure_logs
-from penstock.config import SETTINGS, Config, read, validate
 from penstock.connectors.watermark import FileBlob
 from penstock.ledger.session import Session
 from penstock.lifecycles.harvest.sources import NivodaSource
-from penstock.runtime.app import App, load_app
-from penstock.runtime.worker import WorkerSettings
+from penstock.settings.config import SETTINGS, Config, read, validate
+from penstock.worker.worker import WorkerSettings
 
 CONFIG, POINT = "HARVEST_CONFIG", "HARVEST_POINT"
 APP = "penstock.lifecycles.harvest:app"

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from penstock.ledger.columns import Day, Document, Exact, Identifier, Instant
-from penstock.machine import Edge, Machine
-from penstock.unit import Unit
+from penstock.ledger.schema.columns import Day, Document, Exact, Identifier, Instant
+from penstock.model.machine import Edge, Machine
+from penstock.model.unit import Unit
 from tests.support.machines import DUE, OPERATOR, WORKER
 
 

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import VirtualClock
-from penstock.connectors.nivoda import BY_BIRTH, Api, Credentials, Item, Nivoda, Order, Query
-from penstock.setting import Secret
+from penstock.connectors.nivoda.client import BY_BIRTH, Api, Credentials, Item, Nivoda, Order, Query
+from penstock.model.clock import VirtualClock
+from penstock.settings.setting import Secret
 from penstock.simulators.lean import serving_lean
 from penstock.simulators.nivoda import PATH, NivodaSimulator
 from penstock.simulators.nivoda_data import Catalogue

@@ -9,8 +9,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import Rng, SystemClock, VirtualClock, instant
-from penstock.errors import LedgerMismatch
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.partitions.flow import MACHINES, Extractions, Extractor, Landing
 from penstock.lifecycles.partitions.judgement import Validators
@@ -18,13 +16,15 @@ from penstock.lifecycles.partitions.machine import Extraction, PartitionState, e
 from penstock.lifecycles.partitions.settings import Settings, Source
 from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
 from penstock.lifecycles.partitions.validate import Rules, Schema
-from penstock.raw.gate import ConsumerGate
+from penstock.model.clock import Rng, SystemClock, VirtualClock, instant
+from penstock.model.errors import LedgerMismatch
+from penstock.model.simulation import simulate
 from penstock.raw.paths import PartitionKey, run_id_at
+from penstock.raw.reader import PartitionReader
 from penstock.raw.sink import RawSink
-from penstock.runtime import schedule
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.simulation import simulate
-from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.worker import schedule
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.ad_source import CUSTOMERS, good_rows
 
 ALL_MACHINES = (*MACHINES, schedule.machine)
@@ -83,7 +83,7 @@ class Partitions:
         chosen: dict[str, Any] = {"time_zones": zones, "queries": {"campaign_daily": SCHEMA}, "days": 2, **source}
         self.settings = Settings({"google_ads": Source("google_ads", **chosen)}, str(folder / "raw"))
         self.validators = Validators(self.sink, self.settings, rules)
-        self.gate = ConsumerGate(self.ledger, self.sink)
+        self.gate = PartitionReader(self.ledger, self.sink)
 
     def close(self) -> None:
         self.ledger.close()

@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.config import SETTINGS, Config, read, validate
+from penstock.app.app import App
 from penstock.lifecycles.partitions.flow import MACHINES
 from penstock.lifecycles.partitions.google_ads import app as partitions
-from penstock.runtime.app import App
-from penstock.runtime.stepping import AnyFlow
+from penstock.settings.config import SETTINGS, Config, read, validate
 from penstock.simulators.google_ads import GoogleAdsSimulator
+from penstock.worker.step import AnyFlow
 from tests.support.google import DAILY
 from tests.support.program import main
 

@@ -13,15 +13,15 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from penstock.errors import Rejected, Transient
+from penstock.app.app import App
 from penstock.ledger import outbox
 from penstock.ledger.outbox import EventRow
-from penstock.machine import Actor, Edge, Machine
-from penstock.outcome import Act, Decision, Event, Outcome, Wait
-from penstock.runtime.app import App
-from penstock.runtime.flow import Flow, Io
-from penstock.runtime.outbox import Deliveries, Subscriber
-from penstock.unit import Unit, replace
+from penstock.model.errors import Rejected, Transient
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.outcome import Act, Decision, Event, Outcome, Wait
+from penstock.model.unit import Unit, replace
+from penstock.worker.flow import Flow, Io
+from penstock.worker.outbox import Deliveries, Subscriber
 from tests.support.program import main
 
 FOLDER = "POST_FOLDER"

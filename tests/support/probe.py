@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock.clock import Rng
-from penstock.errors import LedgerUnavailable
-from penstock.ledger.database import Database
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Machine
-from penstock.outcome import Act, Decision, Outcome
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.flow import Door, Flow, Io
-from penstock.runtime.simulation import simulate
-from penstock.runtime.worker import Worker, WorkerSettings
-from penstock.unit import replace
+from penstock.ledger.store.database import Database
+from penstock.model.clock import Rng
+from penstock.model.errors import LedgerUnavailable
+from penstock.model.machine import Machine
+from penstock.model.outcome import Act, Decision, Outcome
+from penstock.model.simulation import simulate
+from penstock.model.unit import replace
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.flow import Flow, Gate, Io
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.machines import FEED, INVOICE, Invoice, InvoiceState
 from tests.support.world import World
 
@@ -35,7 +35,7 @@ class Probe(Flow[Any, None, Any]):
         *,
         decide: Callable[..., Decision] | None = None,
         look: Handler | None = None,
-        door: Callable[[Any], Door] | None = None,
+        door: Callable[[Any], Gate] | None = None,
     ) -> None:
         super().__init__(None)
         self.calls: list[str] = []
@@ -46,8 +46,8 @@ class Probe(Flow[Any, None, Any]):
         self.calls.append("decide" if seen is None else f"decide on {seen}")
         return self._decide(unit, now, seen) if self._decide else Act("send", "due")
 
-    def door(self, unit: Any) -> Door:
-        return self._door(unit) if self._door else Door(unit.gate_id)
+    def gate(self, unit: Any) -> Gate:
+        return self._door(unit) if self._door else Gate(unit.gate_id)
 
     async def look(self, unit: Any, io: Io) -> Any:
         self.calls.append("look")

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
-from penstock.runtime.app import App
-from penstock.runtime.outbox import keep_subscriptions
-from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.worker.outbox import keep_subscriptions
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.fleet import Member, until
 
 SETTINGS = {"lease_ms": 2_000, "renew_seconds": 0.5, "watch_seconds": 0.2, "idle_seconds": 0.2, "concurrency": 50}

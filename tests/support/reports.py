@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.clock import Rng, VirtualClock, parse_instant
-from penstock.connectors.amazon_ads import Amazon, Region
-from penstock.connectors.amazon_stream import AmazonStream
-from penstock.connectors.download import Allowed
+from penstock.connectors.amazon_ads.client import Amazon, Region
+from penstock.connectors.amazon_ads.stream import AmazonStream
+from penstock.connectors.http.download import Allowed
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.flow import Reports
@@ -23,13 +22,14 @@ from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report,
 from penstock.lifecycles.reports.settings import Account
 from penstock.lifecycles.reports.sources import Source
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
-from penstock.machine import Actor
+from penstock.model.clock import Rng, VirtualClock, parse_instant
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref, replace, unit_id_of
 from penstock.raw.sink import RawSink
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.worker import Worker, WorkerSettings
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
 from penstock.simulators.server import serving
-from penstock.unit import Ref, replace, unit_id_of
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.amazon import secrets
 
 START = datetime(2026, 11, 2, 12, tzinfo=UTC)

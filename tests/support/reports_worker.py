@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import SystemClock
-from penstock.config import SETTINGS, Config, read, validate
+from penstock.app.app import App
 from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.program import app as reports
 from penstock.lifecycles.reports.program import make_flow
-from penstock.runtime.app import App
+from penstock.model.clock import SystemClock
+from penstock.settings.config import SETTINGS, Config, read, validate
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
 from tests.support.program import main
 

@@ -14,14 +14,14 @@ import sys
 
 import structlog
 
-from penstock.clock import SystemClock
-from penstock.errors import LedgerError, UsageError
-from penstock.ledger.database import open_database
-from penstock.ledger.install import install
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.migrate import KERNEL, Track
-from penstock.machine import Actor, Edge, Machine
-from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.ledger.schema.install import install
+from penstock.ledger.schema.migrate import KERNEL, Track
+from penstock.ledger.store.database import open_database
+from penstock.model.clock import SystemClock
+from penstock.model.errors import LedgerError, UsageError
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.crash_app import JOB, SETTINGS, Job, S, flows
 
 NEW = Track(KERNEL.key, (*KERNEL.places, "tests.support:synthetic"))

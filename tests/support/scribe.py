@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from penstock.ledger.ledger import Ledger
-from penstock.machine import Actor
-from penstock.unit import Ref
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
 from tests.support.machines import INVOICE, invoice
 
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.clock import SystemClock
-from penstock.config import Config
-from penstock.connectors.http import Http
-from penstock.machine import Actor, Edge, Machine, OnError
-from penstock.outcome import Act, Decision, Event, Outcome, Wait, Write
-from penstock.retry import RetryPolicy
-from penstock.runtime.app import App
-from penstock.runtime.flow import Door, Flow, Io
-from penstock.runtime.schedule import JobResult, Schedule
-from penstock.setting import Secret, Setting, secret, text
-from penstock.unit import Unit, replace
+from penstock.app.app import App
+from penstock.connectors.http.client import Http
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor, Edge, Machine, OnError
+from penstock.model.outcome import Act, Decision, Event, Outcome, Wait, Write
+from penstock.model.retry import RetryPolicy
+from penstock.model.unit import Unit, replace
+from penstock.settings.config import Config
+from penstock.settings.setting import Secret, Setting, secret, text
+from penstock.worker.flow import Flow, Gate, Io
+from penstock.worker.schedule import JobResult, Schedule
 
 _WORKER = frozenset({Actor.WORKER})
 
@@ -81,8 +81,8 @@ class Orders(Flow[Order, None, None]):
         basic = base64.b64encode(f"me:{self._token}".encode()).decode()
         self._http = Http(address, SystemClock(), headers={"Authorization": f"Basic {basic}", "X-Token": self._token})
 
-    def door(self, unit: Order) -> Door:
-        return Door(f"orders/{unit.way}")
+    def gate(self, unit: Order) -> Gate:
+        return Gate(f"orders/{unit.way}")
 
     async def act(self, what: str, unit: Order, seen: None, io: Io) -> Outcome[Order]:
         if unit.way is Way.BUG:

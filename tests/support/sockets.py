@@ -7,8 +7,8 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from penstock.clock import VirtualClock
-from penstock.connectors.http import Http
+from penstock.connectors.http.client import Http
+from penstock.model.clock import VirtualClock
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

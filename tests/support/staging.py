@@ -14,13 +14,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.ledger.columns import Document
+from penstock.app.app import App
+from penstock.ledger.schema.columns import Document
 from penstock.ledger.stage import Staged
-from penstock.machine import Actor, Edge, Machine
-from penstock.outcome import Act, Decision, Outcome, Wait
-from penstock.runtime.app import App
-from penstock.runtime.flow import Flow, Io
-from penstock.unit import Unit, replace
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.outcome import Act, Decision, Outcome, Wait
+from penstock.model.unit import Unit, replace
+from penstock.worker.flow import Flow, Io
 from tests.support.program import main
 
 

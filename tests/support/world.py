@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.clock import Clock, Rng, VirtualClock, parse_instant
-from penstock.errors import LedgerMismatch
 from penstock.ledger.commit import Result
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.session import Session
-from penstock.machine import Actor, Machine
-from penstock.outcome import Outcome
-from penstock.unit import GuardedUnit, Ref, unit_id_of
+from penstock.model.clock import Clock, Rng, VirtualClock, parse_instant
+from penstock.model.errors import LedgerMismatch
+from penstock.model.machine import Actor, Machine
+from penstock.model.outcome import Outcome
+from penstock.model.unit import GuardedUnit, Ref, unit_id_of
 from tests.support.machines import DUE, MACHINES
 from tests.support.more_machines import DATA_TABLES, PARCEL
 

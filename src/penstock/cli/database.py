@@ -13,13 +13,13 @@ from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOpti
 
 if TYPE_CHECKING:
     from penstock.cli.options import Setup
-    from penstock.ledger.install import Wanted
+    from penstock.ledger.schema.install import Wanted
 
 db = typer.Typer(help="The ledger's database: make it, check it, back it up, prune it, open it.", no_args_is_help=True)
 
 
 def _wanted(setup: Setup) -> Wanted:
-    from penstock.ledger.install import Wanted
+    from penstock.ledger.schema.install import Wanted
 
     app = setup.app
     return Wanted(tuple(app.machines), tuple(app.data_tables), app.migrations, views=app.views)
@@ -39,9 +39,9 @@ def upgrade(
     Everything happens in one transaction: interrupted, it has changed nothing, and running it again is all there is to
     do. Run it with the new program before the new program's workers start; workers of the old one may go on meanwhile.
     """
-    from penstock.clock import SystemClock
-    from penstock.ledger.database import open_database
-    from penstock.ledger.install import install
+    from penstock.ledger.schema.install import install
+    from penstock.ledger.store.database import open_database
+    from penstock.model.clock import SystemClock
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     found = setup.app
@@ -70,9 +70,9 @@ def check(
     Exit code 1 when anything differs, with what differs and what to do. `penstock doctor` looks at the rows.
     """
     from penstock.cli import show
-    from penstock.clock import SystemClock
-    from penstock.ledger.check import check as compare
-    from penstock.ledger.database import open_database
+    from penstock.ledger.schema.check import check as compare
+    from penstock.ledger.store.database import open_database
+    from penstock.model.clock import SystemClock
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     database = open_database(setup.url, SystemClock())
@@ -104,8 +104,8 @@ def backup(
     pg_restore. What was done after the backup is not in it: `penstock db doubt` comes before the first worker.
     """
     from penstock.cli import show
-    from penstock.clock import Rng, SystemClock
-    from penstock.ledger.backup import backup as copy
+    from penstock.ledger.care.backup import backup as copy
+    from penstock.model.clock import Rng, SystemClock
 
     url = settle(config, {"ledger.url": ledger}).url
     # As Ctrl-C: what was begun is removed on the way out.
@@ -139,9 +139,9 @@ def doubt(  # noqa: PLR0917 - Typer gives them by name
     backup until this has been done. Units that a worker holds are taken from it.
     """
     from penstock.cli import show
-    from penstock.clock import parse_instant
-    from penstock.errors import UsageError
-    from penstock.ledger.doubt import Doubter
+    from penstock.ledger.care.doubt import Doubter
+    from penstock.model.clock import parse_instant
+    from penstock.model.errors import UsageError
 
     setup = settle(config, {"ledger.url": ledger})
     moment = parse_instant(since) if since else None
@@ -184,11 +184,11 @@ def prune(  # noqa: PLR0917 - Typer gives them by name
     The history of a unit shrinks to a baseline row, from which every later moment is still answered. Nothing of an
     unfinished run goes. Counts are shown first. Stopped on the way, it has done a part; the next run does the rest.
     """
-    from penstock.cadence import parse_span
     from penstock.cli import show
-    from penstock.clock import Rng
-    from penstock.errors import UsageError
-    from penstock.ledger.prune import Ages, Pruner
+    from penstock.ledger.care.prune import Ages, Pruner
+    from penstock.model.cadence import parse_span
+    from penstock.model.clock import Rng
+    from penstock.model.errors import UsageError
 
     setup = settle(config, {"ledger.url": ledger})
     ages = Ages(setup.config.prune(), parse_span(older_than) if older_than else None, units=not keep_units)

@@ -10,22 +10,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from penstock.app.app import load_app
 from penstock.cli import show
 from penstock.cli.process import Plan, Process
-from penstock.clock import SystemClock
-from penstock.config import FILE, Config
-from penstock.errors import UsageError
 from penstock.examples.demonstration.part import Table
 from penstock.examples.demonstration.play import MARK, Demonstration, require
 from penstock.examples.demonstration.program import APP
-from penstock.ledger import inspect
-from penstock.ledger.database import open_database
-from penstock.ledger.install import table_names
+from penstock.ledger import history
 from penstock.ledger.ledger import Ledger
-from penstock.logs import configure_logs
-from penstock.runtime.app import load_app
-from penstock.runtime.schedule import wanted_by
-from penstock.runtime.worker import WorkerSettings
+from penstock.ledger.schema.install import table_names
+from penstock.ledger.store.database import open_database
+from penstock.model.clock import SystemClock
+from penstock.model.errors import UsageError
+from penstock.observe.logs import configure_logs
+from penstock.settings.config import FILE, Config
+from penstock.worker.schedule import wanted_by
+from penstock.worker.worker import WorkerSettings
 
 _DATABASE = "penstock.db"
 _OWN = (
@@ -161,7 +161,7 @@ def _ours(file: Path) -> bool:
 
 def _refuse_worked_on(url: str) -> None:
     with show.reading(url) as database:
-        if any(worker.lease_seconds > 0 for worker in inspect.status(database).workers):
+        if any(worker.lease_seconds > 0 for worker in history.status(database).workers):
             msg = f"a worker is running on {url}; stop it first, or name another folder with --dir"
             raise UsageError(msg)
 
@@ -174,7 +174,7 @@ def _written(url: str) -> str:
 
 
 def _counts(ledger: Ledger) -> Table:
-    found = inspect.status(ledger.database).machines
+    found = history.status(ledger.database).machines
     states = [(m.name, ", ".join(f"{count:,} {state}" for state, count in m.states.items() if count)) for m in found]
     return Table("Units by machine and status", ("machine", "units"), states)
 

@@ -9,7 +9,7 @@ import typer
 from penstock.cli.options import ConfigOption, JsonOption, LedgerOption, echo, settle, user
 
 if TYPE_CHECKING:
-    from penstock.ledger.database import Database
+    from penstock.ledger.store.database import Database
 
 events = typer.Typer(help="The event log and its deliveries.", no_args_is_help=True)
 _AT_ONCE = 5_000
@@ -49,7 +49,7 @@ def retry(
     from penstock.cli import show
     from penstock.ledger import outbox
     from penstock.ledger.ledger import Ledger
-    from penstock.machine import Actor
+    from penstock.model.machine import Actor
 
     url = settle(config, {"ledger.url": ledger}).url
     with show.reading(url) as database:
@@ -86,8 +86,8 @@ def retry(
 
 
 def _refuse_unknown(database: Database, subscriber: str | None) -> None:
-    from penstock.errors import UsageError
     from penstock.ledger.outbox import subscribers
+    from penstock.model.errors import UsageError
 
     known = subscribers(database)
     if not known:

@@ -237,8 +237,8 @@ def consolidate(
     json: JsonOption = False,
 ) -> None:
     """Consolidate what a failed run has fetched. The watermark stays where it was, and nothing is deleted."""
-    from penstock.errors import UsageError
     from penstock.lifecycles.harvest import operate
+    from penstock.model.errors import UsageError
 
     with open_ledger(config, ledger) as opened:
         if not force:
@@ -304,8 +304,8 @@ def set_(
 ) -> None:
     """Set a feed's watermark back, so that its next run reads again what was updated since."""
     from penstock.cli import show
-    from penstock.clock import instant_text
     from penstock.lifecycles.harvest import operate
+    from penstock.model.clock import instant_text
 
     wanted = show.moment(moment)
     with open_ledger(config, ledger) as opened:
@@ -337,9 +337,9 @@ def publish_(
 ) -> None:
     """Publish a feed's watermark now, without waiting for the outbox or the feed's next run."""
     from penstock.cli import show
-    from penstock.errors import UsageError
     from penstock.lifecycles.harvest import operate, watermark
     from penstock.lifecycles.harvest.program import make_blobs
+    from penstock.model.errors import UsageError
 
     setup = _program(config, ledger, app)
     with open_ledger(config, ledger) as opened:
@@ -388,8 +388,8 @@ def feeds(
 
 def _program(config: Path | None, ledger: str | None, app: str | None) -> Setup:
     """The configuration with the program's settings, of a program that keeps harvests. Raises UsageError."""
-    from penstock.errors import UsageError
     from penstock.lifecycles.harvest.machine import harvest_run
+    from penstock.model.errors import UsageError
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     if harvest_run not in setup.app.machines:
@@ -404,7 +404,7 @@ def open_ledger(config: Path | None, ledger: str | None) -> Ledger:
     from penstock.ledger.ledger import Ledger
     from penstock.lifecycles.harvest.machine import MACHINES
     from penstock.lifecycles.harvest.operate import require_harvest
-    from penstock.runtime import schedule
+    from penstock.worker import schedule
 
     url = settle(config, {"ledger.url": ledger}).url
     with show.reading(url) as database:

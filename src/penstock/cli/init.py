@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from penstock.config import FILE, SETTINGS
-from penstock.declarations import SHIPPED, sample
-from penstock.errors import UsageError
+from penstock.model.errors import UsageError
+from penstock.settings.config import FILE, SETTINGS
+from penstock.settings.declarations import SHIPPED, sample
 
 
 def write_sample(folder: Path, app: str | None, *, force: bool) -> Path:
@@ -15,8 +15,8 @@ def write_sample(folder: Path, app: str | None, *, force: bool) -> Path:
     path = folder / FILE
     content = sample()
     if app is not None:
+        from penstock.app.app import load_app
         from penstock.cli.options import look_for_programs
-        from penstock.runtime.app import load_app
 
         look_for_programs()
         content = sample((*SETTINGS, *load_app(app).settings), app=app)

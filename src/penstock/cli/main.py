@@ -26,8 +26,8 @@ from penstock.cli.providers import providers
 from penstock.cli.raw import raw
 from penstock.cli.reports import reports
 from penstock.cli.schedules import schedules
-from penstock.errors import LedgerError, LedgerUnavailable, PenstockError, UsageError
-from penstock.redaction import last_words, redact
+from penstock.model.errors import LedgerError, LedgerUnavailable, PenstockError, UsageError
+from penstock.settings.redaction import last_words, redact
 
 cli = typer.Typer(
     name="penstock",
@@ -124,10 +124,10 @@ def machines(
 def status(config: ConfigOption = None, ledger: LedgerOption = None, json: JsonOption = False) -> None:
     """Show how every machine's units stand, who works on them, closed gates and alerts."""
     from penstock.cli import show
-    from penstock.ledger import inspect
+    from penstock.ledger import history
 
     with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
-        found = inspect.status(database)
+        found = history.status(database)
     if json:
         show.print_json(found)
     else:
@@ -145,8 +145,8 @@ def why(
     """Say what holds a unit back or moves it on: state, due, claim, gate, budget, family, decision; and until when."""
     from penstock.cli import show
     from penstock.ledger.ledger import Ledger
-    from penstock.runtime.why import explain
-    from penstock.unit import Ref
+    from penstock.model.unit import Ref
+    from penstock.operations.why import explain
 
     ref = Ref.parse(unit)
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
@@ -172,16 +172,16 @@ def history(
 ) -> None:
     """Print every transition of one unit: from, to, who, why, when. Or how it stood at one moment."""
     from penstock.cli import show
-    from penstock.ledger import inspect
-    from penstock.unit import Ref
+    from penstock.ledger import history
+    from penstock.model.unit import Ref
 
     ref, moment = Ref.parse(unit), show.moment(as_of) if as_of else None
     with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
         if moment is not None:
-            then = inspect.as_of(database, ref, moment)
+            then = history.as_of(database, ref, moment)
             show.print_json(then) if json else show.as_of(then)
             return
-        found = inspect.history(database, ref)
+        found = history.history(database, ref)
     if json:
         show.print_json(found)
     else:
@@ -193,9 +193,9 @@ def doctor(
     config: ConfigOption = None, ledger: LedgerOption = None, app: AppOption = None, json: JsonOption = False
 ) -> None:
     """Check the ledger for what must never be, and for what soon will be. Exit code 1 when something is wrong."""
+    from penstock.app.examination import NAMES, examine_program
     from penstock.cli import show
-    from penstock.ledger.finding import Finding
-    from penstock.runtime.examination import NAMES, examine_program
+    from penstock.ledger.care.finding import Finding
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     connections = setup.config["ledger.connections"]

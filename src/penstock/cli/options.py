@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.inert import inert
+from penstock.model.inert import inert
 
 if TYPE_CHECKING:
-    from penstock.config import Config
-    from penstock.runtime.app import App
+    from penstock.app.app import App
+    from penstock.settings.config import Config
 
 ConfigOption = Annotated[
     Path | None,
@@ -42,7 +42,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print exact JSON inste
 
 def _said(reason: str) -> str:
     """A reason that says something: the history keeps it. Raises UsageError."""
-    from penstock.errors import UsageError
+    from penstock.model.errors import UsageError
 
     if not reason.strip():
         raise UsageError("--reason is empty; the history keeps why something was done by hand")
@@ -81,8 +81,8 @@ def settle(
     `given` are options by the key of their setting. `program` loads the App, whose settings are then known too;
     `required` insists on a file; `secrets` on secrets that can be read.
     """
-    from penstock import config
-    from penstock.setting import ConfigError
+    from penstock.settings import config
+    from penstock.settings.setting import ConfigError
 
     path = config.find(file)
     if path is None and required:
@@ -91,8 +91,8 @@ def settle(
     raw = config.read(path)
     if not program:
         return Setup(config.validate(raw, path, given=given, environment=os.environ, strangers=True))
-    from penstock.errors import UsageError
-    from penstock.runtime.app import kernel_app, load_app
+    from penstock.app.app import kernel_app, load_app
+    from penstock.model.errors import UsageError
 
     look_for_programs(path)
     named = given.get("app") or os.environ.get("PENSTOCK_APP") or raw.get("app")
@@ -145,7 +145,7 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 def agree(what: str, *, yes: bool) -> None:
     """Say what is about to be done, and ask. Raises UsageError where nobody can answer."""
-    from penstock.errors import UsageError
+    from penstock.model.errors import UsageError
 
     if yes:
         return

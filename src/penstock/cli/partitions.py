@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.lifecycles.partitions.judgement import Validators
     from penstock.lifecycles.partitions.operate import Done
-    from penstock.raw.gate import ConsumerGate, PartitionStatus, Range, RangeStatus
+    from penstock.raw.reader import PartitionReader, PartitionStatus, Range, RangeStatus
 
 _MOST_SHOWN = 50
 _MOST_DAYS = 3_660
@@ -61,13 +61,13 @@ class _Work:
     validators: Validators
 
     @contextlib.contextmanager
-    def gate(self, as_of: str | None = None) -> Iterator[ConsumerGate]:
+    def gate(self, as_of: str | None = None) -> Iterator[PartitionReader]:
         from penstock.cli import show
-        from penstock.raw.gate import ConsumerGate
+        from penstock.raw.reader import PartitionReader
 
         moment = None if as_of is None else show.moment(as_of)
         with show.reading(self.setup.url) as database:
-            gate = ConsumerGate(database, self.validators.sink)
+            gate = PartitionReader(database, self.validators.sink)
             yield gate if moment is None else gate.as_of(moment)
 
     def ledger(self) -> Ledger:
@@ -86,9 +86,9 @@ class _Work:
         by_now: bool = False,
     ) -> Range:
         """What the options of a range come to; with `by_now`, every day of it is over. Raises UsageError."""
-        from penstock.clock import SystemClock
-        from penstock.errors import UsageError
-        from penstock.raw.gate import Range, days_of
+        from penstock.model.clock import SystemClock
+        from penstock.model.errors import UsageError
+        from penstock.raw.reader import Range, days_of
 
         found = self.validators.settings.source(source)
         first, last = days_of(start, end)
@@ -103,8 +103,8 @@ class _Work:
 
 def _work(config: Path | None, ledger: str | None, app: str | None) -> _Work:
     """The program's partitions. Raises UsageError when it has none."""
-    from penstock.errors import UsageError
     from penstock.lifecycles.partitions.flow import Extractions
+    from penstock.model.errors import UsageError
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     for flow in setup.app.make_flows(setup.config):
@@ -155,8 +155,8 @@ def range_(
 ) -> None:
     """Count the partitions of customers and days by status; those that nobody has judged are pending."""
     from penstock.cli import show
-    from penstock.errors import UsageError
-    from penstock.raw.gate import FAILED, PENDING, SUCCESS
+    from penstock.model.errors import UsageError
+    from penstock.raw.reader import FAILED, PENDING, SUCCESS
 
     unknown = sorted(set(only or ()) - {PENDING, SUCCESS, FAILED})
     if unknown:
@@ -207,8 +207,8 @@ def wait(
     json: JsonOption = False,
 ) -> None:
     """Wait until partitions are safe to consume. Exit code 1 when one is not in time."""
-    from penstock.cadence import parse_span
     from penstock.cli import show
+    from penstock.model.cadence import parse_span
 
     work = _work(config, ledger, app)
     keys = [work.validators.settings.key(text) for text in partition]
@@ -266,7 +266,7 @@ def validate(
 ) -> None:
     """Have the validators inspect a run and write what they find. Exit code 1 when it is rejected."""
     from penstock.cli import show
-    from penstock.errors import UsageError
+    from penstock.model.errors import UsageError
     from penstock.raw.paths import check_run_id
 
     work = _work(config, ledger, app)
@@ -358,7 +358,7 @@ def reprocess(
 ) -> None:
     """Extract and judge partitions anew, now. Consumers read the present run until the new one is judged."""
     from penstock.lifecycles.partitions import operate
-    from penstock.raw.gate import FAILED
+    from penstock.raw.reader import FAILED
 
     work = _work(config, ledger, app)
     wanted = work.range(source, start, end, customer, query, by_now=True)

@@ -14,21 +14,21 @@ from typing import TypeVar
 
 import structlog
 
-from penstock.clock import SystemClock
-from penstock.errors import LedgerUnavailable, UsageError
-from penstock.ledger.database import CONNECTIONS, open_database
-from penstock.ledger.install import table_names
+from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.presence import Presence
-from penstock.logs import configure_logs
-from penstock.provider import Provider
-from penstock.runtime.app import App
-from penstock.runtime.executor import ThreadExecutor, unless
-from penstock.runtime.outbox import keep_subscriptions
-from penstock.runtime.patience import announce
-from penstock.runtime.schedule import Schedule, keep_schedules
-from penstock.runtime.stepping import AnyFlow
-from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.ledger.schema.install import table_names
+from penstock.ledger.store.database import CONNECTIONS, open_database
+from penstock.ledger.store.presence import Presence
+from penstock.model.clock import SystemClock
+from penstock.model.errors import LedgerUnavailable, UsageError
+from penstock.model.limits import GateLimits
+from penstock.observe.logs import configure_logs
+from penstock.worker.executor import ThreadExecutor, only_if_absent
+from penstock.worker.outbox import keep_subscriptions
+from penstock.worker.patience import announce
+from penstock.worker.schedule import Schedule, keep_schedules
+from penstock.worker.step import AnyFlow
+from penstock.worker.worker import Worker, WorkerSettings
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -60,7 +60,7 @@ class Plan:
     path: str = "no file"
     schedules: list[Schedule] | None = None
     log: tuple[str, str] | None = None
-    providers: tuple[Provider, ...] | None = None
+    providers: tuple[GateLimits, ...] | None = None
     warnings: tuple[str, ...] = ()
     connections: int = CONNECTIONS
 
@@ -145,7 +145,7 @@ class Process:
         try:
             while not self._stop.is_set():
                 try:
-                    result = await unless(self._stop, executor.run(work))
+                    result = await only_if_absent(self._stop, executor.run(work))
                 except LedgerUnavailable as error:
                     self._presence.failed("write", error)
                 else:

@@ -27,8 +27,8 @@ def list_(
 ) -> None:
     """List the gates: open or why not, until when, what their budgets hold, who waits and who is inside."""
     from penstock.cli import show
-    from penstock.ledger.database import present
-    from penstock.ledger.gate_status import gate_statuses
+    from penstock.ledger.gates.status import gate_statuses
+    from penstock.ledger.store.database import present
 
     with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
         found = database.read(lambda cursor: gate_statuses(database, cursor, counts=True))
@@ -57,8 +57,8 @@ def pause(
     json: JsonOption = False,
 ) -> None:
     """Let no more calls through. What is under way ends; what is due waits, and nobody is charged for it."""
-    from penstock.cadence import parse_span
     from penstock.ledger.ledger import Ledger
+    from penstock.model.cadence import parse_span
 
     seconds = parse_span(span).total_seconds() if span else None
     setup = settle(config, {"ledger.url": ledger})
@@ -98,7 +98,7 @@ def resume(
 def _below(url: str, gate: str, *, opened: bool, ahead: Sequence[str] = ()) -> list[str]:
     """The gates of that name and below, or those of them that are to be `opened`; `ahead` may have none yet."""
     from penstock.cli import show
-    from penstock.ledger.gate_status import gate_statuses
+    from penstock.ledger.gates.status import gate_statuses
 
     with show.reading(url) as database:
         found = database.read(lambda cursor: gate_statuses(database, cursor))
@@ -109,15 +109,15 @@ def _below(url: str, gate: str, *, opened: bool, ahead: Sequence[str] = ()) -> l
 
 
 def _under(gate_id: str, prefix: str) -> bool:
-    from penstock.provider import Provider
+    from penstock.model.limits import GateLimits
 
-    return Provider(prefix).covers(gate_id)
+    return GateLimits(prefix).covers(gate_id)
 
 
 def _unknown(gate: str, known: list[str]) -> Exception:
     import difflib
 
-    from penstock.errors import UsageError
+    from penstock.model.errors import UsageError
 
     near = difflib.get_close_matches(gate, known, 3) or known[:3]
     hint = (

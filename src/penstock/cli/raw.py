@@ -41,9 +41,9 @@ def collect(
     from functools import partial
 
     from penstock.cli import show
-    from penstock.errors import UsageError
     from penstock.ledger.ledger import Ledger
     from penstock.lifecycles.collection import collect_all
+    from penstock.model.errors import UsageError
     from penstock.raw.settings import RAW_URL
     from penstock.raw.sink import RawSink
 

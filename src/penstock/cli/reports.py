@@ -57,7 +57,7 @@ def datasets(
 ) -> None:
     """List datasets, those that are next due first, and count them by status."""
     from penstock.cli import show
-    from penstock.ledger.database import present
+    from penstock.ledger.store.database import present
     from penstock.lifecycles.reports.operate import list_datasets, require_account
 
     wanted = _filter(account, status, aggregation, entity, start, end)
@@ -95,7 +95,7 @@ def show_(
 ) -> None:
     """Show one dataset: every column that matters, and each load with what it changed."""
     from penstock.cli import show
-    from penstock.ledger.database import present
+    from penstock.ledger.store.database import present
     from penstock.lifecycles.reports.decide import offset_name
     from penstock.lifecycles.reports.operate import dataset_id, show_dataset
 
@@ -166,8 +166,8 @@ def refresh(
     json: JsonOption = False,
 ) -> None:
     """Fetch datasets anew, now, whatever their offsets say; also those that rest in error."""
-    from penstock.errors import UsageError
     from penstock.lifecycles.reports import operate
+    from penstock.model.errors import UsageError
 
     wanted = _filter(account, status, aggregation, entity, start, end, [operate.dataset_id(d) for d in dataset or ()])
     if wanted == operate.Filter():
@@ -203,8 +203,8 @@ def reset(
     json: JsonOption = False,
 ) -> None:
     """Put datasets in error back to missing, as on the day they were made; what they show is no longer shown."""
-    from penstock.errors import UsageError
     from penstock.lifecycles.reports import operate
+    from penstock.model.errors import UsageError
 
     ids = [operate.dataset_id(d) for d in dataset or ()]
     wanted = _filter(account, None if ids else "error", aggregation, entity, start, end, ids)
@@ -225,8 +225,8 @@ def reset(
 
 def _refuse_nothing(opened: Ledger, settings: Settings, wanted: Filter, done: Changed) -> None:
     """Refuse an operation on nothing where what was named is not there. Raises UsageError."""
-    from penstock.errors import UsageError
     from penstock.lifecycles.reports import operate
+    from penstock.model.errors import UsageError
 
     if not done.meant and wanted.unit_ids:
         raise UsageError(operate.no_dataset(wanted.unit_ids[0]))
@@ -269,12 +269,12 @@ def backfill(
 ) -> None:
     """Make datasets of older dates, for some accounts or all; they are fetched behind the daily work."""
     from penstock.cli import show
-    from penstock.errors import UsageError
     from penstock.lifecycles.reports.hours import sourceless, told
     from penstock.lifecycles.reports.machine import Aggregation, EntityType
     from penstock.lifecycles.reports.operate import Backfill
     from penstock.lifecycles.reports.operate import backfill as make
     from penstock.lifecycles.reports.settings import read_accounts
+    from penstock.model.errors import UsageError
 
     checked = _filter(None, None, aggregation, entity, start, end)
     setup, settings = _program(config, ledger, app)
@@ -338,9 +338,9 @@ def _filter(  # noqa: PLR0917 - one argument for each option
     end: str | None,
     unit_ids: list[str] | None = None,
 ) -> Filter:
-    from penstock.errors import UsageError
     from penstock.lifecycles.reports.machine import Aggregation, EntityType, S
     from penstock.lifecycles.reports.operate import Filter
+    from penstock.model.errors import UsageError
 
     for name, value, known in (
         ("--status", status, S),
@@ -355,14 +355,14 @@ def _filter(  # noqa: PLR0917 - one argument for each option
 
 
 def _refuse_unknown(name: str, value: str | None, known: list[str]) -> None:
-    from penstock.errors import UsageError
+    from penstock.model.errors import UsageError
 
     if value is not None and value not in known:
         raise UsageError(f"{name} {value!r} is not known; it is one of {', '.join(known)}")
 
 
 def _day(name: str, text: str | None) -> date | None:
-    from penstock.errors import UsageError
+    from penstock.model.errors import UsageError
 
     if text is None:
         return None
@@ -374,9 +374,9 @@ def _day(name: str, text: str | None) -> date | None:
 
 def _program(config: Path | None, ledger: str | None, app: str | None) -> tuple[Setup, Settings]:
     """The configured program and its reports. Raises UsageError when it has none."""
-    from penstock.errors import UsageError
     from penstock.lifecycles.reports.machine import machine
     from penstock.lifecycles.reports.settings import read_settings
+    from penstock.model.errors import UsageError
 
     setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
     if machine not in setup.app.machines:

@@ -13,16 +13,16 @@ from typing import Any
 
 import structlog
 
-from penstock.cadence import parse_span
+from penstock.app.app import App
 from penstock.cli.options import Setup, settle
 from penstock.cli.process import Plan, Process
-from penstock.config import Config
-from penstock.declarations import SHIPPED
-from penstock.errors import UsageError
-from penstock.logs import configure_logs as configure_logs  # noqa: PLC0414 - for programs that run a worker themselves
-from penstock.runtime.app import App
-from penstock.runtime.schedule import wanted_by
-from penstock.runtime.worker import WorkerSettings
+from penstock.model.cadence import parse_span
+from penstock.model.errors import UsageError
+from penstock.observe.logs import configure_logs as configure_logs  # noqa: PLC0414 - for programs that run a worker themselves
+from penstock.settings.config import Config
+from penstock.settings.declarations import SHIPPED
+from penstock.worker.schedule import wanted_by
+from penstock.worker.worker import WorkerSettings
 
 log = structlog.get_logger()
 #: What a running process cannot change: its program is loaded, and its ledger is open.

@@ -18,9 +18,9 @@ ByOption = Annotated[str | None, typer.Option("--by", help="Who does it, for the
 def list_(config: ConfigOption = None, ledger: LedgerOption = None, json: JsonOption = False) -> None:
     """List the schedules: what they run, how often, the last tick and the next."""
     from penstock.cli import show
-    from penstock.ledger.database import present
     from penstock.ledger.ledger import Ledger
-    from penstock.runtime.schedule import machine
+    from penstock.ledger.store.database import present
+    from penstock.worker.schedule import machine
 
     url = settle(config, {"ledger.url": ledger}).url
     with show.reading(url) as database:
@@ -66,10 +66,10 @@ def resume(
 @schedules.command("run")
 def run(name: NameArgument, config: ConfigOption = None, ledger: LedgerOption = None, json: JsonOption = False) -> None:
     """Let an active schedule tick now; a worker that is running does the work."""
-    from penstock.errors import UsageError
     from penstock.ledger.ledger import Ledger
-    from penstock.runtime.schedule import S, machine
-    from penstock.unit import Ref
+    from penstock.model.errors import UsageError
+    from penstock.model.unit import Ref
+    from penstock.worker.schedule import S, machine
 
     with Ledger.open(settle(config, {"ledger.url": ledger}).url, [machine]) as opened:
         found = opened.get(Ref("schedule", name))
@@ -83,9 +83,9 @@ def run(name: NameArgument, config: ConfigOption = None, ledger: LedgerOption = 
 def _move(url: str, name: str, to: str, *, by: str | None, reason: str) -> str:
     """Pull an operator's edge; when the schedule ticks next, or nothing."""
     from penstock.ledger.ledger import Ledger
-    from penstock.machine import Actor
-    from penstock.runtime.schedule import Schedule, cadence_of, machine
-    from penstock.unit import Ref
+    from penstock.model.machine import Actor
+    from penstock.model.unit import Ref
+    from penstock.worker.schedule import Schedule, cadence_of, machine
 
     with Ledger.open(url, [machine]) as opened:
         ref = Ref("schedule", name)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from penstock.inert import inert
-from penstock.ledger import client
+from penstock.ledger.store.postgres import client
+from penstock.model.inert import inert
 
 _AT_ONCE = 1_000
 _WIDEST = 60

@@ -15,21 +15,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.clock import SystemClock, instant_text
-from penstock.inert import inert
-from penstock.ledger.database import CONNECTIONS, Cursor, Database, open_database
-from penstock.ledger.finding import Finding
-from penstock.ledger.gate_status import GateStatus
-from penstock.ledger.inspect import AsOf, Status, Transition
+from penstock.ledger.care.finding import Finding
+from penstock.ledger.care.prune import Count
+from penstock.ledger.gates.status import GateStatus
+from penstock.ledger.history import AsOf, Status, Transition
 from penstock.ledger.outbox import Listed
-from penstock.ledger.prune import Count
-from penstock.machine import Machine
-from penstock.unit import Ref
+from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database
+from penstock.model.clock import SystemClock, instant_text
+from penstock.model.inert import inert
+from penstock.model.machine import Machine
+from penstock.model.unit import Ref
 
 if TYPE_CHECKING:
     from penstock.lifecycles.refreshes import Cadence
-    from penstock.runtime.schedule import Schedule
-    from penstock.runtime.why import Why
+    from penstock.operations.why import Why
+    from penstock.worker.schedule import Schedule
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _PIPE_COLUMNS = 400
@@ -64,9 +64,9 @@ def reading(url: str, connections: int = CONNECTIONS) -> Iterator[Database]:
     """
     from pathlib import Path
 
-    from penstock.errors import UsageError
-    from penstock.ledger import migrate
-    from penstock.ledger.inspect import require_ledger
+    from penstock.ledger.history import require_ledger
+    from penstock.ledger.schema import migrate
+    from penstock.model.errors import UsageError
 
     def check(cursor: Cursor) -> None:
         require_ledger(database, cursor)
@@ -147,8 +147,8 @@ def _each_line() -> Callable[[int, int, str], None]:
 
 def moment(text: str) -> datetime:
     """An instant as a person writes it, with its offset from UTC. Raises UsageError."""
-    from penstock.clock import parse_instant
-    from penstock.errors import UsageError
+    from penstock.model.clock import parse_instant
+    from penstock.model.errors import UsageError
 
     try:
         return parse_instant(text)

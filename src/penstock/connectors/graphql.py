@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.errors import Fatal, StepError, Throttled, Transient
-from penstock.redaction import redact
+from penstock.model.errors import Fatal, StepError, Throttled, Transient
+from penstock.settings.redaction import redact
 
 _ENDLESS = 1e12  # no float holds every number that JSON does
 _LOGIN_CODES = frozenset(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.clock import Clock
-from penstock.connectors.http import Http, NotJson, Response
+from penstock.connectors.http.client import Http, NotJson, Response
 from penstock.connectors.tokens import Tokens
-from penstock.errors import Fatal, Rejected, Transient
-from penstock.setting import ConfigError, Secret
+from penstock.model.clock import Clock
+from penstock.model.errors import Fatal, Rejected, Transient
+from penstock.settings.setting import ConfigError, Secret
 
 _USUAL_LIFE = 3_600.0
 

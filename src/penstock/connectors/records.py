@@ -19,7 +19,7 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
-from penstock.errors import Rejected
+from penstock.model.errors import Rejected
 
 Value = str | int | Decimal | bool | None
 Record = dict[str, Value]

@@ -10,10 +10,10 @@ import asyncio
 import copy
 from collections.abc import Awaitable, Callable
 
-from penstock import tenure
-from penstock.clock import Clock
-from penstock.errors import StepError, Transient
-from penstock.redaction import conceal, release
+from penstock.model import tenure
+from penstock.model.clock import Clock
+from penstock.model.errors import StepError, Transient
+from penstock.settings.redaction import conceal, release
 
 MARGIN = 60.0
 """How many seconds before its end a token is renewed; a short one after half of its life."""

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from penstock.addresses import plain_store
-from penstock.clock import instant_text, parse_instant
-from penstock.errors import Fatal, Rejected, Transient, UsageError
-from penstock.setting import Secret, secret
+from penstock.model.clock import instant_text, parse_instant
+from penstock.model.errors import Fatal, Rejected, Transient, UsageError
+from penstock.settings.addresses import plain_store
+from penstock.settings.setting import Secret, secret
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

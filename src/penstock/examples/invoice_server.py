@@ -11,7 +11,7 @@ import json
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.clock import Rng
+from penstock.model.clock import Rng
 
 
 class InvoiceServer:

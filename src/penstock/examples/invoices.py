@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from penstock.clock import SystemClock
-from penstock.connectors.http import Http
-from penstock.machine import Actor, Edge, Machine, OnError
-from penstock.outcome import Act, Decision, Look, Outcome, Wait
-from penstock.retry import RetryPolicy
-from penstock.runtime.app import App
-from penstock.runtime.flow import Door, Flow, Io
-from penstock.unit import Unit, replace
+from penstock.app.app import App
+from penstock.connectors.http.client import Http
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor, Edge, Machine, OnError
+from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
+from penstock.model.retry import RetryPolicy
+from penstock.model.unit import Unit, replace
+from penstock.worker.flow import Flow, Gate, Io
 
 
 class S(StrEnum):
@@ -61,7 +61,7 @@ def decide(invoice: Invoice, now: datetime, settings: None, seen: str | None) ->
     if invoice.attempts + invoice.doubts > 0 and seen is None:
         return Look("an earlier call may have arrived")
     if seen:
-        return Act("record", f"already there as {seen}", spends=False)
+        return Act("record", f"already there as {seen}", counts_attempt=False)
     return Act("send", "not there yet")
 
 
@@ -73,8 +73,8 @@ class Invoices(Flow[Invoice, None, str]):
         super().__init__(None)
         self._http = http
 
-    def door(self, unit: Invoice) -> Door:
-        return Door(f"accounting/{unit.tenant}")
+    def gate(self, unit: Invoice) -> Gate:
+        return Gate(f"accounting/{unit.tenant}")
 
     async def look(self, unit: Invoice, io: Io) -> str:  # noqa: ARG002 - the API is all it looks at
         found = await self._http.send("GET", f"/invoices/{unit.tenant}/{unit.number}", missing_ok=True)

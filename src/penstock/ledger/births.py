@@ -12,17 +12,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.errors import BrokenFlow
-from penstock.ledger import statements
-from penstock.ledger.columns import plain, readable
 from penstock.ledger.commit import statements_of
-from penstock.ledger.database import Cursor
-from penstock.ledger.entries import UNCLAIMED, plain_writes
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.tables import machine_table
-from penstock.machine import Actor, Machine
-from penstock.outcome import Write
-from penstock.unit import GuardedUnit, key_part
+from penstock.ledger.prepare import UNCLAIMED, plain_writes
+from penstock.ledger.schema.columns import plain, readable
+from penstock.ledger.schema.tables import machine_table
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor
+from penstock.model.errors import BrokenFlow
+from penstock.model.machine import Actor, Machine
+from penstock.model.outcome import Write
+from penstock.model.unit import GuardedUnit, key_part
 
 AT_ONCE = 20_000
 """How many units one transaction should bear: about half a second during which nobody else writes."""

@@ -14,23 +14,23 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.errors import LedgerBroken, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable
-from penstock.ledger import statements
-from penstock.ledger.columns import UNREADABLE, unit_decoder
-from penstock.ledger.database import Cursor, Database
-from penstock.ledger.entries import Change, Entry, Newborn, Tally
-from penstock.ledger.tables import event_log, machine_table
-from penstock.machine import Machine
-from penstock.outcome import Write
-from penstock.redaction import PATTERNS, redact
-from penstock.unit import NO_GATE, GuardedUnit
+from penstock.ledger.prepare import Change, Newborn, PreparedOutcome, Tally
+from penstock.ledger.schema.columns import UNREADABLE, unit_decoder
+from penstock.ledger.schema.tables import event_log, machine_table
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database
+from penstock.model.errors import LedgerBroken, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable
+from penstock.model.machine import Machine
+from penstock.model.outcome import Write
+from penstock.model.unit import NO_GATE, GuardedUnit
+from penstock.settings.redaction import PATTERNS, redact
 
 
 class _Uncounted(Exception):
     """Fewer units matched than were to be changed, and it was not asked which."""
 
 
-class AlsoMissed(LedgerRefused):
+class OthersMissed(LedgerRefused):
     """Another unit that the outcome moves had changed meanwhile, or a row is there that must not be."""
 
 
@@ -95,11 +95,11 @@ def _groups(database: Database, changes: Iterable[Change]) -> list[_Group]:
 class _Batch:
     """Entries taken apart before their transaction begins: what holds a SQLite ledger's one writer holds everybody."""
 
-    def __init__(self, database: Database, entries: Sequence[Entry]) -> None:
+    def __init__(self, database: Database, entries: Sequence[PreparedOutcome]) -> None:
         self.entries = entries
         # Of two changes of a unit in a batch one is lost: that of an older claim, which was taken away, or the second
         # of the same, which rests on what the first has just replaced.
-        self.first: dict[_Key, Entry] = {_key(e.change): e for e in entries}
+        self.first: dict[_Key, PreparedOutcome] = {_key(e.change): e for e in entries}
         if len(self.first) < len(entries):
             falling = sorted(entries, key=lambda e: -e.change.version)
             self.first |= {_key(e.change): e for e in reversed(falling)}
@@ -107,7 +107,7 @@ class _Batch:
         self.rich = [e for e in self.first.values() if e.more]
         self.gates = {gate for e in self.rich for gate in e.gates}
 
-    def winners(self, lost: set[_Key]) -> list[Entry]:
+    def winners(self, lost: set[_Key]) -> list[PreparedOutcome]:
         """Those of the entries with more than a change of their unit whose unit was changed."""
         return [e for e in self.rich if _key(e.change) not in lost] if lost else self.rich
 
@@ -140,7 +140,7 @@ class Committer:
         self._decoders = {m.unit: unit_decoder(m.unit, database.dialect) for m in machines.values()}
 
     def attempt(
-        self, entries: Sequence[Entry], finish: Callable[[Cursor, list[Result]], None] = lambda *_: None
+        self, entries: Sequence[PreparedOutcome], finish: Callable[[Cursor, list[Result]], None] = lambda *_: None
     ) -> list[Result] | None:
         """One transaction over all entries; `finish` runs last in it, with what they came to.
 
@@ -174,7 +174,7 @@ class Committer:
         self._known_gates |= batch.gates
         return results
 
-    def commit(self, entries: Sequence[Entry]) -> list[Result]:
+    def commit(self, entries: Sequence[PreparedOutcome]) -> list[Result]:
         """Commit for somebody who is not a worker; a refusal splits the batch until the refused stands alone."""
         results = self.attempt(entries)
         if results is not None:
@@ -191,7 +191,7 @@ class Committer:
 
         return self._database.write(work)
 
-    def together(self, moves: list[Change], births: Sequence[Newborn], rows: Entry) -> None:
+    def together(self, moves: list[Change], births: Sequence[Newborn], rows: PreparedOutcome) -> None:
         """Moves and births of units, with the writes and events of an entry, in one transaction or not at all."""
 
         def work(cursor: Cursor) -> None:
@@ -287,7 +287,7 @@ class Committer:
         if missed or len({_key(m) for m in moves}) != len(moves):
             names = ", ".join(f"{m.machine.name}:{m.unit_id}" for m in (missed or moves)[:3])
             msg = f"{names} changed since it was read"
-            raise AlsoMissed(msg)
+            raise OthersMissed(msg)
 
     def _insert(self, cursor: Cursor, newborns: Sequence[Newborn]) -> list[str]:
         groups: dict[tuple[str, bool], list[Newborn]] = {}
@@ -300,25 +300,25 @@ class Committer:
             born += [row[0] for row in cursor.rows(sql, batch=text, **self._database.bind_now())]
         return born
 
-    def _write(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
+    def _write(self, cursor: Cursor, winners: Sequence[PreparedOutcome]) -> None:
         for statement in statements_of(w for e in winners for w in e.writes):
             sql, given = statements.upsert(self._database, *statement)
             cursor.run(sql, **given)
-        for amend in [a for e in winners for a in e.amends]:
-            sql, given = statements.amend_rows(self._database, amend.rows, amend.values)
+        for amend in [a for e in winners for a in e.updates]:
+            sql, given = statements.update_rows(self._database, amend.rows, amend.values)
             cursor.run(sql, **given)
 
-    def _require(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
+    def _require(self, cursor: Cursor, winners: Sequence[PreparedOutcome]) -> None:
         """Nobody holds these rows still: what another is about to change counts as it was before."""
         for entry in winners:
-            for rows in entry.unless:
+            for rows in entry.only_if_absent:
                 sql, given = statements.any_row(self._database, rows)
                 if cursor.rows(sql, **given):
                     named = ", ".join(f"{name} = {value}" for name, value in rows.where.items())
                     unit = f"{entry.change.machine.name}:{entry.change.unit_id}"
-                    raise AlsoMissed(f"{unit}: {rows.table.name} has a row with {named}")
+                    raise OthersMissed(f"{unit}: {rows.table.name} has a row with {named}")
 
-    def _events(self, cursor: Cursor, winners: Sequence[Entry]) -> None:
+    def _events(self, cursor: Cursor, winners: Sequence[PreparedOutcome]) -> None:
         rows = [row for e in winners for row in e.events]
         if rows:
             insert_events(self._database, cursor, rows)
@@ -348,7 +348,7 @@ class Committer:
         ids = statements.batch_text([[i] for i in group])
         cursor.run(statements.wake_complete(self._database, parent, child), batch=ids, **self._database.bind_now())
 
-    def _unlocked(self, cursor: Cursor, entries: Sequence[Entry]) -> set[tuple[str, str]]:
+    def _unlocked(self, cursor: Cursor, entries: Sequence[PreparedOutcome]) -> set[tuple[str, str]]:
         """The units of the batch that nobody else holds a lock on; they are locked now."""
         free: set[tuple[str, str]] = set()
         for machine in sorted({e.change.machine.name for e in entries}, key=lambda n: self._machines[n].table):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from penstock.clock import instant_text
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database, instant_sql, present
 from penstock.ledger.parking import parked_alert
+from penstock.ledger.store.database import Cursor, Database, instant_sql, present
 from penstock.ledger.suspicion import CRASH_LIMIT
-from penstock.machine import Machine
-from penstock.unit import Unit
+from penstock.model.clock import instant_text
+from penstock.model.machine import Machine
+from penstock.model.unit import Unit
 
 _PAUSE = timedelta(seconds=2)
 

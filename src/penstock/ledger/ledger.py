@@ -12,21 +12,21 @@ from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from penstock.clock import Clock, Rng, SystemClock
-from penstock.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
-from penstock.ledger import statements
-from penstock.ledger.columns import unit_decoder
 from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won
-from penstock.ledger.database import CONNECTIONS, Cursor, Database, open_database
-from penstock.ledger.entries import Preparer
-from penstock.ledger.gates import Gates
-from penstock.ledger.install import check_definitions, install
-from penstock.ledger.migrate import KERNEL, Track
+from penstock.ledger.gates.gates import Gates
+from penstock.ledger.prepare import Preparer
 from penstock.ledger.processes import this_process
+from penstock.ledger.schema.columns import unit_decoder
+from penstock.ledger.schema.install import check_definitions, install
+from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.session import LEASE_MS, Identity, Session
-from penstock.machine import Actor, Machine
-from penstock.outcome import Birth, Event, Move, Write
-from penstock.unit import GuardedUnit, Ref, Unit, parse_key, replace
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database
+from penstock.model.clock import Clock, Rng, SystemClock
+from penstock.model.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
+from penstock.model.machine import Actor, Machine
+from penstock.model.outcome import Birth, Event, Move, Write
+from penstock.model.unit import GuardedUnit, Ref, Unit, parse_key, replace
 
 T = TypeVar("T")
 _BIRTHS_AT_ONCE = 5_000
@@ -187,13 +187,13 @@ class Ledger:
         return Moved(moved, skipped)
 
     def together(
-        self, also: Sequence[Birth | Move], *, who: str, writes: Sequence[Write] = (), events: Sequence[Event] = ()
+        self, others: Sequence[Birth | Move], *, who: str, writes: Sequence[Write] = (), events: Sequence[Event] = ()
     ) -> None:
         """Births and moves with rows of data tables and events, in one transaction or none of it.
 
         Raises IllegalMove, and LedgerRefused when a unit has changed since it was read or was born meanwhile.
         """
-        entry = self.preparer.together(also, writes, events, who)
+        entry = self.preparer.together(others, writes, events, who)
         self._committer.together(list(entry.moves), entry.births, entry)
 
     def wake(self, refs: Iterable[Ref]) -> int:

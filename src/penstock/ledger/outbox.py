@@ -16,14 +16,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from penstock.clock import instant_text, parse_instant
-from penstock.errors import UsageError
-from penstock.ledger import statements
-from penstock.ledger.database import Cursor, Database, instant_sql
-from penstock.ledger.triggers_postgres import PLANNER, function
-from penstock.machine import Actor, Edge, Machine, OnError
-from penstock.retry import RetryPolicy
-from penstock.unit import Unit, unit_id_of
+from penstock.ledger.schema.triggers_postgres import PLANNER, function
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.model.clock import instant_text, parse_instant
+from penstock.model.errors import UsageError
+from penstock.model.machine import Actor, Edge, Machine, OnError
+from penstock.model.retry import RetryPolicy
+from penstock.model.unit import Unit, unit_id_of
 
 ANY = "*"
 SEVERITIES = ("info", "warning", "critical")

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database
-from penstock.machine import Machine
+from penstock.ledger.store.database import Cursor, Database
+from penstock.model.machine import Machine
 
 
 def park(database: Database, cursor: Cursor, machine: Machine, unit: tuple[str, int], reason: str) -> None:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection
 from datetime import timedelta
 
-from penstock.ledger import statements
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.suspicion import Table, accuse, free
 
 UNKNOWN_MACHINE = "no running worker knows this machine"

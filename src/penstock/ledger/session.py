@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.clock import Clock, instant, instant_text
-from penstock.errors import CommitUnknown
-from penstock.ledger import statements
-from penstock.ledger.claims import Claimed, Claims, Levels
+from penstock.ledger.care.doubt import refuse_restored
+from penstock.ledger.care.finding import Finding
+from penstock.ledger.care.surroundings import surroundings
+from penstock.ledger.claim import Claimed, Claims, Levels
 from penstock.ledger.commit import Committer, Result, insert_events
 from penstock.ledger.crash import crash
-from penstock.ledger.database import Cursor, Database, present
-from penstock.ledger.doubt import refuse_restored
-from penstock.ledger.entries import Entry
-from penstock.ledger.finding import Finding
-from penstock.ledger.gates import Gates
+from penstock.ledger.gates.gates import Gates
 from penstock.ledger.parking import park
+from penstock.ledger.prepare import PreparedOutcome
 from penstock.ledger.reap import UNKNOWN_MACHINE, driven_tables, lock_parking, park_unknown, reap
-from penstock.ledger.surroundings import surroundings
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database, present
 from penstock.ledger.suspicion import clear_survivor
-from penstock.machine import Machine
-from penstock.unit import Unit
+from penstock.model.clock import Clock, instant, instant_text
+from penstock.model.errors import CommitUnknown
+from penstock.model.machine import Machine
+from penstock.model.unit import Unit
 
 LEASE_MS = 30_000
 AT_ONCE = 1_000
@@ -231,7 +231,7 @@ class Session:
         self._committed_seq()
         return self._claims.retake(held)
 
-    def commit(self, entries: Sequence[Entry]) -> list[Result]:
+    def commit(self, entries: Sequence[PreparedOutcome]) -> list[Result]:
         """Commit a batch. After LedgerUnavailable, call again with the same batch: it is never written twice."""
         if self._unknown is not None:
             seq, results = self._unknown
@@ -244,7 +244,7 @@ class Session:
         results, self._durable = self._durable, []
         return results
 
-    def _commit(self, entries: Sequence[Entry]) -> None:
+    def _commit(self, entries: Sequence[PreparedOutcome]) -> None:
         """Commit what is left of a batch, by halves where it is refused; what became durable is noted at once."""
         if not entries:
             return

@@ -16,16 +16,16 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from penstock.clock import instant_text, parse_instant
-from penstock.errors import BrokenFlow, ClaimLost, MachineError
-from penstock.ledger import statements
-from penstock.ledger.columns import python_type
 from penstock.ledger.commit import statements_of
-from penstock.ledger.database import Cursor, Database, instant_sql
-from penstock.ledger.entries import plain_rows, size_of
-from penstock.machine import Machine
-from penstock.outcome import MAX_BYTES, MAX_ROWS, Write
-from penstock.unit import DRIVEN_COLUMNS, Unit, field_types
+from penstock.ledger.prepare import plain_rows, size_of
+from penstock.ledger.schema.columns import python_type
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.model.clock import instant_text, parse_instant
+from penstock.model.errors import BrokenFlow, ClaimLost, MachineError
+from penstock.model.machine import Machine
+from penstock.model.outcome import MAX_BYTES, MAX_ROWS, Write
+from penstock.model.unit import DRIVEN_COLUMNS, Unit, field_types
 
 GRACE = timedelta(hours=1)
 """How long a batch that is no longer pointed at stays, for readers that took its id and read on page by page."""

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from penstock.clock import instant_text
-from penstock.ledger import statements
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database, instant_sql, present
 from penstock.ledger.parking import parked_alert
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database, instant_sql, present
+from penstock.model.clock import instant_text
 
 CRASH_LIMIT = 3
 #: `suspected_in` names the last of the deaths, by the ids of the workers, which are all of this length.

@@ -6,17 +6,17 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from penstock.cadence import parse_span
-from penstock.config import Config
-from penstock.errors import Transient, UsageError
 from penstock.ledger.ledger import Ledger
-from penstock.outcome import Event
+from penstock.model.cadence import parse_span
+from penstock.model.errors import Transient, UsageError
+from penstock.model.outcome import Event
 from penstock.raw.collect import UNFINISHED_AGE, Collected, Held, Holds, collect
 from penstock.raw.paths import PartitionKey
 from penstock.raw.sink import RawSink
 from penstock.raw.store import RawUnavailable
-from penstock.runtime.flow import Io
-from penstock.runtime.schedule import Job, JobResult, Schedule
+from penstock.settings.config import Config
+from penstock.worker.flow import Io
+from penstock.worker.schedule import Job, JobResult, Schedule
 
 COLLECT = "collect-raw"
 SCHEDULE = Schedule(name=COLLECT, job=COLLECT, every="1d", jitter="1h", settings_version="usual")
@@ -69,7 +69,7 @@ def collect_job(config: Config) -> Job:
     async def job(schedule: Schedule, io: Io) -> JobResult:
         now, age = io.now(), _superseded_age(schedule.settings or {})
         try:
-            done = await io.read(lambda ledger: collect_all(ledger, sink, now, superseded=age))
+            done = await io.ledger(lambda ledger: collect_all(ledger, sink, now, superseded=age))
         except RawUnavailable as error:
             raise Transient(str(error)) from error
         first = next((f", the first {name}: {why}" for name, why in done.skipped.items()), "")

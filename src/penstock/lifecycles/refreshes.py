@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.ledger.database import Cursor, Database
+from penstock.ledger.store.database import Cursor, Database
 
 _MASK = (1 << 64) - 1
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeAlias
 
-from penstock.clock import parse_instant
+from penstock.model.clock import parse_instant
 from penstock.raw.paths import PartitionKey, read_folder, read_partition, run_folder
 from penstock.raw.sink import RawSink
 from penstock.raw.store import RawError, RawMissing, Unfinished, Unreadable

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from urllib.parse import unquote
 
-from penstock.clock import instant_text, parse_instant, truncate
-from penstock.errors import BadReference, UsageError
+from penstock.model.clock import instant_text, parse_instant, truncate
+from penstock.model.errors import BadReference, UsageError
 
 PARTS = ("source", "customer_id", "query_name", "logical_date")
 LONGEST = 200

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock import setting as kind
-from penstock.setting import Setting
+from penstock.settings import setting as kind
+from penstock.settings.setting import Setting
 
 
 def _beside(address: str, folder: Path) -> str:

@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from penstock.addresses import plain_store
-from penstock.clock import Rng, instant_text, parse_instant
-from penstock.errors import UsageError
+from penstock.model.clock import Rng, instant_text, parse_instant
+from penstock.model.errors import UsageError
 from penstock.raw.local import LocalStore
 from penstock.raw.paths import PARTS, PartitionKey, encode, partition_folder, read_folder, run_folder
 from penstock.raw.store import CHUNK, AlreadyFinalised, Attempt, RawCorrupt, RawMissing, Store, Unfinished, Unreadable
+from penstock.settings.addresses import plain_store
 
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")
 Record = Mapping[str, Any] | bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
 
 PAYLOAD = "payload.jsonl"
 METADATA = "metadata.json"

@@ -21,8 +21,8 @@ from uuid import UUID
 
 from starlette.types import Message, Receive, Scope, Send
 
-from penstock.clock import Clock, instant_text, parse_instant
-from penstock.connectors.amazon_ads import COLUMNS
+from penstock.connectors.amazon_ads.client import COLUMNS
+from penstock.model.clock import Clock, instant_text, parse_instant
 from penstock.simulators.amazon_data import Performance
 
 MEDIA = "application/vnd.createasyncreportrequest.v3+json"

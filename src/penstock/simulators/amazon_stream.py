@@ -14,8 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import instant_text
-from penstock.connectors.amazon_stream import DATASETS
+from penstock.connectors.amazon_ads.stream import DATASETS
+from penstock.model.clock import instant_text
 from penstock.simulators.amazon_data import Performance
 
 _PARTS = 3

@@ -23,7 +23,7 @@ from starlette.requests import Request as Arriving
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from penstock.clock import Clock
+from penstock.model.clock import Clock
 from penstock.simulators.google_data import BadQuery, Campaigns, Gaql
 
 PAGE_ROWS = 10_000

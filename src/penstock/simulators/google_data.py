@@ -15,8 +15,8 @@ from datetime import date, datetime, time, timedelta
 from itertools import islice
 from typing import Any
 
-from penstock.cadence import local_instant, parse_zone
-from penstock.connectors.google_ads import selected, wire_name
+from penstock.connectors.google_ads.client import selected, wire_name
+from penstock.model.cadence import local_instant, parse_zone
 
 INT64, DOUBLE, TEXT = "int64", "double", "text"
 _METRICS = {

@@ -19,7 +19,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.clock import Clock, instant_text, parse_instant
+from penstock.model.clock import Clock, instant_text, parse_instant
 from penstock.simulators.nivoda_data import ITEM, MOST_STONES, Catalogue, Wanted, template
 from penstock.simulators.nivoda_graphql import BadDocument, Field, parse
 

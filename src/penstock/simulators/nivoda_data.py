@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from statistics import NormalDist
 from typing import Any
 
-from penstock.clock import EPOCH, MILLISECOND, instant_text
+from penstock.model.clock import EPOCH, MILLISECOND, instant_text
 from penstock.simulators.nivoda_graphql import Field
 
 NUMBER_BITS = 24

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.request import Request, urlopen
 
-from penstock.clock import SystemClock
+from penstock.model.clock import SystemClock
 from penstock.simulators.lean import Headers, serving_lean
 from penstock.simulators.nivoda import PATH, Churn, Fault, NivodaSimulator, errors, throttle
 from penstock.simulators.nivoda_data import Catalogue

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from penstock.clock import instant
-from penstock.errors import Rejected
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
 from penstock.lifecycles.harvest.machine import R, RunType
+from penstock.model.clock import instant
+from penstock.model.errors import Rejected
 from tests.support.consolidation import FEEDS
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
 

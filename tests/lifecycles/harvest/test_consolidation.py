@@ -10,14 +10,14 @@ from decimal import Decimal
 
 import pytest
 
-from penstock.clock import Rng, instant, instant_text
-from penstock.errors import Transient
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Limits
 from penstock.lifecycles.harvest.machine import C, Chunk, Phase, R, RunType
-from penstock.machine import Actor
-from penstock.outcome import MAX_ROWS
-from penstock.unit import Ref
+from penstock.model.clock import Rng, instant, instant_text
+from penstock.model.errors import Transient
+from penstock.model.machine import Actor
+from penstock.model.outcome import MAX_ROWS
+from penstock.model.unit import Ref
 from tests.support.consolidation import FEEDS, Site, a_run, processes, run_id, wait_for
 from tests.support.harvest import FEED, START
 

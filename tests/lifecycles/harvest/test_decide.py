@@ -19,8 +19,8 @@ from penstock.lifecycles.harvest.decide import (
 )
 from penstock.lifecycles.harvest.feed import Window
 from penstock.lifecycles.harvest.machine import P, Partition, R, Run, RunType
-from penstock.outcome import Act, Wait
-from penstock.unit import replace
+from penstock.model.outcome import Act, Wait
+from penstock.model.unit import replace
 
 NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)
 MARK = NOW - timedelta(hours=6)

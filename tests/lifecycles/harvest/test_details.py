@@ -10,12 +10,10 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.clock import Rng, SystemClock, VirtualClock, instant
-from penstock.errors import LedgerMismatch, LedgerRefused, Rejected, Transient, UsageError
-from penstock.ledger.expand import create
+from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.prune import Ages, Pruner
-from penstock.ledger.tables import machine_table
+from penstock.ledger.schema.expand import create
+from penstock.ledger.schema.tables import machine_table
 from penstock.lifecycles.harvest import operate
 from penstock.lifecycles.harvest.flow import worker_run_id
 from penstock.lifecycles.harvest.machine import (
@@ -30,8 +28,10 @@ from penstock.lifecycles.harvest.machine import (
     harvest_worker,
 )
 from penstock.lifecycles.harvest.tables import DATA_TABLES
-from penstock.machine import Actor, Machine
-from penstock.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, field_types, unit_id_of
+from penstock.model.clock import Rng, SystemClock, VirtualClock, instant
+from penstock.model.errors import LedgerMismatch, LedgerRefused, Rejected, Transient, UsageError
+from penstock.model.machine import Actor, Machine
+from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, field_types, unit_id_of
 from tests.support.consolidation import Site, a_run, run_id
 from tests.support.hand import Hand, literal
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones

@@ -6,14 +6,14 @@ import re
 import tomllib
 from pathlib import Path
 
-from penstock.config import SETTINGS as KERNEL
-from penstock.config import validate
-from penstock.declarations import reference
 from penstock.lifecycles.harvest import runs
 from penstock.lifecycles.harvest.machine import MACHINES
 from penstock.lifecycles.harvest.program import app
 from penstock.lifecycles.harvest.settings import SETTINGS, schedules
-from penstock.unit import DRIVEN_COLUMNS
+from penstock.model.unit import DRIVEN_COLUMNS
+from penstock.settings.config import SETTINGS as KERNEL
+from penstock.settings.config import validate
+from penstock.settings.declarations import reference
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "harvest.md").read_text()
 

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.errors import Fatal, Rejected, Throttled, Transient
 from penstock.lifecycles.harvest.decide import Settings
 from penstock.lifecycles.harvest.feed import Span
 from penstock.lifecycles.harvest.machine import P, R, RunType
 from penstock.lifecycles.harvest.runs import Rules
 from penstock.lifecycles.harvest.scan import Limits
-from penstock.unit import Ref
+from penstock.model.errors import Fatal, Rejected, Throttled, Transient
+from penstock.model.unit import Ref
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
 
 

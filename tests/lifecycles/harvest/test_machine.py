@@ -11,8 +11,8 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.flow import worker_run_id
 from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType, WorkerRun, harvest_worker
 from penstock.lifecycles.harvest.tables import DATA_TABLES
-from penstock.machine import Actor
-from penstock.unit import replace
+from penstock.model.machine import Actor
+from penstock.model.unit import replace
 from tests.support.hand import Hand, typed_insert
 
 NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Transient, UnknownUnit, UsageError
 from penstock.lifecycles.harvest import operate, progress
 from penstock.lifecycles.harvest.feed import Span
 from penstock.lifecycles.harvest.machine import P, R, RunType
+from penstock.model.errors import Transient, UnknownUnit, UsageError
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
 
 WHO: dict[str, Any] = {"who": "ada", "reason": "because"}

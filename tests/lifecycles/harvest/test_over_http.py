@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import VirtualClock, instant, instant_text
 from penstock.lifecycles.harvest import operate
 from penstock.lifecycles.harvest.machine import P, R, RunType
+from penstock.model.clock import VirtualClock, instant, instant_text
+from penstock.model.unit import Ref
 from penstock.simulators.nivoda import Churn, Fault, NivodaSimulator, throttle
-from penstock.unit import Ref
 from tests.support.harvest import START, Bench
 from tests.support.harvest_http import STONES, harvested, over_http
 

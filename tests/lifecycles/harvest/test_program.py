@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config import SETTINGS as KERNEL
-from penstock.config import validate
-from penstock.errors import UsageError
+from penstock.app.app import load_app
 from penstock.lifecycles.harvest.program import app
 from penstock.lifecycles.harvest.runs import Rules
 from penstock.lifecycles.harvest.settings import SETTINGS, read_rules, read_settings
-from penstock.provider import Limit, provider_of
-from penstock.runtime.app import load_app
+from penstock.model.errors import UsageError
+from penstock.model.limits import Limit, limits_of
+from penstock.settings.config import SETTINGS as KERNEL
+from penstock.settings.config import validate
 
 PASSWORD = {"password": {"env": "NIVODA_PASSWORD"}}
 
@@ -47,7 +47,7 @@ def test_every_feed_has_a_schedule_for_its_runs_and_one_for_its_prices():
 
 def limit_of(config) -> Limit:
     """The one limit of the feed's gate."""
-    found = provider_of("nivoda/diamonds", app.providers(config))
+    found = limits_of("nivoda/diamonds", app.providers(config))
     assert found is not None
     (limit,) = found.limits
     return limit
@@ -56,7 +56,7 @@ def limit_of(config) -> Limit:
 def test_a_feed_is_asked_at_most_25_times_a_second_unless_it_is_said_otherwise():
     limit = limit_of(configured())
     assert (limit.rate, limit.burst) == (25.0, 25.0)
-    assert provider_of("nivoda/diamonds", app.providers(configured(requests_per_second=0))) is None
+    assert limits_of("nivoda/diamonds", app.providers(configured(requests_per_second=0))) is None
     own = {"limits": [{"name": "requests", "rate": 5.0, "burst": 5}]}
     raw = {"feeds": {"diamonds": {"username": "buyer", **PASSWORD}}, "providers": {"nivoda": own}}
     config = validate(raw, None, (*KERNEL, *SETTINGS))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Rejected
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
 from penstock.lifecycles.harvest.machine import R
 from penstock.lifecycles.harvest.prune import Gone, prune_raw_records
+from penstock.model.errors import Rejected
 from tests.support.consolidation import FEEDS
 from tests.support.harvest import FEED, Bench, Catalogue, Stone, on_bench, stones
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import UsageError
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest import operate, repricing
 from penstock.lifecycles.harvest.machine import R, RunType
 from penstock.lifecycles.harvest.pricing import BadRule
 from penstock.lifecycles.harvest.reprice import JOB, preview, reprice_job, reprice_some, schedule_name
 from penstock.lifecycles.harvest.repricing import Priced
-from penstock.machine import Actor
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.schedule import Schedule, Schedules
-from penstock.runtime.worker import Worker, WorkerSettings
-from penstock.unit import Ref
+from penstock.model.errors import UsageError
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.schedule import Schedule, Schedules
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.consolidation import PATIENT, Site, a_run
 from tests.support.harvest import FEED, START
 
@@ -322,7 +322,7 @@ def test_a_kill_leaves_records_that_are_done_and_records_as_they_were(site):
 
 _WORK = """
 import sys, time
-from penstock.clock import SystemClock
+from penstock.model.clock import SystemClock
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.machine import MACHINES
 from penstock.lifecycles.harvest.reprice import reprice_some

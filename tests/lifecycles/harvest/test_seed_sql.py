@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.clock import SystemClock, VirtualClock, truncate
-from penstock.errors import Rejected
 from penstock.lifecycles.harvest.machine import R
+from penstock.model.clock import SystemClock, VirtualClock, truncate
+from penstock.model.errors import Rejected
 from tests.support.harvest import Bench, Catalogue, on_bench, stones
 
 SEED = Path(__file__).with_name("seed.sql")

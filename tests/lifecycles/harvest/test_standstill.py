@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.machine import MACHINES, Partition, R, Run, RunType
 from penstock.lifecycles.harvest.tables import DATA_TABLES
-from penstock.machine import Actor
+from penstock.model.machine import Actor
 
 NOW = datetime(2020, 11, 2, 12, tzinfo=UTC)
 RUN = UUID("11111111-1111-4111-8111-111111111111")

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import VirtualClock
-from penstock.errors import Rejected, Transient, UsageError
 from penstock.lifecycles.harvest import operate
 from penstock.lifecycles.harvest.chunks import Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
 from penstock.lifecycles.harvest.feed import Feed, Span
 from penstock.lifecycles.harvest.machine import C, P, Phase, R, Run, RunType
-from penstock.outcome import Outcome
-from penstock.runtime.flow import Io
+from penstock.model.clock import VirtualClock
+from penstock.model.errors import Rejected, Transient, UsageError
+from penstock.model.outcome import Outcome
+from penstock.worker.flow import Io
 from tests.support.consolidation import FEEDS
 from tests.support.harvest import FEED, Bench, Catalogue, Stone, on_bench, stones
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.machine import P, R, harvest_run
 from penstock.lifecycles.harvest.runs import partitions_of
 from penstock.lifecycles.harvest.watermark import read_row
-from penstock.runtime.app import load_app
+from penstock.model.unit import Ref
 from penstock.simulators.nivoda_process import control, in_process
-from penstock.unit import Ref
 from tests.support.fleet import COMMAND, ROOT, Member, until
 from tests.support.harvest_worker import APP, write_config
 

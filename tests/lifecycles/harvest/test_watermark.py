@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import Rng, VirtualClock, instant_text
 from penstock.connectors.watermark import FileBlob, ForeignBlob, Watermark
-from penstock.errors import Transient
 from penstock.ledger import outbox as deliveries
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.machine import MACHINES
@@ -28,10 +26,12 @@ from penstock.lifecycles.harvest.watermark import (
     publish_pending,
     publisher,
 )
-from penstock.outcome import Event
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.outbox import Deliveries, keep_subscriptions
-from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.model.clock import Rng, VirtualClock, instant_text
+from penstock.model.errors import Transient
+from penstock.model.outcome import Event
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.outbox import Deliveries, keep_subscriptions
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.consolidation import Site, a_run, run_id
 from tests.support.harvest import FEED, START
 

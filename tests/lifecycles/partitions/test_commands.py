@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import SystemClock
+from penstock.model.clock import SystemClock
 from penstock.raw.paths import PartitionKey, run_id_at
 from penstock.raw.sink import RawSink
 from tests.support.ad_source import CONFIG

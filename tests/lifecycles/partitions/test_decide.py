@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connectors.customer import customer_digits
-from penstock.errors import UsageError
+from penstock.connectors.google_ads.customer import customer_digits
 from penstock.lifecycles.partitions.decide import Landed, decide, judge
 from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X
 from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.validate import Verdict
-from penstock.outcome import Act, Look, Wait
+from penstock.model.errors import UsageError
+from penstock.model.outcome import Act, Look, Wait
 from penstock.raw.paths import run_id_at
 from tests.support.partitions import KEY
 
@@ -39,13 +39,13 @@ def unit(status: X, **columns) -> Extraction:
 @pytest.mark.parametrize(
     ("found", "seen", "expected"),
     [
-        (unit(X.EXTRACTING), None, Act("begin", "", spends=False)),
+        (unit(X.EXTRACTING), None, Act("begin", "", counts_attempt=False)),
         (unit(X.EXTRACTING, run_id="r"), None, Act("extract", "")),
         (unit(X.EXTRACTING, run_id="r", attempts=1), None, Look("")),
         (unit(X.EXTRACTING, run_id="r", doubts=1), None, Look("")),
         (unit(X.EXTRACTING, run_id="r", doubts=1), Landed(None), Act("extract", "")),
-        (unit(X.EXTRACTING, run_id="r", doubts=1), Landed(0), Act("record", "", spends=False)),
-        (unit(X.LANDED, run_id="r"), None, Act("judge", "", spends=False)),
+        (unit(X.EXTRACTING, run_id="r", doubts=1), Landed(0), Act("record", "", counts_attempt=False)),
+        (unit(X.LANDED, run_id="r"), None, Act("judge", "", counts_attempt=False)),
         (unit(X.WANTED), None, Wait(None, "")),
         (unit(X.DONE, run_id="r"), None, Wait(None, "")),  # nobody configures it
         (unit(X.FAILED), None, Wait(None, "")),
@@ -57,7 +57,7 @@ def test_what_is_decided(found, seen, expected):
     assert type(decision) is type(expected)
     if isinstance(decision, Act):
         assert isinstance(expected, Act)
-        assert (decision.what, decision.spends) == (expected.what, expected.spends)
+        assert (decision.what, decision.counts_attempt) == (expected.what, expected.counts_attempt)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12), st.booleans())

@@ -6,15 +6,15 @@ import re
 import tomllib
 from pathlib import Path
 
-from penstock.config import SETTINGS as KERNEL
-from penstock.config import validate
-from penstock.declarations import reference
-from penstock.ledger.tables import machine_table
+from penstock.ledger.schema.tables import machine_table
 from penstock.lifecycles.partitions.machine import partition
 from penstock.lifecycles.partitions.settings import SETTINGS, settings_of
 from penstock.lifecycles.partitions.tables import VERDICTS, partition_attempt
 from penstock.lifecycles.partitions.validate import TYPES
-from penstock.unit import GuardedUnit
+from penstock.model.unit import GuardedUnit
+from penstock.settings.config import SETTINGS as KERNEL
+from penstock.settings.config import validate
+from penstock.settings.declarations import reference
 from tests.support.ad_source import app
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "partitions.md").read_text()

@@ -8,19 +8,19 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.clock import Rng
-from penstock.config import SETTINGS, validate
-from penstock.errors import Fatal, Rejected, Throttled, Transient
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.lifecycles.partitions.flow import MACHINES
 from penstock.lifecycles.partitions.jobs import ENUMERATE, wanted_unit
 from penstock.lifecycles.partitions.machine import P, X
-from penstock.machine import Actor
+from penstock.model.clock import Rng
+from penstock.model.errors import Fatal, Rejected, Throttled, Transient
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
 from penstock.raw.paths import PartitionKey
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.flow import Io
-from penstock.runtime.schedule import Schedule, Schedules, keep_schedules
-from penstock.unit import Ref
+from penstock.settings.config import SETTINGS, validate
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.flow import Io
+from penstock.worker.schedule import Schedule, Schedules, keep_schedules
 from tests.support.ad_source import CONFIG, CUSTOMERS, AdExtractor, ad_source, app
 from tests.support.partitions import DAY, KEY, Partitions, Said, rows
 

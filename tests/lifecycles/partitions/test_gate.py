@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import UsageError
-from penstock.ledger.prune import Ages, Pruner
+from penstock.ledger.care.prune import Ages, Pruner
 from penstock.lifecycles.partitions.operate import reset_partition
-from penstock.raw.gate import ConsumerGate, NotReady, Range
+from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey
+from penstock.raw.reader import NotReady, PartitionReader, Range
 from penstock.raw.sink import RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
 from tests.support.ad_source import CUSTOMERS
@@ -143,14 +143,14 @@ def test_duckdb_reads_the_paths_as_they_are(world):
 
 def test_an_address_is_enough(world):
     run_id = world.judge()
-    with ConsumerGate(world.url, world.sink.url) as gate:
+    with PartitionReader(world.url, world.sink.url) as gate:
         assert gate.status(KEY).current_run_id == run_id
         assert list(gate.open(KEY).rows()) == rows()
 
 
 def test_waiting_ends_when_all_are_ready_or_the_time_is_over(world):
     world.judge()
-    gate = ConsumerGate(world.ledger, world.sink)
+    gate = PartitionReader(world.ledger, world.sink)
     assert [s.ready for s in gate.wait([KEY], timeout=0)] == [True]
     with pytest.raises(NotReady, match="is pending"):
         gate.wait([KEY, day(1)], timeout=0.05, every=0.01)
@@ -185,7 +185,7 @@ def test_a_run_that_is_superseded_and_collected_between_two_looks_is_not_missed(
                 world.sink.remove(KEY, old)
             return super().open_partition(key, run_id)
 
-    gate = ConsumerGate(world.ledger, Slow(world.sink.url))
+    gate = PartitionReader(world.ledger, Slow(world.sink.url))
     assert {row["note"] for row in gate.open(KEY).rows()} == {"new"}
 
 
@@ -231,7 +231,7 @@ def reads_during_reprocessing(world: Partitions, reads: int) -> None:
     writer.start()
     try:
         last = ""
-        with ConsumerGate(world.url, world.sink.url) as gate:
+        with PartitionReader(world.url, world.sink.url) as gate:
             for _ in range(reads):
                 opened = gate.open(KEY)
                 found = [row["note"] for row in opened.rows()]

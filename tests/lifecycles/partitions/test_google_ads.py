@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 
-from penstock.config import SETTINGS as KERNEL
-from penstock.config import Config, validate
-from penstock.connectors.google_ads import Endpoint, GoogleAds, Query
-from penstock.connectors.in_process import InProcess
-from penstock.declarations import reference, sample
-from penstock.ledger.gate_status import gate_statuses
+from penstock.connectors.google_ads.client import Endpoint, GoogleAds, Query
+from penstock.connectors.http.in_process import InProcess
+from penstock.ledger.gates.status import gate_statuses
 from penstock.lifecycles.partitions.google_ads import (
     SETTINGS,
     GoogleAdsExtractor,
@@ -30,13 +27,16 @@ from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions,
 from penstock.lifecycles.partitions.machine import P, X
 from penstock.lifecycles.partitions.operate import cadence
 from penstock.lifecycles.partitions.validate import Schema
-from penstock.machine import Actor
+from penstock.model.machine import Actor
 from penstock.raw.paths import PartitionKey
-from penstock.runtime.schedule import Schedule, Schedules, keep_schedules
-from penstock.setting import ConfigError
+from penstock.settings.config import SETTINGS as KERNEL
+from penstock.settings.config import Config, validate
+from penstock.settings.declarations import reference, sample
+from penstock.settings.setting import ConfigError
 from penstock.simulators.google_ads import Fault, GoogleAdsSimulator, failure, quota
 from penstock.simulators.google_data import Campaigns, Gaql
 from penstock.simulators.server import in_thread
+from penstock.worker.schedule import Schedule, Schedules, keep_schedules
 from tests.support.ad_source import CUSTOMERS
 from tests.support.google import DAILY, secrets
 from tests.support.partitions import KEY, Partitions

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.lifecycles.partitions.google_ads import SOURCE
 from penstock.lifecycles.partitions.jobs import wanted_unit
 from penstock.lifecycles.partitions.machine import X
-from penstock.machine import Actor
-from penstock.raw.gate import NotReady
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor
+from penstock.raw.reader import NotReady
 from penstock.simulators.google_ads import Fault, GoogleAdsSimulator
 from penstock.simulators.google_data import Campaigns, Gaql
 from penstock.simulators.server import in_thread

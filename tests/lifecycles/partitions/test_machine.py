@@ -9,14 +9,14 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from penstock.errors import IllegalMove, LedgerRefused, MachineError
-from penstock.ledger.doctor import examine
-from penstock.ledger.tables import machine_table
+from penstock.ledger.care.doctor import examine
+from penstock.ledger.schema.tables import machine_table
 from penstock.lifecycles.partitions.flow import MACHINES
 from penstock.lifecycles.partitions.machine import P, PartitionState, partition
-from penstock.machine import Actor, Machine
-from penstock.outcome import Birth, Move
-from penstock.unit import GuardedUnit, Ref, replace
+from penstock.model.errors import IllegalMove, LedgerRefused, MachineError
+from penstock.model.machine import Actor, Machine
+from penstock.model.outcome import Birth, Move
+from penstock.model.unit import GuardedUnit, Ref, replace
 from tests.support.partitions import KEY, Partitions, rows
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

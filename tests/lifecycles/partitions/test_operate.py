@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import UsageError
 from penstock.lifecycles.partitions.machine import P, X
 from penstock.lifecycles.partitions.operate import backfill, point, reprocess
-from penstock.raw.gate import Range
+from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey
+from penstock.raw.reader import Range
 from tests.support.ad_source import CUSTOMERS
 from tests.support.partitions import DAY, KEY, Partitions, Said, rows
 

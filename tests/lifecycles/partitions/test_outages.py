@@ -8,17 +8,17 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.clock import Rng
-from penstock.errors import InDoubt, Transient, UsageError
 from penstock.lifecycles.partitions.flow import Extractions
 from penstock.lifecycles.partitions.jobs import gate_of, wanted_unit
 from penstock.lifecycles.partitions.machine import X
-from penstock.machine import Actor
+from penstock.model.clock import Rng
+from penstock.model.errors import InDoubt, Transient, UsageError
+from penstock.model.machine import Actor
+from penstock.model.simulation import simulate
 from penstock.raw.paths import PartitionKey
 from penstock.raw.store import RawUnavailable
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.simulation import simulate
-from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.partitions import DAY, KEY, Partitions, Said, rows
 
 pytestmark = pytest.mark.by_day

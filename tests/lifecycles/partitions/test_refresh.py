@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from penstock.config import SETTINGS, validate
-from penstock.errors import Rejected
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.lifecycles.partitions.flow import MACHINES, Extractions
 from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, wanted_unit
 from penstock.lifecycles.partitions.judgement import Validators
 from penstock.lifecycles.partitions.machine import P, X
 from penstock.lifecycles.partitions.operate import backfill, cadence, reprocess
 from penstock.lifecycles.partitions.settings import Settings, Source, settings_of
-from penstock.machine import Actor
-from penstock.raw.gate import Range
+from penstock.model.errors import Rejected
+from penstock.model.machine import Actor
 from penstock.raw.paths import PartitionKey, run_id_at
-from penstock.runtime.schedule import Schedule, Schedules, keep_schedules
+from penstock.raw.reader import Range
+from penstock.settings.config import SETTINGS, validate
+from penstock.worker.schedule import Schedule, Schedules, keep_schedules
 from tests.support.ad_source import CONFIG, CUSTOMERS, app
 from tests.support.partitions import DAY, KEY, SCHEMA, START, Partitions, Said, rows
 

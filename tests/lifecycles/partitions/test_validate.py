@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.errors import UsageError
 from penstock.lifecycles.partitions.validate import Rules, Schema, check_fields, inspect
+from penstock.model.errors import UsageError
 from penstock.raw.paths import run_folder
 from penstock.raw.sink import RawSink
 from tests.raw.test_sink import NOW, RUN

@@ -7,7 +7,7 @@ import json
 import zlib
 from datetime import timedelta
 
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.lifecycles.reports.decide import Limits, Settings
 from penstock.lifecycles.reports.flow import raw_key, raw_run_id
 from penstock.lifecycles.reports.machine import S, machine

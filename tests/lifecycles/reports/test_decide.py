@@ -20,8 +20,8 @@ from penstock.lifecycles.reports.decide import (
     wanted_offset,
 )
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S
-from penstock.outcome import Act, Decision, Look, Wait
-from penstock.unit import replace
+from penstock.model.outcome import Act, Decision, Look, Wait
+from penstock.model.unit import replace
 
 T = datetime(2026, 11, 1, 8, 0, tzinfo=UTC)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

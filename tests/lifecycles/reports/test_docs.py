@@ -6,14 +6,14 @@ import re
 import tomllib
 from pathlib import Path
 
-from penstock.config import SETTINGS as KERNEL
-from penstock.config import validate
-from penstock.declarations import reference
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.program import app
 from penstock.lifecycles.reports.settings import SETTINGS, read_accounts
-from penstock.unit import DRIVEN_COLUMNS
+from penstock.model.unit import DRIVEN_COLUMNS
+from penstock.settings.config import SETTINGS as KERNEL
+from penstock.settings.config import validate
+from penstock.settings.declarations import reference
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reports.md").read_text()
 

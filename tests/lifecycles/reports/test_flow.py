@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import structlog
 
-from penstock.clock import instant_text
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, S
+from penstock.model.clock import instant_text
 from penstock.simulators.amazon_ads import Fate, Fault, compressed, throttle
 from penstock.simulators.amazon_stream import StreamSimulator
 from tests.support.reports import ACME, GLOBEX, REF, START, dataset, days, on_bench, ref_of

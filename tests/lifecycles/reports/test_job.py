@@ -9,10 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 import structlog
 
-from penstock.clock import Rng, VirtualClock
-from penstock.connectors.amazon_stream import AmazonStream
-from penstock.errors import LedgerRefused
-from penstock.ledger.doctor import examine
+from penstock.connectors.amazon_ads.stream import AmazonStream
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.job import LIKE, periods, update_report_datasets, window
@@ -20,9 +18,11 @@ from penstock.lifecycles.reports.machine import Aggregation, S, machine
 from penstock.lifecycles.reports.prune import prune_report_datasets
 from penstock.lifecycles.reports.settings import Account
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
-from penstock.machine import Actor
+from penstock.model.clock import Rng, VirtualClock
+from penstock.model.errors import LedgerRefused
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
 from penstock.simulators.amazon_stream import StreamSimulator
-from penstock.unit import Ref
 
 NOW = datetime(2026, 11, 15, 12, 34, 56, tzinfo=UTC)
 ACCOUNTS = {

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.ledger.doctor import examine
+from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.machine import S, machine
 from penstock.lifecycles.reports.settings import Account
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
-from penstock.machine import Actor
+from penstock.model.clock import SystemClock
+from penstock.model.machine import Actor
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import in_thread
 from tests.support.fleet import until

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.machine import EntityType, S
-from penstock.machine import Actor
-from penstock.runtime.why import explain
+from penstock.model.machine import Actor
+from penstock.operations.why import explain
 from penstock.simulators.amazon_ads import Fate, Fault
 from tests.support.reports import DAY, START, Bench, dataset, days, on_bench, ref_of
 

@@ -10,15 +10,15 @@ from datetime import UTC, timedelta
 import pysqlite3
 import pytest
 
-from penstock.clock import SystemClock
-from penstock.config import SETTINGS, ConfigError, read, validate
 from penstock.lifecycles.reports.machine import Aggregation
 from penstock.lifecycles.reports.program import app, make_flow
 from penstock.lifecycles.reports.settings import read_settings
-from penstock.runtime.schedule import wanted_by
+from penstock.model.clock import SystemClock
+from penstock.settings.config import SETTINGS, ConfigError, read, validate
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate
 from penstock.simulators.amazon_stream import StreamSimulator
 from penstock.simulators.server import in_thread
+from penstock.worker.schedule import wanted_by
 from tests.support.fleet import COMMAND, Member, until
 from tests.support.reports_worker import write_config
 

@@ -14,9 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from penstock.clock import Clock, instant
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
 from penstock.lifecycles.harvest.reprice import JOB, schedule_name
+from penstock.model.clock import Clock, instant
 from penstock.simulators.nivoda import PATH, NivodaSimulator, throttle
 from penstock.simulators.nivoda_data import Catalogue
 from penstock.simulators.server import in_thread

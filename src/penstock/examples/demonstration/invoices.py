@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from penstock.clock import Clock, Rng, instant
 from penstock.examples import invoices
 from penstock.examples.demonstration.part import Check, Table, Told, World
 from penstock.examples.invoice_server import InvoiceServer
-from penstock.machine import Actor
+from penstock.model.clock import Clock, Rng, instant
+from penstock.model.machine import Actor
 from penstock.simulators.server import in_thread
 
 TENANTS, EACH, REFUSED = ("acme", "globex", "initech"), 20, 13

@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.clock import Clock, instant, instant_text
-from penstock.ledger.database import instant_sql
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import instant_sql
+from penstock.model.clock import Clock, instant, instant_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from pathlib import Path
 
-from penstock.cadence import local_instant, parse_zone
-from penstock.clock import Clock, instant, parse_instant
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
-from penstock.ladder import offset_name
+from penstock.lifecycles.ladder import offset_name
 from penstock.lifecycles.partitions.jobs import ENUMERATE
 from penstock.lifecycles.partitions.operate import cadence, reprocess
 from penstock.lifecycles.partitions.settings import OFFSETS
+from penstock.model.cadence import local_instant, parse_zone
+from penstock.model.clock import Clock, instant, parse_instant
 from penstock.raw.paths import PartitionKey
 from penstock.simulators.google_ads import GoogleAdsSimulator, quota
 from penstock.simulators.google_data import Campaigns

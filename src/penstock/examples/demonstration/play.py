@@ -14,10 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from penstock import config
-from penstock.clock import Clock, Rng, SystemClock, VirtualClock
-from penstock.config import Config
-from penstock.errors import PenstockError
+from penstock.app.app import load_app
 from penstock.examples.demonstration.harvest import HarvestPart
 from penstock.examples.demonstration.invoices import InvoicesPart
 from penstock.examples.demonstration.part import Check, Part, Table, World
@@ -25,12 +22,15 @@ from penstock.examples.demonstration.partitions import PartitionsPart
 from penstock.examples.demonstration.program import APP, make_flows
 from penstock.examples.demonstration.reports import ReportsPart
 from penstock.ledger.ledger import Ledger
-from penstock.runtime.app import load_app
-from penstock.runtime.executor import InlineExecutor
-from penstock.runtime.outbox import Deliveries, keep_subscriptions
-from penstock.runtime.schedule import Schedules, keep_schedules, wanted_by
-from penstock.runtime.simulation import simulate
-from penstock.runtime.worker import Worker, WorkerSettings
+from penstock.model.clock import Clock, Rng, SystemClock, VirtualClock
+from penstock.model.errors import PenstockError
+from penstock.model.simulation import simulate
+from penstock.settings import config
+from penstock.settings.config import Config
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.outbox import Deliveries, keep_subscriptions
+from penstock.worker.schedule import Schedules, keep_schedules, wanted_by
+from penstock.worker.worker import Worker, WorkerSettings
 
 MARK = "# Written by 'penstock demo'."
 DAYS = 62

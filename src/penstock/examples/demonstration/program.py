@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 
-from penstock import setting as kind
-from penstock.clock import Clock, SystemClock
-from penstock.config import Config
-from penstock.connectors.http import Http
+from penstock.app.app import App
+from penstock.connectors.http.client import Http
 from penstock.examples import invoices
 from penstock.lifecycles import harvest, reports
 from penstock.lifecycles.harvest.program import make_flows as harvest_flows
@@ -20,15 +18,17 @@ from penstock.lifecycles.reports.job import LIKE, Window, columns_of, datasets
 from penstock.lifecycles.reports.machine import Aggregation, Report
 from penstock.lifecycles.reports.program import make_flow
 from penstock.lifecycles.reports.settings import read_accounts, read_settings
-from penstock.machine import Actor
-from penstock.outcome import Birth
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth
+from penstock.model.unit import replace
 from penstock.raw.sink import RawSink
-from penstock.runtime.app import App
-from penstock.runtime.flow import Io
-from penstock.runtime.schedule import Job, JobResult, Schedule
-from penstock.runtime.stepping import AnyFlow
-from penstock.setting import Setting
-from penstock.unit import replace
+from penstock.settings import setting as kind
+from penstock.settings.config import Config
+from penstock.settings.setting import Setting
+from penstock.worker.flow import Io
+from penstock.worker.schedule import Job, JobResult, Schedule
+from penstock.worker.step import AnyFlow
 
 APP = "penstock.examples.demonstration:app"
 SAMPLE = "sample-report-datasets"
@@ -78,7 +78,7 @@ def sample_datasets(config: Config) -> Job:
             Birth(unit, f"{day} is in the sample", if_absent=True, actor=Actor.SCHEDULER)
             for unit in wanted(day, given["hourly"])
         ]
-        return JobResult(f"{len(births)} datasets of {day}", also=births)
+        return JobResult(f"{len(births)} datasets of {day}", others=births)
 
     return run
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.clock import Clock, instant
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
 from penstock.examples.demonstration.program import EVERY_DAYS, SAMPLE
 from penstock.lifecycles.reports.decide import DAILY_OFFSETS, HOURLY_OFFSETS, offset_name
 from penstock.lifecycles.reports.machine import Aggregation
 from penstock.lifecycles.reports.operate import cadence
+from penstock.model.clock import Clock, instant
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, Fault, throttle
 from penstock.simulators.amazon_data import Performance
 from penstock.simulators.amazon_stream import StreamSimulator

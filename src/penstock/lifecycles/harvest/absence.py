@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import Rejected
-from penstock.ledger.database import Cursor, identifier_sql
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor, identifier_sql
 from penstock.lifecycles.harvest.feed import UNNAMED, Feed
 from penstock.lifecycles.harvest.machine import Phase, Run, RunType
-from penstock.outcome import Amend, Event, Outcome, Rows
-from penstock.runtime.flow import Io
-from penstock.unit import replace
+from penstock.model.errors import Rejected
+from penstock.model.outcome import Event, Outcome, Update, Where
+from penstock.model.unit import replace
+from penstock.worker.flow import Io
 
 if TYPE_CHECKING:
     from penstock.lifecycles.harvest.consolidate import Limits
@@ -27,16 +27,16 @@ UNPROVED = "harvest.absence_unproved"
 async def settle(run: Run, feed: Feed, limits: Limits, io: Io) -> Outcome[Run]:
     """One step of `updating_run_metadata`. Raises Rejected where too much is missing to be believed."""
     if run.unseen is None:
-        gone, missed = await io.read(lambda ledger: _seen_again(ledger, run, feed, limits.deletions))
+        gone, missed = await io.ledger(lambda ledger: _seen_again(ledger, run, feed, limits.deletions))
         if gone or missed:
             return _revived(run, feed, gone, missed, io)
         if run.run_type is not RunType.FULL:
             return _over(run, "nothing is soft-deleted by such a run")
         return await _look(run, feed, limits, io)
-    doubt = "it was forced" if run.forced_by else await io.read(lambda ledger: _doubt(ledger, run))
+    doubt = "it was forced" if run.forced_by else await io.ledger(lambda ledger: _doubt(ledger, run))
     if doubt is not None:
         return _kept(run, doubt)
-    gone, missed = await io.read(lambda ledger: _unseen(ledger, run, feed, limits.deletions))
+    gone, missed = await io.ledger(lambda ledger: _unseen(ledger, run, feed, limits.deletions))
     if gone or missed:
         return _absent(run, feed, gone, missed, io)
     return _over(run, f"{run.records_deleted:,} records are soft-deleted, {run.unseen:,} others were not seen")
@@ -44,7 +44,7 @@ async def settle(run: Run, feed: Feed, limits: Limits, io: Io) -> Outcome[Run]:
 
 async def _look(run: Run, feed: Feed, limits: Limits, io: Io) -> Outcome[Run]:
     """How many records it did not see. More than are believed to be gone fail it, unless it was forced."""
-    live, unseen = await io.read(lambda ledger: _live_and_unseen(ledger, run, feed))
+    live, unseen = await io.ledger(lambda ledger: _live_and_unseen(ledger, run, feed))
     if run.forced_by is None and live >= limits.deleted_from and unseen > live * limits.deleted:
         raise Rejected(
             f"it did not see {unseen:,} of {live:,} records, more than {limits.deleted:.3g} of them;"
@@ -70,29 +70,29 @@ def _kept(run: Run, doubt: str) -> Outcome[Run]:
 def _revived(run: Run, feed: Feed, gone: Sequence[str], missed: Sequence[str], io: Io) -> Outcome[Run]:
     """Also where the row itself stays as it is, because it is newer than what the run has (H8), or cannot be mapped."""
     now, own = io.now(), {"feed": run.feed}
-    amends = [
+    updates = [
         *_amend(feed, own, gone, {"missed_by_run_id": None, "deleted_at": None, "updated_at": now}),
         *_amend(feed, own, missed, {"missed_by_run_id": None}),
     ]
     reason = f"{len(gone):,} records live again, {len(missed):,} that were missed are seen again"
-    return Outcome(run, replace(run, due_at=now), reason, amends=amends)
+    return Outcome(run, replace(run, due_at=now), reason, updates=updates)
 
 
 def _absent(run: Run, feed: Feed, gone: Sequence[str], missed: Sequence[str], io: Io) -> Outcome[Run]:
     """The second run that does not see a record soft-deletes it; the first one leaves its mark."""
     now, live = io.now(), {"feed": run.feed, "deleted_at": None}
-    amends = [
+    updates = [
         *_amend(feed, live, gone, {"deleted_at": now, "updated_at": now}),
         *_amend(feed, live, missed, {"missed_by_run_id": run.run_id}),
     ]
     deleted, unseen = run.records_deleted + len(gone), (run.unseen or 0) - len(gone)
     after = replace(run, records_deleted=deleted, unseen=unseen, due_at=now)
     reason = f"{len(gone):,} records are soft-deleted, {len(missed):,} were missed for the first time"
-    return Outcome(run, after, reason, amends=amends)
+    return Outcome(run, after, reason, updates=updates)
 
 
-def _amend(feed: Feed, where: Mapping[str, Any], names: Sequence[str], values: Mapping[str, Any]) -> list[Amend]:
-    return [Amend(Rows(feed.canonical, where, among=(feed.identity, names)), values)] if names else []
+def _amend(feed: Feed, where: Mapping[str, Any], names: Sequence[str], values: Mapping[str, Any]) -> list[Update]:
+    return [Update(Where(feed.canonical, where, among=(feed.identity, names)), values)] if names else []
 
 
 def _doubt(ledger: Ledger, run: Run) -> str | None:

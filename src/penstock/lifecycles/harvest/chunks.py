@@ -14,19 +14,19 @@ from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
-from penstock.clock import Rng, instant_text
-from penstock.errors import Rejected, StepError
-from penstock.ledger.columns import document, readable
-from penstock.ledger.database import Cursor, Database, identifier_sql
-from penstock.ledger.entries import weight_of
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.prepare import weight_of
+from penstock.ledger.schema.columns import document, readable
+from penstock.ledger.store.database import Cursor, Database, identifier_sql
 from penstock.lifecycles.harvest.feed import Feed, Unmappable
 from penstock.lifecycles.harvest.machine import CONSOLIDATIONS, C, Chunk, R, harvest_chunk
 from penstock.lifecycles.harvest.pricing import Pricer, Rule, compile_rules
 from penstock.lifecycles.harvest.tables import harvest_rejected
-from penstock.outcome import MAX_BYTES, MAX_ROWS, Act, Amend, Decision, Look, Outcome, Rows, Wait, Write
-from penstock.runtime.flow import Flow, Io
-from penstock.unit import replace
+from penstock.model.clock import Rng, instant_text
+from penstock.model.errors import Rejected, StepError
+from penstock.model.outcome import MAX_BYTES, MAX_ROWS, Act, Decision, Look, Outcome, Update, Wait, Where, Write
+from penstock.model.unit import replace
+from penstock.worker.flow import Flow, Io
 
 ROWS = 2_500
 """Raw rows of a chunk, unless set otherwise."""
@@ -64,7 +64,7 @@ def decide(chunk: Chunk, now: datetime, settings: Mapping[str, Feed], seen: Seen
     if seen is None:
         return Look("does its run still want it?")
     if seen.run != R.CONSOLIDATING or seen.digest is None:
-        return Act("give_up", f"its run is {seen.run}", spends=False)
+        return Act("give_up", f"its run is {seen.run}", counts_attempt=False)
     return Act("consolidate", "its rows are to be consolidated")
 
 
@@ -84,7 +84,7 @@ class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
 
     async def look(self, unit: Chunk, io: Io) -> Seen:
         async with self._reading:
-            return await io.read(lambda ledger: seen_of(ledger, unit.run_id))
+            return await io.ledger(lambda ledger: seen_of(ledger, unit.run_id))
 
     async def act(self, what: str, unit: Chunk, seen: Seen | None, io: Io) -> Outcome[Chunk]:
         now = io.now()
@@ -94,7 +94,7 @@ class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
         feed = self.settings[unit.feed]
         price = await self._pricing(unit, seen, io)
         async with self._reading:
-            found = await io.read(lambda ledger: read_range(ledger, feed, unit))
+            found = await io.ledger(lambda ledger: read_range(ledger, feed, unit))
         async with self._mapping:
             made = await io.run(consolidate, feed, unit, found, price, now)
         return _outcome(feed, unit, made, now)
@@ -110,7 +110,7 @@ class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
         """The run's rules, compiled; the same rules are compiled once."""
         key = (unit.feed, str(seen and seen.digest))
         if self._pricer is None or self._pricer[0] != key:
-            rules = await io.read(lambda ledger: rules_of(ledger, unit.run_id))
+            rules = await io.ledger(lambda ledger: rules_of(ledger, unit.run_id))
             self._pricer = (key, compile_rules(rules, unit.feed))
         return self._pricer[1]
 
@@ -223,13 +223,13 @@ def _outcome(feed: Feed, unit: Chunk, made: Made, now: datetime) -> Outcome[Chun
     writes = [Write(feed.canonical, made.rows, newer="source_updated_at", first=first, columns=made.columns)]
     if made.rejected:
         writes.append(Write(harvest_rejected, made.rejected))
-    marked = Rows(feed.raw, {"run_id": unit.run_id}, span=("position", unit.first, made.last))
+    marked = Where(feed.raw, {"run_id": unit.run_id}, span=("position", unit.first, made.last))
     return Outcome(
         unit,
         after,
         f"{len(made.rows):,} rows consolidated, {len(made.rejected):,} set aside",
         writes=writes,
-        amends=[Amend(marked, {"consolidated": True})],
-        tally={"records_consolidated": len(made.rows), "records_rejected": len(made.rejected)},
+        updates=[Update(marked, {"consolidated": True})],
+        parent_counts={"records_consolidated": len(made.rows), "records_rejected": len(made.rejected)},
         keep_claim=not whole,
     )

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from penstock.clock import instant, instant_text
-from penstock.errors import Rejected
-from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest import absence
 from penstock.lifecycles.harvest.chunks import ROWS, of_run
 from penstock.lifecycles.harvest.feed import Feed
@@ -23,9 +21,11 @@ from penstock.lifecycles.harvest.machine import Chunk, Phase, R, Run, RunType
 from penstock.lifecycles.harvest.pricing import BadRule, Rule, digest
 from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected, pricing_rules, watermark
 from penstock.lifecycles.harvest.watermark import UNPUBLISHED, advanced
-from penstock.outcome import MAX_ROWS, Amend, Birth, Outcome, Rows, Write
-from penstock.runtime.flow import Io
-from penstock.unit import replace
+from penstock.model.clock import instant, instant_text
+from penstock.model.errors import Rejected
+from penstock.model.outcome import MAX_ROWS, Birth, Outcome, Update, Where, Write
+from penstock.model.unit import replace
+from penstock.worker.flow import Io
 
 MOST_CHUNKS = 4_000
 _UNCONFIGURED = timedelta(minutes=5)
@@ -77,20 +77,20 @@ class Consolidator:
 
     async def _validate(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         """What an earlier consolidation of the run set aside is taken up again: the mapping may be another by now."""
-        aside = await io.read(lambda ledger: _set_aside(ledger, run))
+        aside = await io.ledger(lambda ledger: _set_aside(ledger, run))
         if not aside:
             return _next(run, Phase.LOADING_PRICING_RULES, "the run is valid")
         now = io.now()
-        amends = [
-            Amend(Rows(feed.raw, {"run_id": run.run_id}, among=(feed.identity, aside)), {"consolidated": False}),
-            Amend(Rows(harvest_rejected, {"run_id": run.run_id}, among=("identity", aside)), {"resolved_at": now}),
+        updates = [
+            Update(Where(feed.raw, {"run_id": run.run_id}, among=(feed.identity, aside)), {"consolidated": False}),
+            Update(Where(harvest_rejected, {"run_id": run.run_id}, among=("identity", aside)), {"resolved_at": now}),
         ]
         after = replace(run, due_at=now)
-        return Outcome(run, after, f"{len(aside):,} rows that were set aside are taken up again", amends=amends)
+        return Outcome(run, after, f"{len(aside):,} rows that were set aside are taken up again", updates=updates)
 
     async def _load_rules(self, run: Run, io: Io) -> Outcome[Run]:
         try:
-            rules = await io.read(lambda ledger: ledger.read(lambda cursor: rules_in_force(cursor, run.feed)))
+            rules = await io.ledger(lambda ledger: ledger.read(lambda cursor: rules_in_force(cursor, run.feed)))
         except BadRule as error:
             raise Rejected(str(error)) from error
         kept = {
@@ -105,7 +105,7 @@ class Consolidator:
 
     async def _cut(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         now = io.now()
-        cut = await io.read(lambda ledger: _ranges(ledger, run, feed, self._limits.rows))
+        cut = await io.ledger(lambda ledger: _ranges(ledger, run, feed, self._limits.rows))
         births = [
             Birth(Chunk(run_id=run.run_id, number=number, feed=run.feed, first=first, last=last, due_at=now), "cut")
             for number, (first, last) in enumerate(cut.ranges, start=cut.chunks)
@@ -115,13 +115,13 @@ class Consolidator:
         reason = f"{cut.rows:,} raw rows in {len(births):,} chunks"
         if not births:
             return Outcome(run, after, reason, keep_claim=True)
-        return Outcome(run, after, reason, also=births)
+        return Outcome(run, after, reason, others=births)
 
     async def _judge(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         ended = run.completed_chunks + run.failed_chunks
         if ended < run.expected_chunks:
             return Outcome(run, replace(run, due_at=None), f"{ended} of {run.expected_chunks} chunks have ended")
-        found = await io.read(lambda ledger: _counted(ledger, run, feed))
+        found = await io.ledger(lambda ledger: _counted(ledger, run, feed))
         if found.unconsolidated:
             raise Rejected(f"{found.unconsolidated:,} rows of {found.rows:,} are not consolidated: {found.why}")
         if found.rejected > found.rows * self._limits.rejected and run.forced_by is None:
@@ -140,10 +140,10 @@ class Consolidator:
 
     async def _complete(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         # Asked again under the lock. Here it is asked so that a row that has come since leads back and not in circles.
-        if await io.read(lambda ledger: _unconsolidated(ledger, run, feed)):
+        if await io.ledger(lambda ledger: _unconsolidated(ledger, run, feed)):
             return _next(run, Phase.FETCHING_RAW_BATCH, "rows have come since; they are consolidated too")
         now = io.now()
-        unless = [Rows(feed.raw, {"run_id": run.run_id, "consolidated": False})]
+        only_if_absent = [Where(feed.raw, {"run_id": run.run_id, "consolidated": False})]
         forced = run.forced_by is not None
         after = replace(
             run,
@@ -153,7 +153,9 @@ class Consolidator:
             watermark_after=run.watermark_before if forced else run.window_to,
         )
         if forced:
-            return Outcome(run, after, "consolidated by force; the watermark stays where it was", unless=unless)
+            return Outcome(
+                run, after, "consolidated by force; the watermark stays where it was", only_if_absent=only_if_absent
+            )
         mark = {
             "feed": run.feed,
             "last_updated_at": run.window_to,
@@ -165,14 +167,16 @@ class Consolidator:
         }
         write = Write(watermark, [mark], newer="last_updated_at")
         if run.run_type is RunType.INCREMENTAL and run.watermark_before is not None:
-            behind = await io.read(lambda ledger: _behind(ledger, run))
+            behind = await io.ledger(lambda ledger: _behind(ledger, run))
             if behind:
                 # Set back meanwhile: what lies between was not this run's to read, and is read by the next one.
-                return Outcome(run, after, "consolidated; the watermark was set back meanwhile", unless=unless)
+                return Outcome(
+                    run, after, "consolidated; the watermark was set back meanwhile", only_if_absent=only_if_absent
+                )
             since = ("last_updated_at", _BEGINNING, run.watermark_before)
-            unless.append(Rows(watermark, {"feed": run.feed}, span=since))
+            only_if_absent.append(Where(watermark, {"feed": run.feed}, span=since))
         event = advanced(run.feed, str(run.run_id), run.window_to)
-        return Outcome(run, after, "consolidated", unless=unless, writes=[write], events=[event])
+        return Outcome(run, after, "consolidated", only_if_absent=only_if_absent, writes=[write], events=[event])
 
 
 _BEGINNING = "0001-01-01T00:00:00.000Z"

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from penstock.lifecycles.harvest.feed import UNKNOWN, Window
 from penstock.lifecycles.harvest.machine import CALLS, P, Partition, R, Run, RunType
-from penstock.outcome import Act, Decision, Look, Wait
-from penstock.unit import replace
+from penstock.model.outcome import Act, Decision, Look, Wait
+from penstock.model.unit import replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ def decide_run(run: Run, now: datetime, settings: None, seen: None) -> Decision:
     """Start the workers, wait for all of them, consolidate; or say that some have failed."""
     match run.status:
         case R.CREATED if run.expected_workers == 0:
-            return Act("trigger", "nothing to fetch", spends=False)
+            return Act("trigger", "nothing to fetch", counts_attempt=False)
         case R.CREATED:
-            return Act("start", f"{run.expected_workers} partitions are to be fetched", spends=False)
+            return Act("start", f"{run.expected_workers} partitions are to be fetched", counts_attempt=False)
         case R.WORKERS_RUNNING:
             return _when_all_have_ended(run)
         case R.CONSOLIDATION_SKIPPED:
-            return Act("alert", f"{run.failed_workers} partitions have failed", spends=False)
+            return Act("alert", f"{run.failed_workers} partitions have failed", counts_attempt=False)
         case R.CONSOLIDATION_TRIGGERED | R.CONSOLIDATING:
             return Act("consolidate", "the raw records are to be consolidated")
         case _:
@@ -104,8 +104,10 @@ def _when_all_have_ended(run: Run) -> Decision:
     if run.verified_workers < run.completed_workers:
         return Wait(None, f"{run.verified_workers} of {run.completed_workers} partitions are known to be complete")
     if run.failed_workers > 0:
-        return Act("skip", f"{run.failed_workers} of {run.expected_workers} partitions have failed", spends=False)
-    return Act("trigger", f"all {run.expected_workers} partitions are completed", spends=False)
+        return Act(
+            "skip", f"{run.failed_workers} of {run.expected_workers} partitions have failed", counts_attempt=False
+        )
+    return Act("trigger", f"all {run.expected_workers} partitions are completed", counts_attempt=False)
 
 
 def decide_partition(partition: Partition, now: datetime, settings: Settings, seen: Alive | None) -> Decision:
@@ -119,7 +121,7 @@ def decide_partition(partition: Partition, now: datetime, settings: Settings, se
         why = "is paused" if paused else "is not configured; configure it again or cancel the run"
         return Wait(now + settings.pause, f"the feed {partition.feed!r} {why}")
     needed = _needed(partition, settings)
-    if isinstance(needed, Act) and needed.spends and partition.attempts > 0 and seen is None:
+    if isinstance(needed, Act) and needed.counts_attempt and partition.attempts > 0 and seen is None:
         return Look("its last call failed: does the provider answer at all?")
     return needed
 
@@ -127,19 +129,19 @@ def decide_partition(partition: Partition, now: datetime, settings: Settings, se
 def _needed(partition: Partition, settings: Settings) -> Decision:
     match partition.status:
         case P.IN_PROGRESS | P.FETCHING_PAGES if partition.error is not None:
-            return Act("give_up", partition.error, spends=False)
+            return Act("give_up", partition.error, counts_attempt=False)
         case P.IN_PROGRESS if partition.begun_at is None:
-            return Act("begin", "its worker's record comes first", spends=False)
+            return Act("begin", "its worker's record comes first", counts_attempt=False)
         case P.IN_PROGRESS | P.FETCHING_PAGES if wants_page(partition, settings):
             return Act("fetch", "the next page")
         case P.IN_PROGRESS | P.FETCHING_PAGES:
-            return Act("complete", "there is no further page", spends=False)
+            return Act("complete", "there is no further page", counts_attempt=False)
         case P.COMPLETED if partition.verified_at is None:
             if CALLS.exhausted(partition.attempts):
-                return Act("verify", "it cannot be counted again; the scan's count must do", spends=False)
+                return Act("verify", "it cannot be counted again; the scan's count must do", counts_attempt=False)
             return Act("recount", "is everything there?")
         case P.COMPLETED:
-            return Act("skip", "it is completed; whoever asked for it again is late", spends=False)
+            return Act("skip", "it is completed; whoever asked for it again is late", counts_attempt=False)
         case _:
             return Wait(None, f"the partition is {partition.status}")
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from penstock.lifecycles.harvest.machine import Run
-from penstock.outcome import Outcome
-from penstock.runtime.flow import Io
+from penstock.model.outcome import Outcome
+from penstock.worker.flow import Io
 
 UNNAMED = "?"
 """What `raw_row` begins the identity of a record with that does not name itself."""

@@ -13,19 +13,19 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
-from penstock.clock import Rng, instant_text
-from penstock.errors import Rejected, StepError
-from penstock.ledger import statements
-from penstock.ledger.columns import readable
-from penstock.ledger.database import identifier_sql
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.schema.columns import readable
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import identifier_sql
 from penstock.lifecycles.harvest.decide import Alive, Settings, decide_partition, doubt_of, is_short, turn_page
 from penstock.lifecycles.harvest.feed import Feed, Source, Span, Window
 from penstock.lifecycles.harvest.machine import CALLS, P, Partition, W, WorkerRun, harvest_partition, harvest_worker
 from penstock.lifecycles.harvest.tables import POSITIONS
-from penstock.outcome import Birth, Move, Outcome, Write
-from penstock.runtime.flow import Door, Flow, Io
-from penstock.unit import replace
+from penstock.model.clock import Rng, instant_text
+from penstock.model.errors import Rejected, StepError
+from penstock.model.outcome import Birth, Move, Outcome, Write
+from penstock.model.unit import replace
+from penstock.worker.flow import Flow, Gate, Io
 
 PAGES_PER_CLAIM = 64
 """After so many pages others may have the partition; the kernel allows a hundred turns over one claim."""
@@ -54,9 +54,9 @@ class Partitions(Flow[Partition, Settings, Alive]):
         super().__init__(settings)
         self._feeds = feeds
 
-    def door(self, unit: Partition) -> Door:
+    def gate(self, unit: Partition) -> Gate:
         configured = self._feeds.get(unit.feed)
-        return Door() if configured is None or unit.status is P.FAILED else Door(configured.gate)
+        return Gate() if configured is None or unit.status is P.FAILED else Gate(configured.gate)
 
     async def stop(self) -> None:
         for configured in self._feeds.values():
@@ -110,7 +110,7 @@ class Partitions(Flow[Partition, Settings, Alive]):
         )
         after = replace(unit, begun_at=now, updated_at=now)
         born = Birth(worker, "its partition is claimed", if_absent=True)
-        return Outcome(unit, after, "the worker starts", also=[born], keep_claim=True)
+        return Outcome(unit, after, "the worker starts", others=[born], keep_claim=True)
 
     async def _fetch(self, unit: Partition, io: Io) -> Outcome[Partition]:
         configured = self._feeds[unit.feed]
@@ -129,24 +129,24 @@ class Partitions(Flow[Partition, Settings, Alive]):
             updated_at=now,
             due_at=now,
         )
-        told = await io.read(lambda ledger: _worker_told(ledger, configured.feed, unit, kept))
+        told = await io.ledger(lambda ledger: _worker_told(ledger, configured.feed, unit, kept))
         return Outcome(
             unit,
             after,
             f"page {after.pages}",
             writes=_writes(configured.feed, kept, unit.expected_records - offset),
-            also=told,
+            others=told,
             keep_claim=not configured.metered and after.pages % PAGES_PER_CLAIM != 0,
         )
 
     async def _complete(self, unit: Partition, io: Io) -> Outcome[Partition]:
         now = io.now()
         after = replace(unit, status=P.COMPLETED, completed=True, attempts=0, updated_at=now, due_at=now)
-        worker = await io.read(lambda ledger: worker_of(ledger, unit))
+        worker = await io.ledger(lambda ledger: worker_of(ledger, unit))
         ended = replace(_held(worker, unit), status=W.COMPLETED, completed_at=now)
         reason = f"{unit.records:,} records in {unit.pages:,} pages"
         metered = self._feeds[unit.feed].metered
-        return Outcome(unit, after, reason, also=[Move(worker, ended, reason)], keep_claim=not metered)
+        return Outcome(unit, after, reason, others=[Move(worker, ended, reason)], keep_claim=not metered)
 
     async def _verify(self, unit: Partition, io: Io, *, recount: bool) -> Outcome[Partition]:
         """Compare what was found with what there is now (H12); a full run reads again what may not be whole.
@@ -156,7 +156,7 @@ class Partitions(Flow[Partition, Settings, Alive]):
         """
         configured = self._feeds[unit.feed]
         there = await configured.source.count(window_of(unit), Span(unit.low, unit.high)) if recount else None
-        found = await io.read(lambda ledger: found_records(ledger, configured.feed, unit))
+        found = await io.ledger(lambda ledger: found_records(ledger, configured.feed, unit))
         now = io.now()
         doubt = doubt_of(unit, found, there)
         counted = max(there or 0, unit.expected_records)
@@ -171,7 +171,7 @@ class Partitions(Flow[Partition, Settings, Alive]):
                 unit, found_records=found, doubt=doubt, verified_at=now, attempts=0, updated_at=now, due_at=None
             )
             reason = f"{found:,} records of {counted:,}{f'; {doubt}' if doubt else ''}"
-            return Outcome(unit, after, reason, tally={"verified_workers": 1})
+            return Outcome(unit, after, reason, parent_counts={"verified_workers": 1})
         why = f"{found:,} of {counted:,} records were found" if short else str(doubt)
         after = replace(
             unit,
@@ -190,9 +190,9 @@ class Partitions(Flow[Partition, Settings, Alive]):
             updated_at=now,
             due_at=now,
         )
-        worker = await io.read(lambda ledger: worker_of(ledger, unit))
+        worker = await io.ledger(lambda ledger: worker_of(ledger, unit))
         again = replace(_held(worker, unit), status=W.RUNNING, completed_at=None)
-        return Outcome(unit, after, f"{why}: it is fetched again", also=[Move(worker, again, why)])
+        return Outcome(unit, after, f"{why}: it is fetched again", others=[Move(worker, again, why)])
 
     async def _has_page_of(self, unit: Partition, last: int, io: Io) -> bool:
         """Whether there is still a page with the last record of a count.
@@ -200,15 +200,15 @@ class Partitions(Flow[Partition, Settings, Alive]):
         Where one was counted that is on no page, and another left after the last page, both numbers are the same.
         """
         configured = self._feeds[unit.feed]
-        async with io.door(configured.gate):
+        async with io.gate(configured.gate):
             return bool(await configured.source.page(window_of(unit), Span(unit.low, unit.high), last - 1, 1))
 
     async def _give_up(self, unit: Partition, io: Io) -> Outcome[Partition]:
         now, why = io.now(), str(unit.error)
         after = replace(unit, status=P.FAILED, updated_at=now, due_at=None)
-        worker = await io.read(lambda ledger: worker_of(ledger, unit))
+        worker = await io.ledger(lambda ledger: worker_of(ledger, unit))
         ended = replace(_held(worker, unit), status=W.FAILED, completed_at=now, error_message=why)
-        return Outcome(unit, after, why, also=[Move(worker, ended, why)])
+        return Outcome(unit, after, why, others=[Move(worker, ended, why)])
 
 
 def window_of(partition: Partition) -> Window:

@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from penstock.machine import Actor, Edge, Machine, OnError, Parent
-from penstock.retry import RetryPolicy
-from penstock.unit import NOW, GuardedUnit, Unit, column
+from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
+from penstock.model.retry import RetryPolicy
+from penstock.model.unit import NOW, GuardedUnit, Unit, column
 
 _WORKER = frozenset({Actor.WORKER})
 _OPERATOR = frozenset({Actor.OPERATOR})

@@ -17,11 +17,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from penstock.clock import instant, instant_text
-from penstock.errors import LedgerRefused, UnknownUnit, UsageError
-from penstock.ledger.commit import AlsoMissed
-from penstock.ledger.database import Cursor, identifier_sql, instant_sql
+from penstock.ledger.commit import OthersMissed
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor, identifier_sql, instant_sql
 from penstock.lifecycles.harvest import reprice as prices
 from penstock.lifecycles.harvest import repricing
 from penstock.lifecycles.harvest.flow import worker_run_id
@@ -43,11 +41,13 @@ from penstock.lifecycles.harvest.machine import (
 from penstock.lifecycles.harvest.runs import Standing, partitions_of, schedule_name, standing_of
 from penstock.lifecycles.harvest.tables import diamonds, harvest_reprice, harvest_request, watermark
 from penstock.lifecycles.harvest.watermark import ADVANCED, UNPUBLISHED, read_row
-from penstock.machine import Actor
-from penstock.outcome import Event, Move, Write
-from penstock.runtime import schedule as schedules
-from penstock.runtime.schedule import Schedule
-from penstock.unit import replace
+from penstock.model.clock import instant, instant_text
+from penstock.model.errors import LedgerRefused, UnknownUnit, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Event, Move, Write
+from penstock.model.unit import replace
+from penstock.worker import schedule as schedules
+from penstock.worker.schedule import Schedule
 
 T = TypeVar("T")
 _TRIES = 5
@@ -202,7 +202,7 @@ def _end_partitions(ledger: Ledger, run_id: UUID, who: str, reason: str) -> None
             return
         for unit_id in going:
             found: list[Partition] = ledger.get_many(harvest_partition, [unit_id])
-            with contextlib.suppress(AlsoMissed):
+            with contextlib.suppress(OthersMissed):
                 ledger.together(_ended(ledger, found[0], who, reason), who=who)
     raise LedgerRefused(f"run {run_id} is cancelled, but some of its partitions would not end; cancel it again")
 
@@ -380,7 +380,7 @@ def _again(action: Callable[[], T]) -> T:
     for _ in range(_TRIES):
         try:
             return action()
-        except AlsoMissed:
+        except OthersMissed:
             continue
     raise LedgerRefused("the run changes faster than it can be acted on; try again")
 

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any, Self
 
-from penstock.errors import UsageError
 from penstock.lifecycles.harvest.feed import Unmappable
+from penstock.model.errors import UsageError
 
 WORDS = ("shape", "color", "clarity", "lab")
 """The columns that a rule compares with a word."""

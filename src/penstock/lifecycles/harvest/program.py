@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.cadence import parse_span
-from penstock.clock import Clock, SystemClock
-from penstock.config import Config
-from penstock.connectors.nivoda import Nivoda
+from penstock.app.app import App
+from penstock.connectors.nivoda.client import Nivoda
 from penstock.connectors.watermark import Blob, open_blob
 from penstock.lifecycles.harvest import prune, reprice
 from penstock.lifecycles.harvest import settings as configured
@@ -21,11 +19,13 @@ from penstock.lifecycles.harvest.runs import JOB, Runs, harvest_job
 from penstock.lifecycles.harvest.sources import NivodaSource, nivoda_feed
 from penstock.lifecycles.harvest.tables import DATA_TABLES, raw_diamonds_nivoda
 from penstock.lifecycles.harvest.watermark import publisher, repairer
-from penstock.provider import provider_of
-from penstock.runtime.app import App
-from penstock.runtime.flow import Io
-from penstock.runtime.outbox import Subscriber
-from penstock.runtime.schedule import Job, JobResult, Schedule
+from penstock.model.cadence import parse_span
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.limits import limits_of
+from penstock.settings.config import Config
+from penstock.worker.flow import Io
+from penstock.worker.outbox import Subscriber
+from penstock.worker.schedule import Job, JobResult, Schedule
 
 
 def make_feeds(config: Config, clock: Clock) -> dict[str, Configured]:
@@ -39,7 +39,7 @@ def make_feeds(config: Config, clock: Clock) -> dict[str, Configured]:
             nivoda_feed(name, own["price_unit"]),
             NivodaSource(Nivoda(credentials, clock, api=api), own["filters"] or {}),
             gate,
-            metered=provider_of(gate, limits) is not None,
+            metered=limits_of(gate, limits) is not None,
         )
     return found
 
@@ -87,7 +87,7 @@ def _prune_job(config: Config) -> Job:
     keep = parse_span(config["harvest.keep_raw"])
 
     async def run(schedule: Schedule, io: Io) -> JobResult:  # noqa: ARG001 - the shape of a job
-        gone = await io.read(lambda ledger: prune.prune_raw_records(ledger, [raw_diamonds_nivoda], keep, io.now()))
+        gone = await io.ledger(lambda ledger: prune.prune_raw_records(ledger, [raw_diamonds_nivoda], keep, io.now()))
         return JobResult(f"{gone.rows:,} raw records of runs that are long over pruned", again=gone.more)
 
     return run

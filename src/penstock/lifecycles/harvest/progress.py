@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.clock import instant, instant_text
-from penstock.ledger.database import Cursor
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.machine import P, R, Run, harvest_run
 from penstock.lifecycles.harvest.operate import require_feed, require_harvest
 from penstock.lifecycles.harvest.repricing import RUNNING
 from penstock.lifecycles.harvest.runs import OPEN, partitions_of, schedule_name
+from penstock.model.clock import instant, instant_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from functools import partial
 
 import sqlalchemy as sa
 
-from penstock.clock import instant_text
-from penstock.ledger.database import Cursor, identifier_sql, instant_sql
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor, identifier_sql, instant_sql
 from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected
+from penstock.model.clock import instant_text
 
 JOB = "prune-raw-records"
 AT_MOST = 100_000

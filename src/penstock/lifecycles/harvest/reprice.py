@@ -15,20 +15,20 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from penstock.clock import instant_text
-from penstock.errors import UsageError
-from penstock.ledger import statements
-from penstock.ledger.columns import Exact, readable
-from penstock.ledger.database import Cursor, Database, instant_sql
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.schema.columns import Exact, readable
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database, instant_sql
 from penstock.lifecycles.harvest import repricing
 from penstock.lifecycles.harvest.consolidate import rules_in_force
 from penstock.lifecycles.harvest.feed import Unmappable
 from penstock.lifecycles.harvest.pricing import WORDS, BadRule, Pricer, compile_rules, digest
 from penstock.lifecycles.harvest.repricing import Priced
-from penstock.outcome import MAX_ROWS, Event
-from penstock.runtime.flow import Io
-from penstock.runtime.schedule import Job, JobResult, Schedule
+from penstock.model.clock import instant_text
+from penstock.model.errors import UsageError
+from penstock.model.outcome import MAX_ROWS, Event
+from penstock.worker.flow import Io
+from penstock.worker.schedule import Job, JobResult, Schedule
 
 JOB = "reprice"
 REFUSED = "harvest.reprice_refused"
@@ -91,7 +91,7 @@ def reprice_job(feeds: Mapping[str, Priced]) -> Job:
         done: list[Batch] = []
         try:
             while len(done) < _BATCHES and (not done or done[-1].more):
-                done.append(await io.read(lambda ledger: reprice_some(ledger, feeds[name], io.now())))
+                done.append(await io.ledger(lambda ledger: reprice_some(ledger, feeds[name], io.now())))
         except BadRule as error:
             return _refused(name, error)
         records, changed = sum(b.records for b in done), sum(b.changed for b in done)

@@ -14,15 +14,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.clock import instant_text
-from penstock.ledger import statements
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database, instant_sql
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database, instant_sql
 from penstock.lifecycles.harvest.consolidate import rules_in_force
 from penstock.lifecycles.harvest.feed import Feed
 from penstock.lifecycles.harvest.pricing import digest
 from penstock.lifecycles.harvest.tables import diamonds, harvest_reprice
+from penstock.model.clock import instant_text
 
 EVENT = "harvest.repriced"
 RUNNING, COMPLETED, SUPERSEDED = "running", "completed", "superseded"

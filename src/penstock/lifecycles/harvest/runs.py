@@ -11,11 +11,9 @@ from uuid import UUID
 
 import structlog
 
-from penstock.clock import Rng, instant
-from penstock.errors import Rejected, StepError, Transient, UsageError
-from penstock.ledger.columns import document, readable
-from penstock.ledger.database import Cursor, identifier_sql
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.schema.columns import document, readable
+from penstock.ledger.store.database import Cursor, identifier_sql
 from penstock.lifecycles.harvest.decide import Known, Plan, decide_run, plan
 from penstock.lifecycles.harvest.feed import Consolidation, Span, Window
 from penstock.lifecycles.harvest.flow import Configured
@@ -32,11 +30,13 @@ from penstock.lifecycles.harvest.machine import (
 )
 from penstock.lifecycles.harvest.scan import Counted, Limits, Scanned, scan
 from penstock.lifecycles.harvest.tables import harvest_density, harvest_request
-from penstock.machine import Actor
-from penstock.outcome import Birth, Event, Move, Outcome, Write
-from penstock.runtime.flow import Flow, Io
-from penstock.runtime.schedule import Job, JobResult, Schedule
-from penstock.unit import replace
+from penstock.model.clock import Rng, instant
+from penstock.model.errors import Rejected, StepError, Transient, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth, Event, Move, Outcome, Write
+from penstock.model.unit import replace
+from penstock.worker.flow import Flow, Io
+from penstock.worker.schedule import Job, JobResult, Schedule
 
 log = structlog.get_logger()
 JOB = "harvest"
@@ -84,10 +84,10 @@ class Runs(Flow[Run, None, None]):
 
     async def _start(self, unit: Run, io: Io) -> Outcome[Run]:
         now = io.now()
-        born = await io.read(lambda ledger: partitions_of(ledger, unit.run_id))
+        born = await io.ledger(lambda ledger: partitions_of(ledger, unit.run_id))
         starts = [Move(p, replace(p, due_at=now), "its run starts") for p in born if p.status is P.PENDING]
         after = replace(unit, status=R.WORKERS_RUNNING, due_at=None)
-        return Outcome(unit, after, f"{len(starts)} partitions are due", also=starts)
+        return Outcome(unit, after, f"{len(starts)} partitions are due", others=starts)
 
 
 def failed_run(unit: Run, why: str) -> Outcome[Run]:
@@ -147,7 +147,7 @@ def harvest_job(feeds: Mapping[str, Configured], rules: Mapping[str, Rules], rep
         if name not in feeds:
             raise UsageError(f"no feed is called {name!r}; add [feeds.{name}] to the configuration")
         await repair(name, io)
-        standing = await io.read(lambda ledger: standing_of(ledger, name))
+        standing = await io.ledger(lambda ledger: standing_of(ledger, name))
         if standing.open_run is not None:
             return JobResult(f"run {standing.open_run} is still under way")
         rule = rules[name]
@@ -176,7 +176,7 @@ async def _count(configured: Configured, window: Window, span: Span, io: Io) -> 
     """One answer. A call that fails is made again at once, because a scan has dozens of them and begins anew."""
     for attempt in itertools.count():
         try:
-            async with io.door(configured.gate):
+            async with io.gate(configured.gate):
                 return await configured.source.count(window, span)
         except Transient:
             if CALLS.exhausted(attempt):
@@ -240,7 +240,7 @@ def births(
     return JobResult(
         f"{wanted.run_type} run {run.run_id}: {scanned.records:,} records in {len(partitions)} partitions,"
         f" {scanned.calls} counts",
-        also=[Birth(unit, reason, actor=Actor.SCHEDULER) for unit in (run, *partitions)],
+        others=[Birth(unit, reason, actor=Actor.SCHEDULER) for unit in (run, *partitions)],
         writes=writes,
     )
 

@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from penstock import setting as kind
-from penstock.cadence import parse_span
-from penstock.config import Config
-from penstock.connectors.nivoda import LIMIT, PRODUCTION, Api, Credentials
+from penstock.connectors.nivoda.client import LIMIT, PRODUCTION, Api, Credentials
 from penstock.connectors.watermark import store_options
 from penstock.lifecycles.harvest import consolidate, reprice
 from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS
@@ -19,9 +16,12 @@ from penstock.lifecycles.harvest.machine import RunType
 from penstock.lifecycles.harvest.nivoda import UNITS
 from penstock.lifecycles.harvest.runs import JOB, Rules, schedule_name
 from penstock.lifecycles.harvest.scan import Limits
-from penstock.provider import Limit, Provider, provider_of
-from penstock.runtime.schedule import Schedule
-from penstock.setting import REQUIRED, ConfigError, Setting
+from penstock.model.cadence import parse_span
+from penstock.model.limits import GateLimits, Limit, limits_of
+from penstock.settings import setting as kind
+from penstock.settings.config import Config
+from penstock.settings.setting import REQUIRED, ConfigError, Setting
+from penstock.worker.schedule import Schedule
 
 PROVIDER = "nivoda"
 _MANY = 1_000_000
@@ -189,13 +189,13 @@ def read_login(own: dict[str, Any]) -> tuple[Credentials, Api]:
     return Credentials(own["username"], own["password"]), api
 
 
-def providers(config: Config) -> list[Provider]:
+def providers(config: Config) -> list[GateLimits]:
     """The limits of feeds, where the configuration has none for their provider."""
     given = config.providers()
     return [
-        Provider(gate_of(name), (Limit("requests", rate, max(rate, 1.0)),))
+        GateLimits(gate_of(name), (Limit("requests", rate, max(rate, 1.0)),))
         for name, own in config.section("feeds").items()
-        if (rate := own["requests_per_second"]) > 0 and provider_of(gate_of(name), given) is None
+        if (rate := own["requests_per_second"]) > 0 and limits_of(gate_of(name), given) is None
     ]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.clock import instant_text
-from penstock.connectors.nivoda import BY_BIRTH, Item, Nivoda, Order, Query
+from penstock.connectors.nivoda.client import BY_BIRTH, Item, Nivoda, Order, Query
 from penstock.lifecycles.harvest.feed import UNKNOWN, UNNAMED, Feed, Span, Window
 from penstock.lifecycles.harvest.nivoda import mapping, payload_hash
 from penstock.lifecycles.harvest.tables import diamonds, raw_diamonds_nivoda
+from penstock.model.clock import instant_text
 
 _DEAREST = 1_000_000
 """Where the search for cuts begins, in dollars: hardly a stone costs more."""

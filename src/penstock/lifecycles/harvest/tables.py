@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from penstock.ledger.columns import Document, Exact, Identifier, Instant
+from penstock.ledger.schema.columns import Document, Exact, Identifier, Instant
 
 _data = sa.MetaData()
 _FLAG = sa.Boolean(create_constraint=False)

@@ -14,17 +14,17 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from penstock.clock import instant, instant_text
 from penstock.connectors.watermark import Blob, ForeignBlob, Watermark
-from penstock.errors import StepError
-from penstock.ledger.columns import readable
 from penstock.ledger.commit import insert_events
-from penstock.ledger.database import Cursor, Database, instant_sql
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import EventRow
-from penstock.outcome import Event
-from penstock.runtime.flow import Io
-from penstock.runtime.outbox import Subscriber
+from penstock.ledger.schema.columns import readable
+from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.model.clock import instant, instant_text
+from penstock.model.errors import StepError
+from penstock.model.outcome import Event
+from penstock.worker.flow import Io
+from penstock.worker.outbox import Subscriber
 
 ADVANCED = "harvest.watermark_advanced"
 PUBLISHED_EVENT = "harvest.watermark_published"
@@ -140,7 +140,7 @@ def publisher(blobs: Callable[[str], Blob | None]) -> Subscriber:
         feed = str(event.payload["feed"])
         blob = blobs(feed)
         if blob is not None:
-            await io.read(lambda ledger: publish(ledger, feed, blob))
+            await io.ledger(lambda ledger: publish(ledger, feed, blob))
 
     return Subscriber(SUBSCRIBER, [ADVANCED], with_io=deliver)
 
@@ -151,7 +151,7 @@ def repairer(blobs: Callable[[str], Blob | None]) -> Callable[[str, Io], Any]:
     async def repair(feed: str, io: Io) -> None:
         blob = blobs(feed)
         if blob is not None:
-            await io.read(lambda ledger: publish_pending(ledger, {feed: blob}))
+            await io.ledger(lambda ledger: publish_pending(ledger, {feed: blob}))
 
     return repair
 

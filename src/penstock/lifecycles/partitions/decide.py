@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from penstock.ladder import offset_name
+from penstock.lifecycles.ladder import offset_name
 from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X, key_of
 from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.validate import Verdict
-from penstock.outcome import Act, Decision, Look, Wait
+from penstock.model.outcome import Act, Decision, Look, Wait
+from penstock.model.unit import replace
 from penstock.raw.paths import PartitionKey
-from penstock.unit import replace
 
 RESTING = (X.DONE, X.FAILED)
 LOOK_AGAIN = timedelta(days=1)
@@ -33,7 +33,7 @@ def decide(unit: Extraction, now: datetime, settings: Settings, seen: Landed | N
     After a failure the sink is looked at first: the run may be there.
     """
     if unit.status is X.LANDED:
-        return Act("judge", f"run {unit.run_id} has landed and nobody has judged it", spends=False)
+        return Act("judge", f"run {unit.run_id} has landed and nobody has judged it", counts_attempt=False)
     if unit.status in RESTING:
         return _refresh_or_rest(unit, now, settings)
     if unit.status is not X.EXTRACTING:
@@ -43,7 +43,7 @@ def decide(unit: Extraction, now: datetime, settings: Settings, seen: Landed | N
     if unit.attempts + unit.doubts > 0 and seen is None:
         return Look(f"run {unit.run_id} was begun before and may have been finalised", asks=False)
     if seen is not None and seen.record_count is not None:
-        return Act("record", f"run {unit.run_id} is in the sink already", spends=False)
+        return Act("record", f"run {unit.run_id} is in the sink already", counts_attempt=False)
     return Act("extract", f"run {unit.run_id} is not in the sink")
 
 
@@ -54,7 +54,7 @@ def _begin_or_wait(unit: Extraction, now: datetime, settings: Settings) -> Decis
         ends = source.ends(unit.customer_id, unit.logical_date)
         if now < ends:
             return Wait(ends, f"{unit.logical_date} is not over in {source.time_zones[unit.customer_id]}")
-    return Act("begin", "a run needs an id before the source is asked", spends=False)
+    return Act("begin", "a run needs an id before the source is asked", counts_attempt=False)
 
 
 def _refresh_or_rest(unit: Extraction, now: datetime, settings: Settings) -> Decision:
@@ -63,7 +63,7 @@ def _refresh_or_rest(unit: Extraction, now: datetime, settings: Settings) -> Dec
         return Wait(now + LOOK_AGAIN, f"{key_of(unit)} is not configured (any more), and nothing is fetched of it")
     offset = ladder.wanted(now, unit.served_at, serving(unit), given_up=True)
     if offset is not None:
-        return Act("refresh", f"{named(offset)} is due and unserved", spends=False)
+        return Act("refresh", f"{named(offset)} is due and unserved", counts_attempt=False)
     coming = ladder.coming(now)
     until = "there is no later offset" if coming is None else f"the next is {named(coming)}"
     if unit.serving_offset is not None:

@@ -12,13 +12,11 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from penstock.clock import MILLISECOND, Rng, parse_instant
-from penstock.config import Config
-from penstock.errors import MustWait, Rejected, StepError, UsageError
-from penstock.ladder import offset_name
-from penstock.ledger.budget import Pass
+from penstock.app.app import App
+from penstock.ledger.gates.budget import Pass
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.collection import COLLECT, SCHEDULE, collect_job
+from penstock.lifecycles.ladder import offset_name
 from penstock.lifecycles.partitions.decide import Landed, decide, next_attention
 from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, gate_of
 from penstock.lifecycles.partitions.judgement import Validators
@@ -26,16 +24,18 @@ from penstock.lifecycles.partitions.machine import Extraction, X, extraction, ke
 from penstock.lifecycles.partitions.settings import SETTINGS, Settings, settings_of
 from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
 from penstock.lifecycles.partitions.validate import Rules
-from penstock.machine import Actor
-from penstock.outcome import Outcome
+from penstock.model.clock import MILLISECOND, Rng, parse_instant
+from penstock.model.errors import MustWait, Rejected, StepError, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Outcome
+from penstock.model.unit import replace
 from penstock.raw.paths import PartitionKey, run_id_at
 from penstock.raw.sink import RawSink, RawWriter, Record
 from penstock.raw.store import AlreadyFinalised, RawUnavailable
-from penstock.runtime import steps
-from penstock.runtime.app import App
-from penstock.runtime.flow import Door, Flow, Io
-from penstock.runtime.schedule import Schedule
-from penstock.unit import replace
+from penstock.settings.config import Config
+from penstock.worker import failure
+from penstock.worker.flow import Flow, Gate, Io
+from penstock.worker.schedule import Schedule
 
 _STORE_AWAY = timedelta(minutes=1)
 
@@ -52,9 +52,9 @@ class Landing:
         """What the source told of the data, for `metadata.json`; it may be added to."""
         return self._run.facts
 
-    def door(self, gate_id: str) -> AbstractAsyncContextManager[Pass]:
+    def gate(self, gate_id: str) -> AbstractAsyncContextManager[Pass]:
         """The door of a call that is counted beyond the account's own: `async with sink.door(shared): …`."""
-        return self._io.door(gate_id)
+        return self._io.gate(gate_id)
 
     async def write(self, records: Iterable[Record]) -> None:
         """Append records, off the event loop. Raises Rejected for one that JSON cannot keep."""
@@ -103,10 +103,10 @@ class Extractions(Flow[Extraction, Settings, Landed]):
         self._extractors = extractors
         self._sink = validators.sink
 
-    def door(self, unit: Extraction) -> Door:
+    def gate(self, unit: Extraction) -> Gate:
         if unit.status in (X.WANTED, X.EXTRACTING):
-            return Door(gate_of(key_of(unit), backfill=unit.backfill))
-        return Door()
+            return Gate(gate_of(key_of(unit), backfill=unit.backfill))
+        return Gate()
 
     async def look(self, unit: Extraction, io: Io) -> Landed:
         found = await self._stored(io, self._sink.find, key_of(unit), str(unit.run_id))
@@ -118,20 +118,20 @@ class Extractions(Flow[Extraction, Settings, Landed]):
         if what == "refresh":
             return self._refresh(unit, io)
         if what == "begin":
-            run_id = await io.read(lambda ledger: self._fresh_run(ledger, unit, io))
+            run_id = await io.ledger(lambda ledger: self._fresh_run(ledger, unit, io))
             after = replace(unit, run_id=run_id, serving_offset=self._due_offset(unit, io.now()))
             return Outcome(unit, after, f"run {run_id} begins", keep_claim=True)
         if what == "record" and seen is not None:
             return self._landed(unit, seen.record_count or 0, seen.fetched_at, io)
         if unit.backfill:
             # Claimed behind the backfill's own door; the account's budget and its pauses count all the same.
-            async with io.door(gate_of(key_of(unit))):
+            async with io.gate(gate_of(key_of(unit))):
                 return await self._extract(unit, io)
         return await self._extract(unit, io)
 
     def failed(self, unit: Extraction, error: StepError, now: datetime, rng: Rng) -> Outcome[Extraction]:
         """As the machine declares it; but one that is given up has a next offset."""
-        outcome = steps.failed(self.machine, unit, error, now, rng)
+        outcome = failure.failed(self.machine, unit, error, now, rng)
         if outcome.after.status is X.FAILED:
             outcome.after = replace(outcome.after, due_at=next_attention(outcome.after, now, self.settings))
         return outcome
@@ -186,9 +186,9 @@ class Extractions(Flow[Extraction, Settings, Landed]):
             verdict = await io.run(self.validators.inspect, key, run_id)
         except (RawUnavailable, UsageError) as error:
             # Nothing can be said of the run: it waits for its store, or for its configuration.
-            return Outcome(unit, replace(unit, due_at=io.now() + _STORE_AWAY), str(error), uncharged=True)
+            return Outcome(unit, replace(unit, due_at=io.now() + _STORE_AWAY), str(error), keep_crashes=True)
         now, serving = io.now(), unit.serving_offset
-        made = await io.read(
+        made = await io.ledger(
             lambda ledger: self.validators.judgement(ledger, key, verdict, now, by="worker", serving_offset=serving)
         )
         after = replace(unit, status=X.DONE, verdict=made.judged.verdict)
@@ -200,7 +200,7 @@ class Extractions(Flow[Extraction, Settings, Landed]):
             after,
             made.judged.reason,
             writes=made.writes,
-            also=made.also,
+            others=made.others,
             events=made.events,
             actor=Actor.VALIDATOR,
         )

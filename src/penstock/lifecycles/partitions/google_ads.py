@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from penstock import setting as kind
-from penstock.clock import Clock, SystemClock
-from penstock.config import Config
-from penstock.connectors.customer import customer_digits
-from penstock.connectors.google_ads import Endpoint, GoogleAds, Query
-from penstock.connectors.google_errors import CustomerRefused, CustomerThrottled
+from penstock.connectors.google_ads.client import Endpoint, GoogleAds, Query
+from penstock.connectors.google_ads.customer import customer_digits
+from penstock.connectors.google_ads.errors import CustomerRefused, CustomerThrottled
 from penstock.connectors.oauth import Credentials
-from penstock.errors import Rejected, StepError, UsageError
 from penstock.lifecycles.partitions.flow import Landing, partitions_app
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import Rejected, StepError, UsageError
 from penstock.raw.paths import PartitionKey
-from penstock.setting import ConfigError, Setting
+from penstock.settings import setting as kind
+from penstock.settings.config import Config
+from penstock.settings.setting import ConfigError, Setting
 
 SOURCE = "google_ads"
 _NEEDED = ("client_id", "client_secret", "refresh_token")
@@ -82,7 +82,7 @@ class GoogleAdsExtractor:
         gaql = query.text(key.logical_date)
         sink.facts.update(gaql=gaql, api_version=self._ads.endpoint.version)
         refused: StepError | None = None
-        async with sink.door(self._gate):
+        async with sink.gate(self._gate):
             try:
                 await self._land(key.customer_id, gaql, query, sink)
             except (CustomerThrottled, CustomerRefused) as error:

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from datetime import datetime
 from itertools import chain, islice
 
-from penstock.ledger import statements
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store import statements
 from penstock.lifecycles.partitions.machine import Extraction, extraction
 from penstock.lifecycles.partitions.settings import Settings
-from penstock.machine import Actor
-from penstock.outcome import Birth
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth
 from penstock.raw.paths import PartitionKey
-from penstock.runtime.flow import Io
-from penstock.runtime.schedule import Job, JobResult, Schedule
+from penstock.worker.flow import Io
+from penstock.worker.schedule import Job, JobResult, Schedule
 
 ENUMERATE = "enumerate-partitions"
 AT_ONCE = 5_000
@@ -60,10 +60,10 @@ def enumerate_partitions(settings: Settings) -> Job:
         keys = chain.from_iterable(wanted.keys() for wanted in ranges)
         fresh: list[PartitionKey] = []
         while len(fresh) < AT_ONCE and (chunk := list(islice(keys, AT_ONCE))):
-            fresh += await io.read(lambda ledger, chunk=chunk: missing(ledger, chunk))  # type: ignore[misc]
+            fresh += await io.ledger(lambda ledger, chunk=chunk: missing(ledger, chunk))  # type: ignore[misc]
         births = [
             Birth(wanted_unit(key, now), "wanted", if_absent=True, actor=Actor.SCHEDULER) for key in fresh[:AT_ONCE]
         ]
-        return JobResult(f"{len(births):,} partitions are newly wanted", also=births, again=len(births) == AT_ONCE)
+        return JobResult(f"{len(births):,} partitions are newly wanted", others=births, again=len(births) == AT_ONCE)
 
     return job

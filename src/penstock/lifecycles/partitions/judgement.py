@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.errors import LedgerRefused, UsageError
-from penstock.ledger.columns import readable
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.schema.columns import readable
 from penstock.lifecycles.partitions.decide import Judged, judge
 from penstock.lifecycles.partitions.machine import P, PartitionState, partition
 from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.tables import partition_attempt
 from penstock.lifecycles.partitions.validate import Rules, Verdict, inspect
-from penstock.machine import Actor
-from penstock.outcome import Birth, Event, Move, Write
+from penstock.model.errors import LedgerRefused, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth, Event, Move, Write
+from penstock.model.unit import replace
 from penstock.raw.paths import PARTS, PartitionKey
 from penstock.raw.sink import RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
-from penstock.unit import replace
 
 _TRIES = 50
 
@@ -31,7 +31,7 @@ class Judgement:
     """Everything that a verdict writes."""
 
     judged: Judged
-    also: Sequence[Birth | Move]
+    others: Sequence[Birth | Move]
     writes: Sequence[Write]
     events: Sequence[Event]
 
@@ -94,7 +94,7 @@ class Validators:
         for _ in range(_TRIES):
             made = self.judgement(ledger, key, verdict, ledger.clock.now(), by=who, pointed_by=pointed_by)
             try:
-                ledger.together(made.also, who=who, writes=made.writes, events=made.events)
+                ledger.together(made.others, who=who, writes=made.writes, events=made.events)
             except LedgerRefused:
                 if not _changed(ledger, key, made.judged):
                     raise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from penstock.ledger import statements
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store import statements
 from penstock.lifecycles.partitions.machine import P, X, extraction, partition
 from penstock.raw.collect import Held
 from penstock.raw.paths import PartitionKey

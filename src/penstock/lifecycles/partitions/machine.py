@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
 
-from penstock.machine import Actor, Edge, Machine, OnError
-from penstock.raw.gate import MACHINE, TABLE
+from penstock.model.machine import Actor, Edge, Machine, OnError
+from penstock.model.retry import RetryPolicy
+from penstock.model.unit import GuardedUnit, Unit, column
 from penstock.raw.paths import PARTS, PartitionKey
-from penstock.retry import RetryPolicy
-from penstock.unit import GuardedUnit, Unit, column
+from penstock.raw.reader import MACHINE, TABLE
 
 
 class P(StrEnum):

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import groupby, islice
 
-from penstock.errors import UsageError
-from penstock.ladder import offset_name
-from penstock.ledger.database import Cursor, Database
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor, Database
 from penstock.lifecycles import refreshes
+from penstock.lifecycles.ladder import offset_name
 from penstock.lifecycles.partitions.decide import Judged
 from penstock.lifecycles.partitions.jobs import AT_ONCE, gate_of, missing, wanted_unit
 from penstock.lifecycles.partitions.judgement import Validators, reset
@@ -20,11 +19,12 @@ from penstock.lifecycles.partitions.machine import P, PartitionState, X, extract
 from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.tables import partition_attempt
 from penstock.lifecycles.refreshes import Cadence, Refreshes
-from penstock.machine import Actor
-from penstock.outcome import Move
-from penstock.raw.gate import Range
+from penstock.model.errors import UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Move
+from penstock.model.unit import replace
 from penstock.raw.paths import PartitionKey, check_run_id
-from penstock.unit import replace
+from penstock.raw.reader import Range
 
 _MOST_SHOWN = 20
 

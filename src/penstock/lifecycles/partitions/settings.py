@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from penstock import setting as kind
-from penstock.cadence import local_instant, parse_span, parse_zone
-from penstock.clock import instant_text
-from penstock.config import Config
-from penstock.connectors.customer import customer_digits
-from penstock.errors import UsageError
-from penstock.ladder import Ladder, offset_list, offset_name
+from penstock.connectors.google_ads.customer import customer_digits
+from penstock.lifecycles.ladder import Ladder, offset_list, offset_name
 from penstock.lifecycles.partitions.validate import TYPES, WHOLE_ROW, Schema, check_fields
-from penstock.raw.gate import Range
+from penstock.model.cadence import local_instant, parse_span, parse_zone
+from penstock.model.clock import instant_text
+from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey
+from penstock.raw.reader import Range
 from penstock.raw.settings import RAW_URL
-from penstock.setting import REQUIRED, ConfigError, Setting
+from penstock.settings import setting as kind
+from penstock.settings.config import Config
+from penstock.settings.setting import REQUIRED, ConfigError, Setting
 
 DAY = timedelta(days=1)
 DELAY = timedelta(hours=3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from penstock.ledger.columns import Day, Instant
-from penstock.raw.gate import TABLE
+from penstock.ledger.schema.columns import Day, Instant
 from penstock.raw.paths import PARTS
+from penstock.raw.reader import TABLE
 
 #: What became of an evaluated run: it became authoritative, it was rejected, it was rejected and the last good run
 #: kept, or it was good and older than the authoritative one.

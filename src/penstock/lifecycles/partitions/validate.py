@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
-from penstock.clock import instant_text
-from penstock.errors import UsageError
 from penstock.lifecycles.refreshes import Digest
+from penstock.model.clock import instant_text
+from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey
 from penstock.raw.sink import RawMetadata, RawPartition, decode_row
 from penstock.raw.store import RawCorrupt

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from penstock import ladder as ladders
-from penstock.clock import parse_instant
-from penstock.ladder import Ladder
+from penstock.lifecycles import ladder as ladders
+from penstock.lifecycles.ladder import Ladder
 from penstock.lifecycles.reports.machine import Aggregation, Report, S
-from penstock.outcome import Act, Decision, Look, Wait
+from penstock.model.clock import parse_instant
+from penstock.model.outcome import Act, Decision, Look, Wait
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 DAILY_OFFSETS = tuple(n * DAY for n in (1, 3, 5, 7, 14, 30, 60))
@@ -72,7 +72,7 @@ def decide(report: Report, now: datetime, settings: Settings, seen: Seen | None)
     """What the dataset needs now."""
     paused = settings.accounts.get(report.account)
     if paused is None:
-        return Act("disown", f"account {report.account!r} is not configured", spends=False)
+        return Act("disown", f"account {report.account!r} is not configured", counts_attempt=False)
     if paused:
         return Wait(now + settings.pause, f"account {report.account!r} is paused in the configuration")
     if report.report_id is None:
@@ -101,10 +101,10 @@ def _process_or_wait(report: Report, now: datetime, settings: Settings, seen: Se
     if seen.state == "ready":
         return Act("process", f"report {report.report_id} is ready")
     if seen.state == "failed":
-        return Act("fail", f"the provider says of report {report.report_id}: {seen.says}", spends=False)
+        return Act("fail", f"the provider says of report {report.report_id}: {seen.says}", counts_attempt=False)
     age = now - (report.last_report_created_at or now)
     if age >= settings.give_up_after:
-        return Act("give_up", f"report {report.report_id} is not ready after {told(age)}", spends=False)
+        return Act("give_up", f"report {report.report_id} is not ready after {told(age)}", counts_attempt=False)
     if age >= settings.cancel_after and report.cancel_refused_at is None and report.status is S.FETCHING:
         return Act("cancel", f"report {report.report_id} is pending for {told(age)}")
     return Wait(now + settings.poll, f"report {report.report_id} is not ready: {seen.says}")

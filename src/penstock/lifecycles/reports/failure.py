@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.clock import Rng
-from penstock.ledger.columns import readable
+from penstock.ledger.schema.columns import readable
 from penstock.lifecycles.reports.decide import Settings, exhausted, next_attention, offset_name, told
 from penstock.lifecycles.reports.machine import Report, S
-from penstock.outcome import Event, Outcome
-from penstock.retry import RetryPolicy
-from penstock.unit import replace
+from penstock.model.clock import Rng
+from penstock.model.outcome import Event, Outcome
+from penstock.model.retry import RetryPolicy
+from penstock.model.unit import replace
 
 CALLS = RetryPolicy(max_retries=5, base=timedelta(seconds=2), cap=timedelta(minutes=10), multiplier=4)
 """Within one try: after 2, 8, 32, 128 and 512 seconds."""

@@ -13,14 +13,12 @@ from typing import Any
 
 import structlog
 
-from penstock.clock import Rng, instant_text
-from penstock.connectors.amazon_ads import Amazon, DuplicateReport, ReportState
-from penstock.connectors.amazon_stream import StreamGone
-from penstock.connectors.download import LinkExpired
+from penstock.connectors.amazon_ads.client import Amazon, DuplicateReport, ReportState
+from penstock.connectors.amazon_ads.stream import StreamGone
+from penstock.connectors.http.download import LinkExpired
 from penstock.connectors.records import BadReport, Record
-from penstock.errors import InDoubt, LedgerRefused, MustWait, Rejected, StepError, Transient
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.statements import waiting
+from penstock.ledger.store.statements import waiting
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
     Seen,
@@ -37,12 +35,14 @@ from penstock.lifecycles.reports.machine import Aggregation, Report, S, machine
 from penstock.lifecycles.reports.settings import PROVIDER, gate_of
 from penstock.lifecycles.reports.sources import Source
 from penstock.lifecycles.reports.tables import PERFORMANCE, report_load
-from penstock.outcome import Outcome, Write
+from penstock.model.clock import Rng, instant_text
+from penstock.model.errors import InDoubt, LedgerRefused, MustWait, Rejected, StepError, Transient
+from penstock.model.outcome import Outcome, Write
+from penstock.model.unit import replace
 from penstock.raw.paths import PartitionKey
 from penstock.raw.sink import RawSink, RawWriter
 from penstock.raw.store import AlreadyFinalised, RawCorrupt, RawUnavailable
-from penstock.runtime.flow import Door, Flow, Io
-from penstock.unit import replace
+from penstock.worker.flow import Flow, Gate, Io
 
 JOB = "update-report-status"
 SCHEMA_VERSION = "1"
@@ -66,8 +66,8 @@ class Reports(Flow[Report, Settings, Seen]):
         self._sink = sink
         self._close = close
 
-    def door(self, unit: Report) -> Door:
-        return Door(gate_of(unit.account, unit.aggregation))
+    def gate(self, unit: Report) -> Gate:
+        return Gate(gate_of(unit.account, unit.aggregation))
 
     async def stop(self) -> None:
         for connections in self._close:
@@ -75,7 +75,7 @@ class Reports(Flow[Report, Settings, Seen]):
 
     async def look(self, unit: Report, io: Io) -> Seen:
         if unit.report_id is None:
-            return Seen("busy" if await io.read(lambda ledger: daily_work_waits(ledger, unit)) else "free")
+            return Seen("busy" if await io.ledger(lambda ledger: daily_work_waits(ledger, unit)) else "free")
         status = await self._sources[unit.account].status(unit, io)
         says = status.said if status.failure_reason is None else f"{status.said}: {status.failure_reason}"
         return Seen(_SEEN[status.state], says, status.url)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ class Reports(Flow[Report, Settings, Seen]):
             fresh = {} if report.serving_offset == seconds else {**failure.NONE, "attempts": 0}
             after = replace(report, serving_offset=seconds, create_requested_at=now, **fresh)
             why = f"a report is about to be created for {named(report, offset)}"
-            return Outcome(report, after, why, keep_claim=True, uncharged=True)
+            return Outcome(report, after, why, keep_claim=True, keep_crashes=True)
         created = await self._sources[report.account].create(report, io)
         older = created.adopted and created.created_at < report.timestamp + offset
         if created.adopted and not may_adopt(report, created.report_id, created.created_at, older=older):
@@ -168,7 +168,7 @@ class Reports(Flow[Report, Settings, Seen]):
             except LedgerRefused as error:
                 # Every value was checked before: what is left for the table to refuse is a key that is there already.
                 raise BadReport(f"a record has the ids of another record: {error}") from error
-        before = await io.read(lambda ledger: _last_load(ledger, report))
+        before = await io.ledger(lambda ledger: _last_load(ledger, report))
         return self._loaded(report, loader.totals, stage.sealed, before, io.now())
 
     async def _land(self, report: Report, key: PartitionKey, run_id: str, url: str | None, io: Io) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.clock import Clock, SystemClock
-from penstock.config import Config
-from penstock.connectors.amazon_stream import AmazonStream, StreamGone
+from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
 from penstock.lifecycles.reports.settings import NO_STREAM, read_accounts
+from penstock.model.clock import Clock, SystemClock
+from penstock.settings.config import Config
 
 Streams = Mapping[str, AmazonStream]
 _MOST = 3

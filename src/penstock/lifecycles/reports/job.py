@@ -16,19 +16,19 @@ from typing import Any
 
 import structlog
 
-from penstock.cadence import local_instant, parse_zone
-from penstock.clock import instant, instant_text
-from penstock.connectors.amazon_stream import AmazonStream, StreamGone
+from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
 from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
-from penstock.ledger.database import Cursor, instant_sql
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor, instant_sql
 from penstock.lifecycles.reports.decide import HOUR, Settings
 from penstock.lifecycles.reports.hours import Streams
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
 from penstock.lifecycles.reports.settings import Account, gate_of
 from penstock.lifecycles.reports.tables import report_account
-from penstock.machine import Actor
-from penstock.outcome import Write
+from penstock.model.cadence import local_instant, parse_zone
+from penstock.model.clock import instant, instant_text
+from penstock.model.machine import Actor
+from penstock.model.outcome import Write
 
 JOB = "update-report-datasets"
 FOR_ACCOUNT = "update-report-dataset-for-account"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from penstock.clock import instant, instant_text
-from penstock.ledger import statements
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store import statements
 from penstock.lifecycles.reports.machine import Aggregation, S, machine
 from penstock.lifecycles.reports.settings import PROVIDER
+from penstock.model.clock import instant, instant_text
+from penstock.model.unit import key_part
 from penstock.raw.collect import Held
 from penstock.raw.paths import PartitionKey
-from penstock.unit import key_part
 
 _UNDER_WAY = (S.FETCHING, S.PARSING)
 

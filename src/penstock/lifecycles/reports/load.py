@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.clock import instant_text
 from penstock.connectors.records import BadReport, exact
 from penstock.lifecycles.refreshes import Digest
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report
+from penstock.model.clock import instant_text
 
 AT_ONCE = 500
 _LARGEST = 1 << 62

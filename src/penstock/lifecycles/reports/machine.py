@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
 
-from penstock.machine import Actor, Edge, Machine
-from penstock.unit import Unit, column
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.unit import Unit, column
 
 _WORKER = frozenset({Actor.WORKER})
 _EITHER = frozenset({Actor.WORKER, Actor.OPERATOR})

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from penstock.clock import parse_instant
-from penstock.errors import UsageError
-from penstock.ledger import statements
 from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
-from penstock.ledger.database import Cursor, Database
 from penstock.ledger.ledger import Ledger, Moved
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database
 from penstock.lifecycles import refreshes
 from penstock.lifecycles.refreshes import Cadence, Refreshes
 from penstock.lifecycles.reports import failure
@@ -20,8 +18,10 @@ from penstock.lifecycles.reports.decide import HOUR, Settings, last_due_offset, 
 from penstock.lifecycles.reports.job import JOB, LIKE, Window, columns_of, datasets
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S, machine
 from penstock.lifecycles.reports.settings import Account, gate_of
-from penstock.machine import Actor
-from penstock.unit import Ref, key_part, replace
+from penstock.model.clock import parse_instant
+from penstock.model.errors import UsageError
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref, key_part, replace
 
 PROVIDER_DAYS = 95
 """How far back the provider makes daily reports."""

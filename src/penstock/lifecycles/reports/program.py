@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import structlog
 
-from penstock.clock import Clock, SystemClock
-from penstock.config import Config
-from penstock.connectors.amazon_ads import DOWNLOAD_HOSTS, Amazon
-from penstock.connectors.download import Allowed
+from penstock.app.app import App
+from penstock.connectors.amazon_ads.client import DOWNLOAD_HOSTS, Amazon
+from penstock.connectors.http.download import Allowed
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.collection import COLLECT, SCHEDULE, collect_job
 from penstock.lifecycles.reports import hours, job, prune
@@ -18,10 +17,11 @@ from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.settings import SETTINGS, read_accounts, read_connections, read_settings
 from penstock.lifecycles.reports.sources import Source
 from penstock.lifecycles.reports.tables import DATA_TABLES, PERFORMANCE, VIEWS
+from penstock.model.clock import Clock, SystemClock
 from penstock.raw.sink import RawSink
-from penstock.runtime.app import App
-from penstock.runtime.flow import Io
-from penstock.runtime.schedule import Job, JobResult, Schedule
+from penstock.settings.config import Config
+from penstock.worker.flow import Io
+from penstock.worker.schedule import Job, JobResult, Schedule
 
 log = structlog.get_logger()
 
@@ -54,7 +54,7 @@ def update_job(config: Config) -> Job:
         def update(ledger: Ledger) -> job.Updated:
             return job.update_report_datasets(ledger, accounts, settings, now, who=who, streams=streams)
 
-        done = await io.read(update)
+        done = await io.ledger(update)
         log.info("report.datasets", job=job.JOB, accounts=done.accounts, datasets=done.born, woken=done.woken)
         woken = f", {done.woken:,} of accounts that are back" if done.woken else ""
         off = "".join(f"; {line}" for line in await io.run(warnings, config))
@@ -75,7 +75,7 @@ def prune_job(config: Config) -> Job:
 
     async def run(schedule: Schedule, io: Io) -> JobResult:
         who, now = f"schedule:{schedule.name}", io.now()
-        gone = await io.read(lambda ledger: prune.prune_report_datasets(ledger, settings, now, who=who, rng=io.rng))
+        gone = await io.ledger(lambda ledger: prune.prune_report_datasets(ledger, settings, now, who=who, rng=io.rng))
         return JobResult(f"{gone:,} datasets beyond their retention pruned")
 
     return run

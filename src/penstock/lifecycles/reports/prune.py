@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from penstock.clock import Rng, instant_text
-from penstock.ledger.database import instant_sql
+from penstock.ledger.care.prune import Ages, Pruner
+from penstock.ledger.care.prune_rules import Finished
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.prune import Ages, Pruner
-from penstock.ledger.prune_rules import Finished
+from penstock.ledger.store.database import instant_sql
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.machine import Aggregation, machine
+from penstock.model.clock import Rng, instant_text
 
 JOB = "prune-report-datasets"
 

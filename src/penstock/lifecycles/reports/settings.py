@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from penstock import setting as kind
-from penstock.cadence import parse_span
-from penstock.config import Config
-from penstock.connectors.amazon_ads import REGIONS, Region
+from penstock.connectors.amazon_ads.client import REGIONS, Region
 from penstock.connectors.oauth import Credentials
-from penstock.ladder import optional_offset_list
+from penstock.lifecycles.ladder import optional_offset_list
 from penstock.lifecycles.reports.decide import DAILY_OFFSETS, HOURLY_OFFSETS, Limits, Settings, offset_name
 from penstock.lifecycles.reports.machine import Aggregation
+from penstock.model.cadence import parse_span
 from penstock.raw.settings import RAW_URL
-from penstock.setting import REQUIRED, ConfigError, Setting
+from penstock.settings import setting as kind
+from penstock.settings.config import Config
+from penstock.settings.setting import REQUIRED, ConfigError, Setting
 
 PROVIDER, STREAM = "amazon_ads", "amazon_stream"
 NO_STREAM = "reports.stream is not set; it names the folder that a consumer of the Marketing Stream fills"

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import UTC
 
-from penstock.connectors.amazon_ads import AmazonAds, Created, ReportStatus, daily
-from penstock.connectors.amazon_stream import AmazonStream, StreamGone
+from penstock.connectors.amazon_ads.client import AmazonAds, Created, ReportStatus, daily
+from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
 from penstock.connectors.records import Record
 from penstock.lifecycles.reports.machine import Aggregation, Report
 from penstock.lifecycles.reports.settings import NO_STREAM, gate_of
-from penstock.runtime.flow import Io
+from penstock.worker.flow import Io
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Source:
         assert report.report_id is not None  # noqa: S101 - decide asks only then
         if report.aggregation is Aggregation.DAILY:
             # The files lie elsewhere: that place may be away while the API answers.
-            door = io.door(f"{gate_of(report.account)}/download")
+            door = io.gate(f"{gate_of(report.account)}/download")
             async with door, contextlib.aclosing(self.ads.records(url or "")) as batches:
                 async for batch in batches:
                     yield batch

@@ -1,0 +1,1 @@
+"""A program: lifecycles put together, with the kernel's own."""

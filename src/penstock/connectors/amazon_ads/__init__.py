@@ -1,0 +1,1 @@
+"""Amazon Ads: reports by its API, hours by its stream."""

@@ -1,0 +1,1 @@
+"""Google Ads: queries over REST."""

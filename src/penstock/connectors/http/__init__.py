@@ -1,0 +1,1 @@
+"""HTTP: one client, its transports, and what a failed call means."""

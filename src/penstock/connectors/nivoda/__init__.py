@@ -1,0 +1,1 @@
+"""Nivoda: a catalogue over GraphQL."""

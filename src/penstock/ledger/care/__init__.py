@@ -1,0 +1,1 @@
+"""Looking after a ledger: the doctor, pruning, backups, doubt after a restore."""

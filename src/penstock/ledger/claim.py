@@ -1,0 +1,220 @@
+"""Claiming due units: which rows, behind which gates, and what each call through a gate carries.
+
+All methods block; the runtime calls them through its executor, one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+from penstock.ledger.gates.budget import HORIZON, Metered, Pass
+from penstock.ledger.gates.gates import AT_ONCE as GATES_AT_ONCE
+from penstock.ledger.gates.gates import Gates
+from penstock.ledger.parking import park
+from penstock.ledger.schema.columns import UNREADABLE, readable, unit_decoder
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database, Row
+from penstock.model.clock import Clock
+from penstock.model.machine import Actor, Machine
+from penstock.model.unit import NO_GATE, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Units of one claim; for every gate among theirs what a call through it carries, and since when (`elapsed`)."""
+
+    units: list[Unit]
+    passes: dict[str, Pass]
+    at: float = -math.inf
+
+
+class Levels(NamedTuple):
+    """Which suspects: those whose suspicion lies between the two."""
+
+    low: int
+    high: int
+
+
+class Claims:
+    """The claims of one worker. Suspects are claimed apart from the others: by their own statements and indexes."""
+
+    def __init__(
+        self, database: Database, served: Mapping[str, Machine], clock: Clock, worker: str, gates: Gates
+    ) -> None:
+        self._database = database
+        self._served = served
+        self._clock = clock
+        self._worker = worker
+        self._gates = gates
+        self._after = dict.fromkeys(served, "")
+        self._sql = {
+            (name, metered, suspects): statements.claim(database, machine, metered=metered, suspects=suspects)
+            for name, machine in served.items()
+            for metered in (False, True)
+            for suspects in (False, True)
+        }
+        self.metered = True
+        self._asked_at = -math.inf
+        self._turn = 0
+        self._asked_last = ""
+        self._gate_of = {n: itemgetter(m.columns.index("gate_id")) for n, m in served.items()}
+        self._decoders = {n: unit_decoder(m.unit, database.dialect) for n, m in served.items()}
+
+    @property
+    def _me(self) -> dict[str, str]:
+        return {"worker": self._worker, "actor": f"{Actor.WORKER}:{self._worker}"}
+
+    def take(self, wants: Mapping[str, int], starts: int | None, levels: Levels | None) -> Claimed:
+        """Claim up to so many due units of each machine. A lost reply is found again by `retake`.
+
+        `starts`: how many steps can begin at once; where a place in a budget is taken, the call must follow soon.
+        `levels`: of suspects of those levels, and no others; None: of none.
+        """
+        wanted = {name: n for name, n in wants.items() if n > 0}
+        if not wanted:
+            return Claimed([], {})
+
+        def work(cursor: Cursor) -> tuple[dict[str, list[Row]], dict[str, Pass], set[str], float]:
+            taken, passes, at = self._take_behind(cursor, wanted, starts, levels)
+            for name, n in wanted.items():
+                room = n - len(taken.get(name, ()))
+                if room > 0:
+                    rows = self._rows(cursor, name, room, levels)
+                    if levels is None:
+                        self._rotate(name, rows)
+                    taken[name] = taken.get(name, []) + rows
+            gates = {gate for name, rows in taken.items() for gate in {*map(self._gate_of[name], rows)}}
+            doors = gates - {NO_GATE, *passes}
+            return taken, passes | self._gates.passes(cursor, doors), doors, at
+
+        taken, passes, doors, at = self._database.write(work)
+        self._gates.checked(doors)
+        claimed: list[Unit] = []
+        for name, rows in taken.items():
+            # RETURNING has no order; a worker starts with the oldest, ties by id.
+            claimed += sorted(self._units(name, rows), key=attrgetter("due_at", "unit_id"))
+        return Claimed(claimed, passes, at)
+
+    def suspected(self, cursor: Cursor) -> list[int]:
+        """The levels of suspicion at which a unit is due, the lowest first."""
+        now = self._database.now_sql
+        parts = [
+            f"SELECT DISTINCT suspicion FROM {m.table}"
+            f" WHERE {statements.waiting(m.due, suspects=True)} AND {m.due} <= {now}"
+            for m in self._served.values()
+        ]
+        if not parts:
+            return []
+        rows = cursor.rows(f"{' UNION '.join(parts)} ORDER BY 1", **self._database.bind_now())
+        return [int(level) for (level,) in rows]
+
+    def retake(self, held: Collection[tuple[str, str]]) -> Claimed:
+        """Units that the ledger says are this worker's, and that are not `held`."""
+
+        def work(cursor: Cursor) -> dict[str, list[Row]]:
+            found: dict[str, list[Row]] = {}
+            for name, machine in self._served.items():
+                columns = ", ".join(machine.column(c) for c in machine.columns)
+                sql = f"SELECT {columns} FROM {machine.table} WHERE claimed_by = :worker"
+                found[name] = [row for row in cursor.rows(sql, worker=self._worker) if (name, row[0]) not in held]
+            return found
+
+        units = [unit for name, rows in self._database.write(work).items() for unit in self._units(name, rows)]
+        doors = {u.gate_id for u in units} - {NO_GATE}
+        return Claimed(units, self._database.write(lambda cursor: self._gates.passes(cursor, doors)) if doors else {})
+
+    def _take_behind(
+        self, cursor: Cursor, wants: Mapping[str, int], starts: int | None, levels: Levels | None
+    ) -> tuple[dict[str, list[Row]], dict[str, Pass], float]:
+        """Claim behind the gates that must be asked first: as many as their budgets allow, no more."""
+        at = self._clock.elapsed()
+        if at - self._asked_at >= HORIZON:
+            self._asked_at = at
+            self.metered = self._gates.any_metered(cursor)
+        room = sum(wants.values()) if starts is None else min(starts, sum(wants.values()))
+        if not self.metered or room <= 0:
+            return {}, {}, at
+        asked = levels and levels._asdict()
+        gates = {g.gate_id: g for g in self._gates.meter(cursor, wants, self._asked_last, asked)}
+        at = self._clock.elapsed()
+        if gates and levels is None:
+            # The next claim begins with the next gate, or with those that there was no room to ask.
+            self._asked_last = list(gates)[-1 if len(gates) == GATES_AT_ONCE else 0]
+        taken: dict[str, list[Row]] = {}
+        # Where machines share a gate, each has its turn to be the first.
+        self._turn += 1
+        names = list(wants)
+        for name in names[self._turn % len(names) :] + names[: self._turn % len(names)]:
+            rows = self._rows_behind(cursor, name, min(room, wants[name]), list(gates.values()), levels)
+            room -= len(rows)
+            for gate_id, count in Counter(map(self._gate_of[name], rows)).items():
+                gates[gate_id].take(count)
+            taken[name] = rows
+        self._gates.settle(cursor, list(gates.values()))
+        return taken, {g.gate_id: g.given() for g in gates.values() if g.taken}, at
+
+    def _rows_behind(
+        self, cursor: Cursor, name: str, n: int, gates: Sequence[Metered], levels: Levels | None
+    ) -> list[Row]:
+        shares = {g.gate_id: g.allowed(n) for g in gates}
+        shares = {gate: share for gate, share in shares.items() if share}
+        if not shares or n <= 0:
+            return []
+        fair = math.ceil(n / len(shares))
+        pick, *rest = self._sql[name, True, levels is not None]
+        given = {**self._me, **(levels._asdict() if levels else {}), **self._database.bind_now()}
+        if not rest:
+            text = statements.batch_text([[g, min(share, fair)] for g, share in shares.items()])
+            return cursor.rows(pick, n=n, batch=text, **given)
+        rows: list[Row] = []
+        for gate, share in shares.items():
+            found = cursor.rows(pick, gate=gate, n=min(share, fair, n - len(rows)), **given)
+            rows += self._taken(cursor, found, rest)
+        return rows
+
+    def _rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None) -> list[Row]:
+        """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
+        pick, *rest = self._sql[name, False, levels is not None]
+        given = {**self._me, **(levels._asdict() if levels else {}), **self._database.bind_now()}
+        found = cursor.rows(pick, n=n, gate=self._after[name], **given)
+        return self._taken(cursor, found, rest) if rest else found
+
+    def _taken(self, cursor: Cursor, picked: Sequence[Row], rest: Sequence[str]) -> list[Row]:
+        """Take and read the units whose ids were picked (SQLite: see `statements.claim`)."""
+        take, read = rest
+        ids = picked[0][0]
+        if not cursor.run(take, ids=ids, **self._me, **self._database.bind_now()):
+            return []
+        return cursor.gather(read, ids=ids)
+
+    def _rotate(self, name: str, rows: Sequence[Row]) -> None:
+        if rows:
+            # The rotation goes upwards from the last gate and begins anew: what lies below came last.
+            gates = {*map(self._gate_of[name], rows)}
+            self._after[name] = max({g for g in gates if g <= self._after[name]} or gates)
+
+    def _units(self, name: str, rows: Sequence[Row]) -> list[Any]:
+        """The units of claimed rows; what somebody's SQL made unreadable is parked, and the others go on."""
+        decode = self._decoders[name]
+        try:
+            return [decode(row) for row in rows]
+        except UNREADABLE:
+            units, unreadable = [], []
+            for row in rows:
+                try:
+                    units.append(decode(row))
+                except UNREADABLE as error:
+                    unreadable.append((row, readable(f"a column cannot be read: {error}")))
+            self._database.write(lambda cursor: self._park(cursor, name, unreadable))
+            return units
+
+    def _park(self, cursor: Cursor, name: str, unreadable: Sequence[tuple[Row, str]]) -> None:
+        machine = self._served[name]
+        for row, reason in unreadable:
+            values = dict(zip(machine.columns, row, strict=True))
+            park(self._database, cursor, machine, (values["unit_id"], values["version"]), reason)

@@ -1,0 +1,1 @@
+"""Provider gates: their rows, their budgets, and what answers mean for them."""

@@ -1,0 +1,234 @@
+"""Provider gates: who may pass, and who holds them; one row per door. What answers mean is in `gate_answers`.
+
+Whoever changes a gate locks its row first; what it comes to is computed here, from the ledger's time, and written back.
+A gate without limits and without trouble is never locked: the claim passes it by its row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from penstock.ledger.gates.answers import LONGEST, GateAnswers
+from penstock.ledger.gates.budget import Closed, Metered, Pass
+from penstock.ledger.gates.rows import HELD, text, under
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database
+from penstock.model.clock import instant, instant_text
+from penstock.model.limits import GateLimits
+from penstock.model.machine import Machine
+
+FATAL = "fatal"
+AT_ONCE = 200
+# A place that was never taken, or that nobody knows the age of, is good no longer.
+_OVER = -1.0
+
+
+class Gates(GateAnswers):
+    """The gates of one ledger: asked before calls, told of the answers, held and let go."""
+
+    def __init__(
+        self, database: Database, machines: Mapping[str, Machine], providers: Sequence[GateLimits] | None = None
+    ) -> None:
+        super().__init__(database, providers)
+        self._machines = machines
+
+    # Asking before a claim.
+
+    def any_metered(self, cursor: Cursor) -> bool:
+        """Whether any gate must be asked at all."""
+        return bool(cursor.rows("SELECT 1 FROM gate WHERE metered OR throttles > 0 LIMIT 1"))
+
+    def meter(
+        self, cursor: Cursor, machines: Iterable[str], last: str = "", levels: Mapping[str, int] | None = None
+    ) -> list[Metered]:
+        """The gates with something due that are to be asked, locked, in rotation after `last`; at most AT_ONCE.
+
+        With `levels` they are the gates of suspects, see `statements.accused`.
+        """
+        now = self._database.now_sql
+        free = statements.waiting if levels is None else statements.accused
+        waiting = " OR ".join(
+            f"(SELECT 1 FROM {m.table} u WHERE u.gate_id = g.gate_id AND u.{m.due} <= {now} AND {free(m.due, 'u')}"
+            " LIMIT 1) IS NOT NULL"
+            for m in (self._machines[name] for name in machines)
+        )
+        rows = cursor.rows(
+            "SELECT g.gate_id, g.epoch, g.throttles, g.max_in_flight, g.failures, g.failing_since FROM gate g"
+            f" WHERE (g.metered OR g.throttles > 0) AND {statements.is_open(now)} AND ({waiting})"
+            f" ORDER BY (g.gate_id > :last) DESC, g.gate_id LIMIT {AT_ONCE}"
+            + (f"{self._lock} SKIP LOCKED" if self._lock else ""),
+            last=last,
+            **(levels or {}),
+            **self._database.bind_now(),
+        )
+        # Read when the locks are had: whoever held them before may have counted up to a later moment.
+        moment = self._moment(cursor)
+        gates = {
+            str(g): Metered(str(g), epoch, throttles, places, moment, failures, instant(since))
+            for g, epoch, throttles, places, failures, since in rows
+        }
+        for gate_id, budgets in self._budgets(cursor, gates, moment).items():
+            gates[gate_id].budgets = budgets
+        self._count_in_flight(cursor, [g for g in gates.values() if g.max_in_flight is not None])
+        return list(gates.values())
+
+    def _count_in_flight(self, cursor: Cursor, gates: Sequence[Metered]) -> None:
+        if not gates:
+            return
+        by_id = {g.gate_id: g for g in gates}
+        for (table,) in cursor.rows("SELECT table_name FROM machine_definition WHERE driven ORDER BY name"):
+            rows = cursor.rows(
+                f"SELECT t.gate_id, count(*) FROM worker w JOIN {table} t ON t.claimed_by = w.id"
+                f" WHERE w.reaped_at IS NULL AND t.{self._among} GROUP BY t.gate_id",
+                batch=self._ids(by_id),
+            )
+            for gate_id, count in rows:
+                by_id[str(gate_id)].in_flight += count
+
+    def settle(self, cursor: Cursor, gates: Sequence[Metered]) -> None:
+        """Write back what was taken, and when each is worth asking again."""
+        self._spend(
+            cursor, [[g.gate_id, b.name, b.level, instant_text(g.now)] for g in gates if g.taken for b in g.budgets]
+        )
+        waits = [[g.gate_id, text(g.next_at())] for g in gates]
+        self._set(cursor, ["next_at"], [row for row in waits if row[1] is not None])
+
+    def passes(self, cursor: Cursor, gate_ids: Collection[str]) -> dict[str, Pass]:
+        """What calls carry through gates that were not asked. Where one should have been, no call may leave."""
+        if not gate_ids:
+            return {}
+        self.check(cursor, gate_ids)
+        rows = cursor.rows(
+            f"SELECT gate_id, epoch, throttles, metered, failures, failing_since FROM gate WHERE {self._among}",
+            batch=self._ids(gate_ids),
+        )
+        # One that was closed since it let the unit through did so under the epoch before.
+        return {
+            str(g): _pass(g, epoch - bool(throttles), failures, since, _OVER if metered else None)
+            for g, epoch, throttles, metered, failures, since in rows
+        }
+
+    def failing(self) -> list[Pass]:
+        """The gates that no call has come through since one failed, as a call that leaves now finds them."""
+        sql = "SELECT gate_id, epoch, failures, failing_since FROM gate WHERE failing_since IS NOT NULL"
+        return [_pass(*row) for row in self._database.read(lambda cursor: cursor.rows(sql))]
+
+    def enter(self, gate_id: str, wanted: int) -> tuple[Pass, int] | Closed:
+        """Leave for up to so many calls now, besides those that claims made; or until when there is none."""
+
+        def work(cursor: Cursor) -> tuple[Pass, int] | Closed:
+            self.ensure(cursor, [gate_id])
+            self.check(cursor, [gate_id])
+            found = self._locked(cursor, gate_id)
+            if found.held_by is not None:
+                return Closed(None, f"{gate_id} is held by {found.held_by}: {found.held_reason}")
+            if found.closed_until is not None and found.closed_until > found.now:
+                return Closed(found.closed_until, f"{gate_id} is closed: {found.closed_reason}")
+            health = (found.now, found.failures, found.failing_since)
+            gate = Metered(gate_id, found.epoch, found.throttles, None, *health)
+            gate.budgets = self._budgets(cursor, [gate_id], found.now).get(gate_id, [])
+            if found.next_at is not None and found.next_at > found.now:
+                return gate.closed(found.next_at)
+            granted = gate.allowed(wanted)
+            gate.take(granted)
+            self.settle(cursor, [gate])
+            return (gate.given(), granted) if granted else gate.closed(gate.next_at())
+
+        answer = self._database.write(work)
+        self.checked([gate_id])
+        return answer
+
+    # Closing, holding and letting go.
+
+    def close(self, gate_id: str, seconds: float, reason: str) -> None:
+        """Close a door for so long; an earlier, later-reaching closing stands. Its budgets begin empty afterwards."""
+
+        def work(cursor: Cursor) -> None:
+            self.ensure(cursor, [gate_id])
+            found = self._locked(cursor, gate_id)
+            until = found.now + timedelta(seconds=min(max(seconds, 0.0), LONGEST))
+            if found.closed_until is None or found.closed_until < until:
+                self._set(cursor, ["closed_until", "closed_reason"], [[gate_id, instant_text(until), reason]])
+                self._empty(cursor, [gate_id], until)
+
+        self._database.write(work)
+
+    def stop(self, gate_id: str, reason: str, config_version: str | None) -> int:
+        """Credentials or configuration are wrong: hold every gate of the account, with one alert."""
+        # Credentials are an account's: the gates of one are `provider/account` and `provider/account/endpoints`.
+        return self._hold("/".join(gate_id.split("/")[:2]), FATAL, reason, config_version)
+
+    def pause(self, prefix: str, who: str, reason: str) -> int:
+        """Hold a gate and all below it until somebody resumes them; those made later are born held."""
+        return self._hold(prefix, who, reason, None)
+
+    def _hold(self, prefix: str, by: str, reason: str, config: str | None) -> int:
+        def work(cursor: Cursor) -> int:
+            self._births_lock(cursor)
+            self.ensure(cursor, [prefix])
+            below, names = under(prefix)
+            rows = cursor.rows(f"SELECT gate_id, held_by FROM gate WHERE {below} ORDER BY gate_id{self._lock}", **names)
+            # Whom a person holds is no less held when the credentials turn out to be wrong besides.
+            free = [str(g) for g, held in rows if held is None or by not in (FATAL, held)]
+            now = instant_text(self._moment(cursor))
+            self._set(cursor, HELD, [[g, by, reason, now, config] for g in free])
+            if free:
+                kind, severity = ("gate.stopped", "critical") if by == FATAL else ("gate.paused", "info")
+                told = {"gate": prefix, "by": by, "reason": reason, "gates": len(free)}
+                self._alert(cursor, kind, severity, f"{prefix}:{now}", told)
+            return len(free)
+
+        return self._database.write(work)
+
+    def resume(self, prefix: str, who: str) -> int:
+        """Open a gate and all below it, whatever closed them; their budgets begin empty. How many were not open."""
+
+        def work(cursor: Cursor) -> int:
+            below, given = under(prefix)
+            rows = cursor.rows(
+                f"SELECT gate_id FROM gate WHERE {below} AND (held_by IS NOT NULL OR throttles > 0"
+                f" OR closed_until > {self._database.now_sql} OR next_at > {self._database.now_sql})"
+                f" ORDER BY gate_id{self._lock}",
+                **given,
+                **self._database.bind_now(),
+            )
+            gates, now = [str(r[0]) for r in rows], self._moment(cursor)
+            # Since when no call came through stays: nobody has seen one.
+            names = [*HELD, "closed_until", "closed_reason", "next_at", "throttles", "failures"]
+            self._set(cursor, names, [[g, *([None] * 7), 0, 0] for g in gates])
+            self._empty(cursor, gates, now)
+            if rows:
+                told = {"gate": prefix, "by": who, "gates": len(rows)}
+                self._alert(cursor, "gate.resumed", "info", f"{prefix}:{instant_text(now)}", told)
+            return len(rows)
+
+        return self._database.write(work)
+
+    def reconfigured(self, config_version: str | None) -> int:
+        """Open what a fatal error stopped under another configuration: it may be mended. How many."""
+        if config_version is None:
+            return 0
+
+        def work(cursor: Cursor) -> int:
+            rows = cursor.rows(
+                "SELECT gate_id FROM gate WHERE held_by = :fatal AND COALESCE(held_config, '') <> :config"
+                f" ORDER BY gate_id{self._lock}",
+                fatal=FATAL,
+                config=config_version,
+            )
+            gates, now = [str(r[0]) for r in rows], self._moment(cursor)
+            self._set(cursor, HELD, [[g, None, None, None, None] for g in gates])
+            # What a provider asked for besides still stands.
+            self._empty(cursor, set(gates) - set(self._closed(cursor, gates, now)), now)
+            return len(gates)
+
+        return self._database.write(work)
+
+
+def _pass(gate_id: str, epoch: int, failures: int, since: Any, good_for: float | None = None) -> Pass:
+    """What a call carries through a gate that was not asked."""
+    failing_since = instant(since)
+    troubled = failing_since is not None
+    return Pass(str(gate_id), epoch, troubled, good_for=good_for, failures=failures, failing_since=failing_since)

@@ -1,0 +1,117 @@
+"""Gates as people see them: open or why not, until when, and how much room is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from penstock.ledger.gates.budget import Budget, breaker_open
+from penstock.ledger.gates.gates import FATAL
+from penstock.ledger.store.database import Cursor, Database, present
+from penstock.ledger.store.statements import waiting
+from penstock.model.clock import instant, instant_text
+from penstock.model.unit import NO_GATE
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """One budget of a gate: what it refills by and holds, and what is there now."""
+
+    name: str
+    rate: float
+    burst: float
+    cost: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatus:
+    """One gate. `state`: open, busy (its budget is spent), closed, half-open, paused or stopped."""
+
+    gate_id: str
+    state: str
+    until: datetime | None
+    reason: str | None
+    by: str | None
+    throttles: int
+    #: Calls that failed in a row, and since when none has come through (None: the last one did).
+    failures: int
+    failing_since: datetime | None
+    epoch: int
+    max_in_flight: int | None
+    limits: list[LimitStatus] = field(default_factory=list)
+    in_flight: int = 0
+    waiting: int = 0
+
+
+def gate_statuses(database: Database, cursor: Cursor, *, counts: bool = False) -> list[GateStatus]:
+    """Every gate but the one that needs none; `counts` adds who waits behind it and who is inside."""
+    now = present(database, cursor)
+    limits = _limits(cursor, now)
+    waiting, inside = (_waiting(database, cursor), _inside(cursor)) if counts else ({}, {})
+    rows = cursor.rows(
+        "SELECT gate_id, closed_until, closed_reason, next_at, throttles, epoch, max_in_flight, held_by, held_reason,"
+        " failures, failing_since FROM gate WHERE gate_id <> :none ORDER BY gate_id",
+        none=NO_GATE,
+    )
+    found = []
+    for gate_id, closed, why, ahead, throttles, epoch, places, held_by, held_reason, failures, failing in rows:
+        since = instant(failing)
+        probing = breaker_open(throttles, failures) or (throttles > 0 and gate_id not in limits)
+        shut = [m for m in (instant(closed), instant(ahead)) if m is not None and m > now]
+        until = max(shut, default=None)
+        if held_by is not None:
+            state, until, reason = ("stopped" if held_by == FATAL else "paused"), None, held_reason
+        elif closed is not None and instant(closed) > now:
+            state, reason = "closed", why
+            if breaker_open(throttles, failures):
+                reason = f"{why}; the breaker is open, and what waits is not charged"
+        elif probing:
+            out = "is out" if until is not None else "goes first"
+            state, reason = "half-open", f"one call {out}, to see whether the provider is back"
+        elif until is not None:
+            state, reason = "busy", "its budget is spent"
+        else:
+            state, reason = "open", None
+            if failures:
+                reason = f"{failures} failure{'s' if failures > 1 else ''} in a row since {instant_text(since)}"
+        found.append(
+            GateStatus(
+                gate_id, state, until, reason, held_by, throttles, failures, since, epoch, places,
+                limits.get(gate_id, []), inside.get(gate_id, 0), waiting.get(gate_id, 0),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _limits(cursor: Cursor, now: datetime) -> dict[str, list[LimitStatus]]:
+    found: dict[str, list[LimitStatus]] = {}
+    for gate_id, name, rate, burst, cost, tokens, filled_at in cursor.rows(
+        "SELECT gate_id, name, rate, burst, cost, tokens, filled_at FROM gate_limit ORDER BY gate_id, name"
+    ):
+        seconds = max(0.0, (now - instant(filled_at)).total_seconds())
+        left = min(Budget(name, rate, burst, cost, 0.0).capacity, tokens + rate * seconds)
+        found.setdefault(gate_id, []).append(LimitStatus(name, rate, burst, cost, round(left, 3)))
+    return found
+
+
+def _waiting(database: Database, cursor: Cursor) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for table, due in cursor.rows("SELECT table_name, due_column FROM machine_definition WHERE driven"):
+        for free in (waiting(due), waiting(due, suspects=True)):
+            rows = cursor.rows(
+                f"SELECT gate_id, count(*) FROM {table} WHERE {due} <= {database.now_sql} AND {free} GROUP BY gate_id",
+                **database.bind_now(),
+            )
+            for gate_id, count in rows:
+                counts[gate_id] = counts.get(gate_id, 0) + count
+    return counts
+
+
+def _inside(cursor: Cursor) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for (table,) in cursor.rows("SELECT table_name FROM machine_definition WHERE driven"):
+        rows = cursor.rows(f"SELECT gate_id, count(*) FROM {table} WHERE claimed_by IS NOT NULL GROUP BY gate_id")
+        for gate_id, count in rows:
+            counts[gate_id] = counts.get(gate_id, 0) + count
+    return counts

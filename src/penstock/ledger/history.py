@@ -1,0 +1,208 @@
+"""Reading the ledger for people: what is there, and how it came to be so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock.ledger.gates.status import GateStatus, gate_statuses
+from penstock.ledger.schema.install import table_names
+from penstock.ledger.store.database import Cursor, Database, Row, present
+from penstock.ledger.store.statements import waiting
+from penstock.model.clock import instant, instant_text
+from penstock.model.errors import LedgerMismatch, UnknownMachine, UnknownUnit, UsageError
+from penstock.model.unit import Ref
+
+BASELINE = "prune:"
+"""How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineStatus:
+    """How the units of one machine stand."""
+
+    name: str
+    table: str
+    driven: bool
+    states: dict[str, int]
+    due: int
+    claimed: int
+    parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker that holds a lease."""
+
+    id: str
+    host: str
+    pid: int
+    started_at: datetime
+    lease_seconds: float
+    machines: list[str]
+    config_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An event with a severity."""
+
+    at: datetime
+    severity: str
+    kind: str
+    unit: str | None
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole ledger at a glance."""
+
+    now: datetime
+    url: str
+    machines: list[MachineStatus]
+    workers: list[WorkerStatus]
+    closed_gates: list[GateStatus]
+    alerts: list[Alert]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One row of a unit's history; a birth has no `from_status`, a death no `to_status`."""
+
+    seq: int
+    at: datetime
+    from_status: str | None
+    to_status: str | None
+    actor: str
+    reason: str | None
+    version: int
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """How a unit stood at a moment; `status` is None before its birth and after its death."""
+
+    unit: str
+    at: datetime
+    status: str | None
+    since: datetime | None
+    version: int | None
+    data: Any
+
+
+def require_ledger(database: Database, cursor: Cursor) -> None:
+    """Raise LedgerMismatch unless the database is a Penstock ledger."""
+    if "penstock_meta" not in table_names(database, cursor):
+        msg = f"{database.url} is not a Penstock ledger; create one with 'penstock db upgrade'"
+        raise LedgerMismatch(msg)
+
+
+def status(database: Database, alerts: int = 20) -> Status:
+    """Counts, workers, closed gates and the newest alerts, from one snapshot."""
+
+    def work(cursor: Cursor) -> Status:
+        require_ledger(database, cursor)
+        moment = present(database, cursor)
+        return Status(
+            moment,
+            database.url,
+            [_machine(database, cursor, row) for row in _definitions(cursor)],
+            workers_of(database, cursor),
+            [g for g in gate_statuses(database, cursor) if g.state not in {"open", "busy"}],
+            _alerts(cursor, alerts),
+        )
+
+    return database.read(work)
+
+
+def history(database: Database, ref: Ref) -> list[Transition]:
+    """Every transition of a unit, oldest first. Raises UnknownMachine or UnknownUnit."""
+
+    def work(cursor: Cursor) -> list[Transition]:
+        require_ledger(database, cursor)
+        known = [str(row[0]) for row in _definitions(cursor)]
+        if ref.machine not in known:
+            msg = f"no machine is called {ref.machine!r}; this ledger has {', '.join(known) or 'none'}"
+            raise UnknownMachine(msg)
+        rows = cursor.rows(
+            "SELECT seq, at, from_status, to_status, actor, reason, version, data FROM transition_log"
+            " WHERE machine = :machine AND unit_id = :unit_id ORDER BY seq",
+            machine=ref.machine,
+            unit_id=ref.unit_id,
+        )
+        if not rows:
+            msg = f"no unit {ref} in the ledger"
+            raise UnknownUnit(msg)
+        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7])) for r in rows]
+
+    return database.read(work)
+
+
+def as_of(database: Database, ref: Ref, moment: datetime) -> AsOf:
+    """How the unit stood at that moment. Raises UsageError for one whose history was pruned."""
+    rows = history(database, ref)
+    # In the order of writing: a clock that was set back does not bring an old state back.
+    known = [row for row in rows if row.at <= moment]
+    if known:
+        last = known[-1]
+        return AsOf(str(ref), moment, last.to_status, last.at, last.version, last.data)
+    if rows[0].actor.startswith(BASELINE):
+        msg = f"the history of {ref} before {instant_text(rows[0].at)} was pruned; ask for a later moment"
+        raise UsageError(msg)
+    return AsOf(str(ref), moment, None, None, None, None)
+
+
+Definition = tuple[str, str, bool, str, list[str]]
+
+
+def _definitions(cursor: Cursor) -> list[Definition]:
+    rows = cursor.rows("SELECT name, table_name, driven, due_column, definition FROM machine_definition ORDER BY name")
+    return [(r[0], r[1], bool(r[2]), r[3], list(_document(r[4])["states"])) for r in rows]
+
+
+def _machine(database: Database, cursor: Cursor, definition: Definition) -> MachineStatus:
+    name, table, driven, due, states = definition
+    counts = {str(s): int(n) for s, n in cursor.rows(f"SELECT status, count(*) FROM {table} GROUP BY status")}
+    ordered = {s: counts.pop(s, 0) for s in states} | counts
+    numbers: Row = (0, 0, 0)
+    if driven:
+        numbers = cursor.rows(
+            f"SELECT (SELECT count(*) FROM {table} WHERE {waiting(due)} AND {due} <= {database.now_sql})"
+            f" + (SELECT count(*) FROM {table} WHERE {waiting(due, suspects=True)} AND {due} <= {database.now_sql}),"
+            f" (SELECT count(*) FROM {table} WHERE claimed_by IS NOT NULL),"
+            f" (SELECT count(*) FROM {table} WHERE parked_at IS NOT NULL)",
+            **database.bind_now(),
+        )[0]
+    return MachineStatus(name, table, driven, ordered, *map(int, numbers))
+
+
+def workers_of(database: Database, cursor: Cursor) -> list[WorkerStatus]:
+    left = (
+        f"EXTRACT(EPOCH FROM lease_until - {database.lease_now_sql})"
+        if database.dialect == "postgresql"
+        else "CASE WHEN boot_id = :boot_id THEN (lease_until - :uptime) / 1000.0 ELSE 0 END"
+    )
+    rows = cursor.rows(
+        f"SELECT id, host, pid, started_at, {left}, machines, config_version FROM worker WHERE reaped_at IS NULL ORDER BY started_at, id",
+        **database.bind_now(),
+    )
+    return [WorkerStatus(r[0], r[1], r[2], instant(r[3]), round(float(r[4]), 1), _document(r[5]), r[6]) for r in rows]
+
+
+def _alerts(cursor: Cursor, most: int) -> list[Alert]:
+    rows = cursor.rows(
+        "SELECT created_at, severity, event_type, machine, unit_id, payload FROM event_log WHERE severity IS NOT NULL"
+        " ORDER BY created_at DESC, event_key LIMIT :most",
+        most=most,
+    )
+    return [
+        Alert(instant(r[0]), r[1], r[2], f"{r[3]}:{r[4]}" if r[4] is not None else r[3], _document(r[5])) for r in rows
+    ]
+
+
+def _document(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value

@@ -1,0 +1,489 @@
+"""An outcome checked and made plain: everything that can be refused without asking the database is refused here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.ledger.schema.columns import (
+    LAND_IT,
+    holds_secret,
+    plain,
+    plain_column,
+    plain_unseen,
+    python_type,
+    readable,
+)
+from penstock.model import correlation
+from penstock.model.errors import BrokenFlow, MachineError, TooLarge, UnknownMachine
+from penstock.model.machine import Actor, Machine
+from penstock.model.outcome import MAX_BYTES, MAX_EVENT, MAX_ROWS, Birth, Event, Move, Outcome, Update, Where, Write
+from penstock.model.unit import DRIVEN_COLUMNS, FORGIVEN, GuardedUnit, Unit, field_types, key_part, unit_id_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+    from penstock.model.clock import Rng
+
+# What only the kernel writes. The rest of a driven unit's kernel columns a step may set.
+_SEALED = frozenset({"unit_id", "version", "changed_by", "change_reason", "changed_at", "wakes", "claimed_by"})
+_OFTEN = frozenset({"status", "due_at"})
+_WIDEST = 4  # bytes of a character
+DUE = 7
+"""The place of the schedule in a driven unit's row of a batch."""
+# A newborn is nobody's, whatever unit it was copied from.
+UNCLAIMED = {
+    "claimed_by": None,
+    "wakes": 0,
+    "crashes": 0,
+    "doubts": 0,
+    "suspicion": 0,
+    "parked_at": None,
+    "parked_reason": None,
+}
+
+
+@dataclass(slots=True)
+class Change:
+    """One compare-and-set of a unit: which columns change, and its row of the batch (see `Preparer._change`)."""
+
+    machine: Machine
+    changed: tuple[str, ...]
+    row: list[Any]
+    keep_claim: bool = False
+
+    @property
+    def unit_id(self) -> str:
+        return self.row[0]  # type: ignore[no-any-return]
+
+    @property
+    def version(self) -> int:
+        """The version that it rests on."""
+        return self.row[1]  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class Newborn:
+    """One birth: its row of the batch, in column order without `changed_at`."""
+
+    machine: Machine
+    row: list[Any]
+    if_absent: bool
+
+
+@dataclass(slots=True)
+class Tally:
+    """Increments on one parent."""
+
+    child: Machine
+    parent: Machine
+    unit_id: str
+    counters: Mapping[str, int]
+
+
+class PreparedOutcome:
+    """One outcome, ready to commit: all values are plain, the rows of `writes` in column order.
+
+    Most are a change of their unit and nothing else (not `more`), and there are many: what they lack costs nothing.
+    """
+
+    more = False
+    moves: Sequence[Change] = ()
+    births: Sequence[Newborn] = ()
+    tallies: Sequence[Tally] = ()
+    writes: Sequence[Write] = ()
+    updates: Sequence[Update] = ()
+    only_if_absent: Sequence[Where] = ()
+    events: Sequence[list[Any]] = ()
+    gates: Collection[str] = ()
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+
+    @property
+    def rows(self) -> int:
+        """How many rows it writes, about."""
+        return 1 + len(self.births) + sum(len(w.rows) for w in self.writes)
+
+
+class Preparer:
+    """Turns outcomes into entries; knows the machines and who is acting."""
+
+    def __init__(self, machines: Mapping[str, Machine], rng: Rng) -> None:
+        self.machines = machines
+        self._rng = rng
+        self._by_type = {m.unit: m for m in machines.values()}
+        self._own = {m.name: _own_columns(m) for m in machines.values()}
+        self._legal: dict[Any, tuple[Machine, str, str]] = {}
+        for machine in machines.values():
+            self._check_parent(machine)
+
+    def machine_of(self, unit: GuardedUnit) -> Machine:
+        """The machine that a unit belongs to."""
+        try:
+            return self._by_type[type(unit)]
+        except KeyError:
+            msg = f"{type(unit).__name__} belongs to no machine of this program"
+            raise UnknownMachine(msg) from None
+
+    def entry(self, outcome: Outcome[Any], who: str) -> PreparedOutcome:
+        """Check one outcome. Raises IllegalMove or BrokenFlow, naming the unit and what is wrong."""
+        before, after = outcome.before, outcome.after
+        change = self._change(before, after, outcome.reason, outcome.actor, who)
+        change.keep_claim = outcome.keep_claim
+        if outcome.keep_crashes or outcome.keep_claim:
+            for name in FORGIVEN:
+                if name not in change.changed:
+                    change.changed = (*change.changed, name)
+                    change.row.append(getattr(before, name))
+        entry = PreparedOutcome(change)
+        units = (
+            change.machine.parent is not None
+            or after.gate_id != before.gate_id
+            or outcome.others
+            or outcome.parent_counts
+        )
+        if units or outcome.writes or outcome.updates or outcome.only_if_absent or outcome.events:
+            entry.more = True
+            self._fill(entry, outcome, who)
+        return entry
+
+    def _fill(self, entry: PreparedOutcome, outcome: Outcome[Any], who: str) -> None:
+        change, before, after = entry.change, outcome.before, outcome.after
+        if after.gate_id != before.gate_id:
+            entry.gates = (after.gate_id,)
+        if change.machine.parent is not None or outcome.parent_counts:
+            entry.tallies = self._tally(change, before, outcome.parent_counts or {})
+        if outcome.others:
+            self._also(entry, outcome.others, who)
+            if len(outcome.others) > MAX_ROWS:
+                msg = f"{_ref(change)}: {len(outcome.others):,} others; an outcome carries at most {MAX_ROWS:,}"
+                raise BrokenFlow(msg)
+        if outcome.writes:
+            entry.writes = _writes(_ref(change), outcome.writes)
+        if outcome.updates:
+            entry.updates = [_amend(_ref(change), amend) for amend in outcome.updates]
+        if outcome.only_if_absent:
+            entry.only_if_absent = [_rows(_ref(change), rows) for rows in outcome.only_if_absent]
+        if outcome.events:
+            entry.events = [_event(change, event) for event in outcome.events]
+
+    def move(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> PreparedOutcome:
+        """A change pulled from outside a claim: an operator's, a validator's, the API's."""
+        change = self._from_outside(before, after, reason, actor, who)
+        gate = getattr(after, "gate_id", None)
+        entry = PreparedOutcome(change)
+        entry.more = True
+        entry.tallies = self._tally(change, before, {})
+        entry.gates = () if gate is None or gate == getattr(before, "gate_id", None) else (gate,)
+        return entry
+
+    def together(
+        self, others: Sequence[Birth | Move], writes: Sequence[Write], events: Sequence[Event], who: str
+    ) -> PreparedOutcome:
+        """Changes of several units from outside a claim, the rows and events that go with them; the first is theirs."""
+        entry = PreparedOutcome(
+            Change(self.machine_of(_unit(others[0])), (), [unit_id_of(_unit(others[0])), _unit(others[0]).version])
+        )
+        entry.more = True
+        self._also(entry, others, who)
+        entry.writes = _writes(_ref(entry.change), writes)
+        entry.events = [_event(entry.change, event) for event in events]
+        return entry
+
+    def newborn(self, birth: Birth, who: str) -> Newborn:
+        """A birth as a row; a version is drawn, and the key's text is made. Raises IllegalMove."""
+        unit = birth.unit
+        machine = self.machine_of(unit)
+        machine.check_birth(str(unit.status), birth.actor)
+        made = {
+            "unit_id": unit_id_of(unit),
+            "version": self._rng.version(),
+            "changed_by": f"{birth.actor}:{who}",
+            "change_reason": readable(birth.reason),
+            **(UNCLAIMED if machine.driven else {}),
+        }
+        skip = machine.generated() | {"changed_at"}
+        values = vars(unit)
+        ref = f"{machine.name}:{made['unit_id']}"
+        row = [_plain(ref, n, made[n] if n in made else values[n]) for n in machine.columns if n not in skip]
+        return Newborn(machine, row, birth.if_absent)
+
+    def _change(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Change:
+        move = (type(before), type(after), before.status, after.status, actor)
+        legal = self._legal.get(move)
+        if legal is None:
+            legal = self._legal[move] = self._check(before, after, actor)
+        machine, source, target = legal
+        old, new = vars(before), vars(after)
+        # Most steps change these two and nothing else; every step is asked, and dictionaries compare quickly.
+        often = old.copy()
+        often["status"] = new["status"]
+        if "due_at" in often:
+            often["due_at"] = new["due_at"]
+        changed = () if often == new else self._changed(machine, old, new)
+        if source == target and machine.tracked and any(name in machine.tracked for name in changed):
+            machine.check_loop(source, actor)
+        row = [before.unit_id, before.version, source, target, self._name(actor, who), readable(reason)]
+        try:
+            if "wakes" in old:
+                row += (old["wakes"], None if target in machine.terminal else plain(new["due_at"]))
+            if changed:
+                row += [plain(old[n]) for n in machine.counters if n in changed]
+                row += [plain(new[n]) for n in changed]
+        except (TypeError, ValueError, RecursionError):
+            for name in (*changed, "due_at"):
+                _plain(f"{machine.name}:{before.unit_id}", name, new.get(name))
+            raise
+        return Change(machine, changed, row)
+
+    def _from_outside(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Change:
+        """A change that no step of the unit made: it settles no doubt, and whoever holds the unit may have acted."""
+        change = self._change(before, after, reason, actor, who)
+        if isinstance(before, Unit) and "doubts" not in change.changed:
+            doubts = before.doubts or int(before.claimed_by is not None)
+            if doubts:
+                change.changed = (*change.changed, "doubts")
+                change.row.append(doubts)
+        return change
+
+    def _check(self, before: GuardedUnit, after: GuardedUnit, actor: Actor) -> tuple[Machine, str, str]:
+        """The machine and the two states of a legal move. Raises as `entry` does."""
+        machine = self.machine_of(before)
+        if type(after) is not type(before):
+            msg = f"{machine.name}:{before.unit_id}: after is a {type(after).__name__}"
+            raise BrokenFlow(msg)
+        source, target = str(before.status), str(after.status)
+        machine.check_move(source, target, actor)
+        return machine, source, target
+
+    def _changed(self, machine: Machine, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
+        """The columns that are now others, but for state and schedule. Raises BrokenFlow for what is not a step's."""
+        changed = tuple([n for n, value in new.items() if n not in _OFTEN and value is not old[n] and value != old[n]])
+        sealed = ", ".join(sorted({*changed} - self._own[machine.name]))
+        if sealed:
+            msg = f"{machine.name}:{old['unit_id']}: a step cannot change {sealed}"
+            raise BrokenFlow(msg)
+        return changed
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - a handful of actors, for the life of the program
+    def _name(self, actor: Actor, who: str) -> str:
+        return f"{actor}:{who}"
+
+    def _tally(self, change: Change, before: GuardedUnit, extra: Mapping[str, int]) -> Sequence[Tally]:
+        fan_in = change.machine.parent
+        if fan_in is None:
+            if extra:
+                msg = f"{change.machine.name} has no parent to tally on"
+                raise BrokenFlow(msg)
+            return ()
+        source, target = change.row[2], change.row[3]
+        counters = dict(extra)
+        if source != target:
+            for counter, states in fan_in.counts.items():
+                step = (target in states) - (source in states)
+                if step:
+                    counters[counter] = counters.get(counter, 0) + step
+        if not counters:
+            return ()
+        parent = self.machines.get(fan_in.machine)
+        if parent is None:
+            msg = f"{change.machine.name} counts on {fan_in.machine!r}, which this program does not know"
+            raise UnknownMachine(msg)
+        unknown = ", ".join(sorted(set(counters) - set(parent.counters)))
+        if unknown:
+            msg = f"{_ref(change)}: {parent.name} has no counter {unknown} to tally on"
+            raise BrokenFlow(msg)
+        parent_id = "/".join([key_part(getattr(before, name)) for name in fan_in.by])
+        return (Tally(change.machine, parent, parent_id, counters),)
+
+    def _also(self, entry: PreparedOutcome, others: Sequence[Birth | Move], who: str) -> None:
+        births = [item for item in others if isinstance(item, Birth)]
+        entry.births = [self.newborn(birth, who) for birth in births]
+        entry.gates = {*entry.gates, *(b.unit.gate_id for b in births if isinstance(b.unit, Unit))}
+        moves = [item for item in others if isinstance(item, Move)]
+        entry.moves = [self._from_outside(m.before, m.after, m.reason, m.actor, who) for m in moves]
+        entry.gates = {*entry.gates, *(m.after.gate_id for m in moves if isinstance(m.after, Unit))}
+        for change, move in zip(entry.moves, moves, strict=True):
+            entry.tallies = (*entry.tallies, *self._tally(change, move.before, {}))
+
+    def _check_parent(self, machine: Machine) -> None:
+        """A child's declaration names columns of its parent: they must be there before anything counts on them."""
+        fan_in = machine.parent
+        parent = self.machines.get(fan_in.machine) if fan_in is not None else None
+        if fan_in is None or parent is None:
+            return
+        wrong = [f"{parent.name} has no counter {n!r}" for n in fan_in.counts if n not in parent.counters]
+        odd = [n for n in (*parent.counters, fan_in.expected) if n not in _numbers(parent)]
+        wrong += [f"{parent.name} cannot count in {n!r}" for n in odd]
+        if len(fan_in.by) != len(parent.unit.key):
+            wrong.append(f"{parent.name} is found by {', '.join(parent.unit.key)}")
+        if not parent.driven:
+            wrong.append(f"{parent.name} is not driven, so that nothing could wake it")
+        if wrong:
+            raise MachineError(f"machine {machine.name!r}: " + "; ".join(wrong))
+
+
+def _own_columns(machine: Machine) -> frozenset[str]:
+    """The columns that a step may change."""
+    return frozenset(machine.columns) - _SEALED - frozenset(machine.unit.key) - machine.generated()
+
+
+def _numbers(machine: Machine) -> frozenset[str]:
+    """The columns of its own that are whole numbers."""
+    numbers = {n for n, kind in field_types(machine.unit).items() if python_type(kind)[0] is int}
+    return frozenset(numbers & _own_columns(machine)) - frozenset(DRIVEN_COLUMNS)
+
+
+def _unit(item: Birth | Move) -> GuardedUnit:
+    return item.unit if isinstance(item, Birth) else item.before
+
+
+def _ref(change: Change) -> str:
+    return f"{change.machine.name}:{change.unit_id}"
+
+
+def _plain(ref: str, name: str, value: Any) -> Any:
+    try:
+        return plain(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"{ref}: {name} cannot be kept: {error}"
+        raise (TooLarge if isinstance(error, TooLarge) else BrokenFlow)(msg) from error
+
+
+def _event(change: Change, event: Event) -> list[Any]:
+    payload = _plain(_ref(change), f"the event {event.key!r}", dict(event.payload))
+    if len(payload) * _WIDEST > MAX_EVENT and (size := len(payload.encode())) > MAX_EVENT:
+        msg = f"its payload has {size:,} bytes, an event's at most {MAX_EVENT:,}; {LAND_IT}"
+        raise TooLarge(f"{_ref(change)}: the event {event.key!r} cannot be kept: {msg}")
+    # The id of the step, as in its log and its calls. Outside of steps, the row of the history that the commit makes.
+    step = correlation.current() or f"{_ref(change)}@{change.row[1] + 1}"
+    about = (change.machine.name, change.unit_id)
+    return [event.tenant, event.key, event.kind, event.severity, payload, *about, step]
+
+
+def _writes(ref: str, writes: Sequence[Write]) -> list[Write]:
+    """The same with plain rows, as many as an outcome carries."""
+    made = plain_writes(ref, writes)
+    _check_size(ref, made)
+    return made
+
+
+def plain_writes(ref: str, writes: Sequence[Write]) -> list[Write]:
+    """The same writes with plain rows."""
+    made = []
+    for w in writes:
+        _known(ref, w.table, [*w.first, *([w.newer] if w.newer else ()), *(w.columns or ())])
+        rows: Any = w.rows
+        rows = plain_rows(ref, w.table, rows) if w.columns is None else _plain_lists(ref, w.table, w.columns, rows)
+        made.append(Write(w.table, rows, w.on_conflict, w.newer, tuple(w.first), w.columns and tuple(w.columns)))
+    return made
+
+
+def _amend(ref: str, amend: Update) -> Update:
+    """The same with plain values."""
+    _known(ref, amend.rows.table, amend.values)
+    if not amend.values:
+        raise BrokenFlow(f"{ref}: {amend.rows.table.name} is amended in no column")
+    values = {n: _plain(ref, f"{amend.rows.table.name}.{n}", v) for n, v in amend.values.items()}
+    return Update(_rows(ref, amend.rows), values)
+
+
+def _rows(ref: str, rows: Where) -> Where:
+    """The same with plain values. Raises BrokenFlow for what would mean a whole table."""
+    name = rows.table.name
+    _known(ref, rows.table, [*rows.where, *(part[0] for part in (rows.span, rows.among) if part)])
+    if all(value is None for value in rows.where.values()):
+        raise BrokenFlow(f"{ref}: rows of {name} are named by at least one value")
+    where = {n: _plain(ref, f"{name}.{n}", v) for n, v in rows.where.items()}
+    span, among = rows.span, rows.among
+    if span is not None:
+        column, first, last = span
+        span = (column, _plain(ref, f"{name}.{column}", first), _plain(ref, f"{name}.{column}", last))
+    if among is not None:
+        among = (among[0], [_plain(ref, f"{name}.{among[0]}", v) for v in among[1]])
+        if len(among[1]) > MAX_ROWS:
+            listed = f"{len(among[1]):,} rows of {name} are listed"
+            raise BrokenFlow(f"{ref}: {listed}; an outcome carries at most {MAX_ROWS:,}")
+    return Where(rows.table, where, span, among)
+
+
+def _known(ref: str, table: Table, names: Iterable[str]) -> None:
+    unknown = ", ".join(repr(n) for n in names if n not in table.columns)
+    if unknown:
+        msg = f"{ref}: {table.name} has no column {unknown}"
+        raise BrokenFlow(msg)
+
+
+def plain_rows(ref: str, table: Table, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a data table made plain, each in the order of the table's columns."""
+    rows = rows if isinstance(rows, Sequence) else list(rows)
+    make = plain if holds_secret(row.values() for row in rows) else plain_unseen
+    shapes: dict[tuple[str, ...], list[str]] = {}
+    last: tuple[str, ...] | None = None
+    names: list[str] = []
+    made = []
+    for row in rows:
+        given = tuple(row)
+        if given != last:
+            if given not in shapes:
+                _known(ref, table, given)
+                shapes[given] = [c.name for c in table.columns if c.name in row]
+            last, names = given, shapes[given]
+        try:
+            made.append({n: make(row[n]) for n in names})
+        except (TypeError, ValueError, RecursionError):
+            for name in names:
+                _plain(ref, f"{table.name}.{name}", row[name])  # says which
+            raise
+    return made
+
+
+def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The same of rows that are lists in the order of `columns`; column by column, which have mostly one type."""
+    width = len(columns)
+    if {*map(len, rows)} - {width}:
+        raise BrokenFlow(f"{ref}: a row of {table.name} has not {width} values, one for each of its columns")
+    unseen = not holds_secret(rows)
+    made = []
+    for name, values in zip(columns, zip(*rows, strict=True), strict=False):
+        try:
+            made.append(plain_column(values, unseen=unseen))
+        except (TypeError, ValueError, RecursionError):
+            for value in values:
+                _plain(ref, f"{table.name}.{name}", value)  # says which
+            raise
+    return [*zip(*made, strict=True)]
+
+
+def size_of(row: Mapping[str, Any]) -> int:
+    """How much a plain row weighs: its texts, of which documents are one kind."""
+    return sum([len(v) for v in row.values() if type(v) is str])
+
+
+def weight_of(rows: Sequence[Sequence[Any]]) -> int:
+    """The same of many rows that are lists."""
+    weight = 0
+    for column in zip(*rows, strict=True):
+        try:
+            weight += sum(map(len, column))  # all texts, as most columns are
+        except TypeError:
+            weight += sum([len(v) for v in column if type(v) is str])
+    return weight
+
+
+def _weight(write: Write) -> int:
+    rows: Any = write.rows
+    if write.columns is None:
+        return sum([size_of(row) for row in rows])
+    return weight_of(rows)
+
+
+def _check_size(ref: str, writes: Sequence[Write]) -> None:
+    rows = sum(len(w.rows) for w in writes)
+    size = sum([_weight(w) for w in writes])
+    if rows > MAX_ROWS or size > MAX_BYTES:
+        msg = f"{ref}: an outcome carries at most {MAX_ROWS:,} rows or 4 MB; this has {rows:,} rows, {size:,} bytes"
+        raise BrokenFlow(msg)

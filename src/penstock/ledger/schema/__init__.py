@@ -1,0 +1,1 @@
+"""What a ledger is made of: tables, columns, triggers, views, migrations."""

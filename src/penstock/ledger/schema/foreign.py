@@ -1,0 +1,47 @@
+"""Which change of a unit is foreign: one that leaves `version` alone and is neither a wake-up nor a tally.
+
+Every claim and commit of Penstock raises `version`. What it writes beside them names itself by a count that rises with
+it: a wake-up changes the schedule and raises `wakes`, a tally changes counters and raises `tallies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.model.machine import Machine
+
+Same = Callable[[str], str]
+"""The condition under which a column is as it was, in the words of one database."""
+_MARKS = frozenset({"version", "wakes"})
+
+
+def watched(machine: Machine) -> list[str]:
+    """The columns that a stranger can change: not the key, which is refused, nor what the database computes."""
+    left = {"unit_id", *machine.unit.key, *machine.generated(), *_MARKS}
+    return [machine.column(name) for name in machine.columns if name not in left]
+
+
+def as_it_was(machine: Machine, same: Same) -> str:
+    """The condition under which an update that leaves `version` alone is not foreign."""
+    marks = dict.fromkeys(machine.counters, "tallies")
+    if machine.driven:
+        marks[machine.due] = "wakes"
+    return " AND ".join(f"({same(c)} OR NOT {same(marks[c])})" if c in marks else same(c) for c in watched(machine))
+
+
+def reason(machine: Machine, same: Same, named: Callable[[dict[str, str]], str], typed: str) -> str:
+    """What the history says of a foreign change: the reason that was typed with it, and the columns it changed.
+
+    `named` joins the names of columns, each to be named unless its condition holds; nothing makes NULL.
+    """
+    names = named({c: same(c) for c in watched(machine) if c not in {"status", "change_reason"}})
+    typed = f"CASE WHEN {same('change_reason')} THEN NULL ELSE {typed} END"
+    return f"COALESCE({typed} || ' (changed ' || {names} || ')', 'changed ' || {names}, {typed})"
+
+
+def freed(machine: Machine, new: str, old: str) -> str:
+    """What else a foreign change sets: nobody holds the unit any longer. Whoever held it may have made a call."""
+    if not machine.driven:
+        return ""
+    doubtful = f"{old}.claimed_by IS NOT NULL AND {old}.doubts = 0 AND {new}.doubts = 0"
+    return f", claimed_by = NULL, doubts = CASE WHEN {doubtful} THEN 1 ELSE {new}.doubts END"

@@ -1,0 +1,1 @@
+"""The port to a database, and its two sides."""

@@ -1,0 +1,131 @@
+"""The port to a database: short transactions of set-based statements, run by plain functions.
+
+`Database.write(work)` runs `work` in one write transaction and commits it; `read` runs it on a connection that cannot
+write. Statements name their parameters `:name` in both dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeVar
+
+from penstock.ledger.store.presence import Presence
+from penstock.model.clock import instant
+
+T = TypeVar("T")
+Dialect = Literal["sqlite", "postgresql"]
+Row = Sequence[Any]
+CONNECTIONS = 6
+"""How many connections a process opens at most, unless told otherwise; one is reserved for a worker's lease."""
+
+
+class Cursor(Protocol):
+    """One open transaction."""
+
+    def rows(self, sql: str, **parameters: Any) -> list[Row]:
+        """Run a statement and fetch all it returns."""
+
+    def gather(self, sql: str, **parameters: Any) -> list[Row]:
+        """The rows of a SELECT, many of them, at the least cost to the interpreter's other threads."""
+
+    def run(self, sql: str, **parameters: Any) -> int:
+        """Run a statement and return how many rows it touched."""
+
+
+class AlterCursor(Cursor, Protocol):
+    """A transaction that may rebuild tables."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, for a tool that brings its own statements; it must not end the transaction."""
+
+
+class Database(Protocol):
+    """A ledger's database. `presence` knows whether it answers."""
+
+    presence: Presence
+
+    @property
+    def dialect(self) -> Dialect:
+        """Which of the two it is."""
+
+    @property
+    def url(self) -> str:
+        """Its address, without a password."""
+
+    def write(self, work: Callable[[Cursor], T]) -> T:
+        """Run `work` in one write transaction. It may be run again when the database asks for that.
+
+        Raises LedgerUnavailable when nothing was committed, CommitUnknown when the answer to COMMIT was lost, and
+        LedgerRefused when a constraint or a trigger refused.
+        """
+
+    def alter(self, work: Callable[[AlterCursor], T]) -> T:
+        """Run `work` in one write transaction that may rebuild tables, one at a time in the whole ledger.
+
+        On SQLite foreign keys are not enforced in it: rebuilding a table drops it, which would delete its children.
+        """
+
+    def read(self, work: Callable[[Cursor], T], *, patient: bool = False) -> T:
+        """Run `work` on a consistent snapshot, read-only.
+
+        A statement may take 15 seconds, or with `patient` any time, as long as the server answers at all.
+        """
+
+    def lease(self, work: Callable[[Cursor], T], worker: str, lease_ms: int) -> T:
+        """Run `work` in one write transaction of `worker` that waits for no other work of this process.
+
+        It is given up early enough to be tried again within the lease. Raises as `write` does, and LedgerUnavailable
+        when the server has no place for one more worker.
+        """
+
+    def bind_now(self) -> Mapping[str, Any]:
+        """The parameters that carry the ledger's time into a statement that uses `now_sql`."""
+
+    @property
+    def now_sql(self) -> str:
+        """An expression for the ledger's present instant; constant within the statement."""
+
+    @property
+    def lease_now_sql(self) -> str:
+        """An expression for the present on the clock that leases are measured by."""
+
+    def lease_value_sql(self, milliseconds: int) -> str:
+        """An expression for a lease that ends after so long."""
+
+    def close(self) -> None:
+        """Close every connection."""
+
+
+def present(database: Database, cursor: Cursor) -> datetime:
+    """The ledger's present instant."""
+    now: datetime = instant(cursor.rows(f"SELECT {database.now_sql}", **database.bind_now())[0][0])
+    return now
+
+
+def instant_sql(database: Database, name: str) -> str:
+    """A parameter that is an instant, given as `instant_text` writes it, to be compared with a column of instants."""
+    return f"CAST(:{name} AS timestamptz)" if database.dialect == "postgresql" else f":{name}"
+
+
+def identifier_sql(database: Database, name: str) -> str:
+    """A parameter that is an identifier (UUID), given as text, to be compared with a column of identifiers."""
+    return f"CAST(:{name} AS uuid)" if database.dialect == "postgresql" else f":{name}"
+
+
+def open_database(url: str, clock: Any, *, connections: int = CONNECTIONS) -> Database:
+    """Open `sqlite:///path` or `postgresql://…`. Raises UsageError for an address that is neither."""
+    from penstock.model.errors import UsageError
+
+    if url.startswith("sqlite:///"):
+        from penstock.ledger.store.sqlite.database import SqliteDatabase
+
+        return SqliteDatabase(url.removeprefix("sqlite:///"), clock)
+    if url.startswith(("postgresql://", "postgres://")):
+        from penstock.ledger.store.postgres.database import PostgresDatabase
+
+        return PostgresDatabase(url, clock, connections=connections)
+    shown = url.rsplit("@", maxsplit=1)[-1]
+    msg = f"{shown!r} is not a ledger address; write sqlite:///path/to/penstock.db or postgresql://user@host/name"
+    raise UsageError(msg)

@@ -1,0 +1,1 @@
+"""PostgreSQL as the ledger: any number of machines."""

@@ -1,0 +1,1 @@
+"""SQLite as the ledger: one file, one writer at a time."""

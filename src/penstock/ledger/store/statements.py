@@ -1,0 +1,460 @@
+"""The kernel's set-based statements, written once for both databases.
+
+A batch is one JSON parameter, an array of arrays. `batch(columns)` makes it a row source whose columns are named
+`n_<column>`, so that they never collide with the table's. Identifiers come from validated machines only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from penstock.ledger.store.database import Database
+from penstock.model.machine import Machine
+from penstock.model.outcome import Where
+from penstock.model.unit import FORGIVEN
+
+POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
+_encode = msgspec.json.Encoder().encode
+TEXT = sa.Text()
+# A gate that is neither on a budget nor lately closed.
+_UNASKED = "NOT g.metered AND g.throttles = 0"
+SqlType = sa.types.TypeEngine[Any]
+
+
+def batch(
+    database: Database, columns: Mapping[str, SqlType], *, parameter: str = "batch", alike: Collection[int] = ()
+) -> str:
+    """The rows of the parameter `:batch` (made by `batch_text`), as `j`; the `alike` are parameters of their own."""
+    places = itertools.count()
+    if database.dialect == "postgresql":
+        picks = ", ".join(
+            f"CAST({_alike_name(i) if i in alike else f'e ->> {next(places)}'} AS {k.compile(POSTGRES)}) AS n_{name}"
+            for i, (name, k) in enumerate(columns.items())
+        )
+        return f"(SELECT {picks} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS e) AS j"
+    picks = ", ".join(
+        f"{_alike_name(i) if i in alike else f'value ->> {next(places)}'} AS n_{name}" for i, name in enumerate(columns)
+    )
+    # As JSONB a row is parsed once; as text, once for every column.
+    return f"(SELECT {picks} FROM jsonb_each(:{parameter})) AS j"
+
+
+def batch_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows of plain values as the `:batch` parameter, each in the order of the batch's columns."""
+    return _encode(list(rows)).decode()
+
+
+def batch_given(database: Database, rows: Sequence[Sequence[Any]], alike: Mapping[int, Any]) -> dict[str, Any]:
+    """The parameters of a batch whose `alike` places are the same in every row."""
+    if alike:
+        rows = [*zip(*[column for i, column in enumerate(zip(*rows, strict=True)) if i not in alike], strict=True)]
+    as_given = _as_text if database.dialect == "postgresql" else lambda value: value
+    return {"batch": batch_text(rows), **{_alike_name(i)[1:]: as_given(value) for i, value in alike.items()}}
+
+
+ALIKE_FROM = 200
+"""So many rows are looked through for columns that are alike; of fewer, chance would make ever other statements."""
+
+
+def alike_in(rows: Sequence[Sequence[Any]], *, after: int = 0) -> dict[int, Any]:
+    """The places, from `after` on, at which all of many rows have the same value, but not all places of a row.
+
+    What they have alike travels once: to take it apart anew for each row is much of what a wide one costs.
+    """
+    found: dict[int, Any] = {}
+    if len(rows) < ALIKE_FROM:
+        return found
+    for i, column in enumerate(zip(*rows, strict=True)):
+        value = column[0]
+        # Equal is not always the same: True and 1, 0.0 and -0.0.
+        if (
+            i < after
+            or column[-1] != value
+            or column.count(value) < len(column)
+            or {*map(type, column)} - {type(value)}
+        ):
+            continue
+        if type(value) is not float and not (type(value) is str and "\0" in value):
+            found[i] = value
+    return found if len(found) < len(rows[0]) else {}
+
+
+def _alike_name(place: int) -> str:
+    return f":alike_{chr(97 + place // 26)}{chr(97 + place % 26)}"
+
+
+def _as_text(value: Any) -> str | None:
+    """As `->>` would give it."""
+    return value if value is None or type(value) is str else str(value).lower()
+
+
+def least_due(due: str, now: str) -> str:
+    """A wake-up: now, unless the unit is due before."""
+    return f"CASE WHEN {due} IS NULL OR {due} > {now} THEN {now} ELSE {due} END"
+
+
+def _when_ended(machine: Machine) -> str:
+    # Nobody has anything to do with a unit that has ended, whoever asked for it meanwhile.
+    return f"WHEN n_status IN ({_states(machine.terminal)}) THEN NULL " if machine.terminal else ""
+
+
+def _unless_ended(machine: Machine) -> str:
+    return f" AND t.status NOT IN ({_states(machine.terminal)})" if machine.terminal else ""
+
+
+def _states(states: Iterable[str]) -> str:
+    return ", ".join(f"'{s}'" for s in sorted(states))
+
+
+FENCE = 3
+"""By their first columns, id, version and status, rows of a batch find their units: in each row, alike or not."""
+
+
+def update_units(
+    database: Database,
+    machine: Machine,
+    table: sa.Table,
+    changed: Sequence[str],
+    *,
+    keep_claim: bool,
+    alike: Collection[int] = (),
+) -> str:
+    """Compare-and-set of units: id, version, status and the counters that it changes must match.
+
+    Batch columns: see `entries.Change.row`. The caller appends what it wants to know of those that matched.
+    """
+    types: dict[str, SqlType] = {
+        "unit_id": sa.Text(),
+        "version": sa.BigInteger(),
+        "_was": sa.Text(),  # no column of a unit begins like this
+        "status": sa.Text(),
+        "changed_by": sa.Text(),
+        "change_reason": sa.Text(),
+    }
+    driven = machine.driven
+    if driven:
+        types |= {"wakes": sa.BigInteger(), "due_at": table.c[machine.due].type}
+    counted = [name for name in machine.counters if name in changed]
+    types |= {f"_was_{name}": table.c[name].type for name in counted}
+    types |= {name: table.c[name].type for name in changed}
+    sets = [
+        "status = n_status",
+        "version = t.version + 1",
+        "changed_by = n_changed_by",
+        "change_reason = n_change_reason",
+        f"changed_at = {database.now_sql}",
+        *(f"{name} = n_{name}" for name in changed),
+    ]
+    if driven:
+        due = f"t.{machine.due}"
+        # A wake-up that came while the unit was claimed is not lost: the earlier of the two moments stands.
+        sets.append(
+            f"{machine.due} = CASE {_when_ended(machine)}WHEN t.wakes <> n_wakes AND {due} IS NOT NULL AND (n_due_at IS NULL OR {due} < n_due_at)"
+            f" THEN {due} ELSE n_due_at END"
+        )
+        if not keep_claim:
+            sets.append("claimed_by = NULL")
+        sets += [f"{name} = 0" for name in FORGIVEN if name not in changed]
+        kept = "CASE WHEN n_suspicion > 0 THEN t.suspected_in END" if "suspicion" in changed else "NULL"
+        sets.append(f"suspected_in = {kept}")
+    # A tally leaves the version alone: a counter that a step sets anew is compared by itself.
+    uncounted = "".join(f" AND t.{name} IS NOT DISTINCT FROM n__was_{name}" for name in counted)
+    return (
+        f"UPDATE {machine.table} AS t SET {', '.join(sets)} FROM {batch(database, types, alike=alike)}"
+        f" WHERE t.unit_id = n_unit_id AND t.version = n_version AND t.status = n__was{uncounted}"
+    )
+
+
+def insert_units(database: Database, machine: Machine, table: sa.Table, *, if_absent: bool) -> str:
+    """Births. Batch columns: every column that is not generated, in table order."""
+    names = [machine.column(c) for c in machine.columns if c not in machine.generated()]
+    source = batch(database, {n: table.c[n].type for n in names if n != "changed_at"})
+    picks = ", ".join(database.now_sql if n == "changed_at" else f"n_{n}" for n in names)
+    tail = " ON CONFLICT DO NOTHING" if if_absent else ""
+    return f"INSERT INTO {machine.table} ({', '.join(names)}) SELECT {picks} FROM {source} WHERE true{tail} RETURNING unit_id"
+
+
+Mode = tuple[str, str | None, tuple[str, ...]]
+"""What becomes of a row whose key is there: `on_conflict`, `newer` and `first` of `Write`."""
+
+
+def upsert(
+    database: Database, table: sa.Table, names: Sequence[str], mode: Mode, rows: Sequence[Sequence[Any]]
+) -> tuple[str, dict[str, Any]]:
+    """Rows of a data table, by its primary key; the statement and its parameters, of plain values."""
+    alike = alike_in(rows)
+    source = batch(database, {name: table.c[name].type for name in names}, alike=alike)
+    picks = ", ".join(f"n_{name}" for name in names)
+    into = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {picks} FROM {source}"
+    return f"{into} WHERE true{_on_conflict(table, names, mode)}", batch_given(database, rows, alike)
+
+
+def _on_conflict(table: sa.Table, names: Sequence[str], mode: Mode) -> str:
+    on_conflict, newer, first = mode
+    key = [c.name for c in table.primary_key]
+    tail = ""
+    if on_conflict == "ignore":
+        tail = " ON CONFLICT DO NOTHING"
+    elif on_conflict == "update":
+        sets = ", ".join(f"{n} = excluded.{n}" for n in names if n not in key and n not in first)
+        tail = f" ON CONFLICT ({', '.join(key)}) DO " + (f"UPDATE SET {sets}" if sets else "NOTHING")
+        if sets and newer is not None:
+            there = f"{table.name}.{newer}"
+            tail += f" WHERE {there} IS NULL OR excluded.{newer} >= {there}"
+    return tail
+
+
+def update_rows(database: Database, rows: Where, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Change rows of a data table; the statement and its parameters, of plain values."""
+    condition, given, types, row = _which(database, rows)
+    sets = []
+    for name, value in values.items():
+        sets.append(f"{name} = n_set_{name}")
+        types[f"set_{name}"] = rows.table.c[name].type
+        row.append(value)
+    source = batch(database, types)
+    given["batch"] = batch_text([row])
+    return f"UPDATE {rows.table.name} AS t SET {', '.join(sets)} FROM {source} WHERE {condition}", given
+
+
+def any_row(database: Database, rows: Where) -> tuple[str, dict[str, str]]:
+    """One row of those, if there is any; the statement and its parameters, of plain values."""
+    condition, given, types, row = _which(database, rows)
+    given["batch"] = batch_text([row])
+    return f"SELECT 1 FROM {rows.table.name} AS t, {batch(database, types)} WHERE {condition} LIMIT 1", given
+
+
+def _which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[str, SqlType], list[Any]]:
+    """The condition on `t`, its list of values as a parameter, and a batch of one row with the others."""
+    columns = rows.table.c
+    parts, given, row = [], {}, []
+    types: dict[str, SqlType] = {}
+    for name, value in rows.where.items():
+        parts.append(f"t.{name} IS NULL" if value is None else f"t.{name} = n_is_{name}")
+        if value is not None:
+            types[f"is_{name}"] = columns[name].type
+            row.append(value)
+    if rows.span is not None:
+        name, first, last = rows.span
+        parts.append(f"t.{name} >= n_from_{name} AND t.{name} < n_to_{name}")
+        types |= {f"from_{name}": columns[name].type, f"to_{name}": columns[name].type}
+        row += [first, last]
+    if rows.among is not None:
+        name, listed = rows.among
+        source = batch(database, {"value": columns[name].type}, parameter="among")
+        parts.append(f"t.{name} IN (SELECT n_value FROM {source})")
+        given["among"] = batch_text([[value] for value in listed])
+    return " AND ".join(parts), given, types, row
+
+
+def lock_units(database: Database, table: str) -> str:
+    """Take the row locks of a batch of units in one order, so that committers never deadlock over parents."""
+    source = batch(database, {"unit_id": sa.Text()})
+    tail = " FOR NO KEY UPDATE" if database.dialect == "postgresql" else ""
+    return f"SELECT unit_id FROM {table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id{tail}"
+
+
+def tally(database: Database, table: str, counters: Sequence[str]) -> str:
+    """Add to the counters of parents; their version stays, so that whoever holds them keeps them."""
+    types: dict[str, SqlType] = {"unit_id": sa.Text()}
+    types |= {c: sa.BigInteger() for c in counters}
+    sets = ", ".join([*(f"{c} = t.{c} + n_{c}" for c in counters), "tallies = t.tallies + 1"])
+    return f"UPDATE {table} AS t SET {sets} FROM {batch(database, types)} WHERE t.unit_id = n_unit_id"
+
+
+def wake_complete(database: Database, parent: Machine, child: Machine) -> str:
+    """Wake the parents whose children have all ended: the counters say so, and so does the set of children."""
+    assert child.parent is not None  # noqa: S101 - the caller asks for children of parents only
+    fan_in = child.parent
+    states = ", ".join(f"'{s}'" for group in fan_in.counts.values() for s in sorted(map(str, group)))
+    total = " + ".join(f"t.{c}" for c in fan_in.counts)
+    same = " AND ".join(f"c.{mine} = t.{theirs}" for mine, theirs in zip(fan_in.by, parent.unit.key, strict=True))
+    source = batch(database, {"unit_id": sa.Text()})
+    return (
+        f"UPDATE {parent.table} AS t SET {parent.due} = {least_due('t.' + parent.due, database.now_sql)}, wakes = t.wakes + 1"
+        f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}) AND {total} = t.{fan_in.expected}{_unless_ended(parent)}"
+        f" AND (SELECT count(*) FROM {child.table} AS c WHERE {same} AND c.status IN ({states})) = t.{fan_in.expected}"
+    )
+
+
+def wake_units(database: Database, machine: Machine) -> str:
+    """Bring units' attention forward to now, touching neither their version nor their claim; not those that ended."""
+    source = batch(database, {"unit_id": sa.Text()})
+    due = least_due("t." + machine.due, database.now_sql)
+    return (
+        f"UPDATE {machine.table} AS t SET {machine.due} = {due}, wakes = t.wakes + 1"
+        f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}){_unless_ended(machine)} RETURNING unit_id"
+    )
+
+
+def is_open(now: str, gate: str = "g") -> str:
+    """The condition under which a gate lets anybody through."""
+    return (
+        f"{gate}.held_by IS NULL AND ({gate}.closed_until IS NULL OR {gate}.closed_until <= {now})"
+        f" AND ({gate}.next_at IS NULL OR {gate}.next_at <= {now})"
+    )
+
+
+def waiting(due: str, alias: str = "", *, suspects: bool = False) -> str:
+    """The condition under which a unit waits for its claim. Suspects wait apart, and have an index of their own."""
+    dot = f"{alias}." if alias else ""
+    free = f"{dot}{due} IS NOT NULL AND {dot}claimed_by IS NULL AND {dot}parked_at IS NULL"
+    return f"{free} AND {dot}suspicion {'> 0' if suspects else '= 0'}"
+
+
+def accused(due: str, alias: str = "") -> str:
+    """The suspects of one claim: those whose suspicion lies between `:low` and `:high`."""
+    return f"{waiting(due, alias, suspects=True)} AND {alias and alias + '.'}suspicion BETWEEN :low AND :high"
+
+
+def claim(database: Database, machine: Machine, *, metered: bool = False, suspects: bool = False) -> tuple[str, ...]:
+    """Claim up to `:n` due units: a fair share from each open gate, gates in rotation after `:gate`, oldest first.
+
+    Gates with a budget, and those that have just been closed, are passed by: they are asked first, and then it is
+    `metered`, with the gates and the share of each in `:batch` (on SQLite one gate, `:gate`, and its share in `:n`).
+    `suspects`: see `accused`.
+
+    On PostgreSQL it is one statement that returns the units. On SQLite the first picks their ids, as one JSON text, the
+    second changes them (`:ids`), and they are read by the third: rows that come one by one would each have to wait for
+    the interpreter's lock.
+    """
+    due, table, now = machine.due, machine.table, database.now_sql
+    free = accused(due) if suspects else waiting(due)
+    taken = ["claimed_by = :worker", f"claimed_at = {now}", "version = t.version + 1"]
+    sets = ", ".join([*taken, *_on_claim(database, machine)])
+    if database.dialect == "postgresql":
+        doors = _asked_doors(database, now) if metered else _doors_postgres(table, due, free, now)
+        picked = _pick_postgres(table, due, free, metered=metered)
+        returning = ", ".join(f"t.{machine.column(c)}" for c in machine.columns)
+        took = f"UPDATE {table} AS t SET {sets} FROM picked WHERE t.unit_id = picked.unit_id RETURNING {returning}"
+        return (f"WITH {doors}, {picked} {took}",)
+    columns = ", ".join(machine.column(c) for c in machine.columns)
+    mine = "unit_id IN (SELECT value FROM json_each(:ids))"
+    source = f"{table} {{0}} INDEXED BY {table}_{'suspects' if suspects else 'due'}"
+    doors = _doors_sqlite(source.format("k"), due, free)
+    pick = f"WITH {doors} SELECT json_group_array(unit_id) FROM ({_pick_sqlite(source.format('c'), due, free)})"
+    behind = _pick_behind(source.format("c"), due, free)
+    return (
+        f"SELECT json_group_array(unit_id) FROM ({behind})" if metered else pick,
+        f"UPDATE {table} AS t SET {sets} WHERE {mine}",
+        f"SELECT {columns} FROM {table} WHERE {mine}",
+    )
+
+
+def _on_claim(database: Database, machine: Machine) -> list[str]:
+    if not machine.on_claim:
+        return []
+    sources = ", ".join(f"'{s}'" for s in machine.on_claim)
+    moves = " ".join(f"WHEN '{s}' THEN '{e.target}'" for s, e in machine.on_claim.items())
+    reasons = " ".join(f"WHEN '{s}' THEN '{e.trigger}'" for s, e in machine.on_claim.items())
+    return [
+        f"status = CASE t.status {moves} ELSE t.status END",
+        f"changed_by = CASE WHEN t.status IN ({sources}) THEN :actor ELSE t.changed_by END",
+        f"change_reason = CASE t.status {reasons} ELSE t.change_reason END",
+        f"changed_at = CASE WHEN t.status IN ({sources}) THEN {database.now_sql} ELSE t.changed_at END",
+    ]
+
+
+# The key-share lock on the worker's own row: a reaper, which wants FOR UPDATE, cannot free this worker's units between
+# this claim and its commit.
+_ME = "me AS MATERIALIZED (SELECT id FROM worker WHERE id = :worker AND reaped_at IS NULL FOR KEY SHARE)"
+
+
+def _doors_postgres(table: str, due: str, free: str, now: str) -> str:
+    # LIMIT 1 makes the planner ask gate by gate: an EXISTS it would turn round into one scan over all that is due.
+    return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
+doors AS MATERIALIZED (SELECT g.gate_id FROM gate g CROSS JOIN LATERAL (
+    SELECT FROM {table} d WHERE d.gate_id = g.gate_id AND d.{due} <= (SELECT now FROM moment) AND {free} LIMIT 1) AS waiting
+  WHERE EXISTS (SELECT 1 FROM me) AND {is_open("(SELECT now FROM moment)")} AND {_UNASKED}
+  ORDER BY (g.gate_id > :gate) DESC, g.gate_id)"""
+
+
+def _asked_doors(database: Database, now: str) -> str:
+    source = batch(database, {"gate_id": TEXT, "share": sa.Integer()})
+    return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
+doors AS MATERIALIZED (SELECT n_gate_id AS gate_id, n_share AS share FROM {source} WHERE EXISTS (SELECT 1 FROM me))"""
+
+
+def _pick_postgres(table: str, due: str, free: str, *, metered: bool) -> str:
+    share = "doors.share" if metered else "(SELECT (:n + count(*) - 1) / greatest(count(*), 1) FROM doors)"
+    return f"""picked AS MATERIALIZED (SELECT u.unit_id FROM doors CROSS JOIN LATERAL (
+    SELECT unit_id FROM {table} c WHERE c.gate_id = doors.gate_id AND c.{due} <= (SELECT now FROM moment) AND {free}
+    ORDER BY c.{due}, c.unit_id LIMIT {share}
+    FOR NO KEY UPDATE SKIP LOCKED) u LIMIT :n)"""
+
+
+def _doors_sqlite(source: str, due: str, free: str) -> str:
+    # SQLite has no LATERAL: each gate's share is cut off at the (due, unit_id) of its last unit, found by OFFSET. Where
+    # there is one gate alone nothing is cut off.
+    due_units = f"FROM {source} WHERE k.gate_id = g.gate_id AND k.{due} <= :now AND {free}"
+    share = "OFFSET (SELECT (:n + count(*) - 1) / count(*) - 1 FROM live)"
+    last = f"{due_units} ORDER BY k.{due}, k.unit_id LIMIT 1 {share}"
+    several = "CASE WHEN (SELECT count(*) FROM live) > 1 THEN"
+    return f"""live AS MATERIALIZED (SELECT g.gate_id FROM gate g
+  WHERE EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
+    AND {is_open(":now")} AND {_UNASKED} AND EXISTS (SELECT 1 {due_units})
+  ORDER BY g.gate_id > :gate DESC, g.gate_id),
+doors AS MATERIALIZED (SELECT g.gate_id, COALESCE({several} (SELECT k.{due} {last}) END, :now) AS last_due,
+  COALESCE({several} (SELECT k.unit_id {last}) END, char(1114111)) AS last_id FROM live g)"""
+
+
+def _pick_sqlite(source: str, due: str, free: str) -> str:
+    return f"""SELECT c.unit_id FROM doors CROSS JOIN {source}
+    WHERE c.gate_id = doors.gate_id AND {free}
+      AND (c.{due}, c.unit_id) <= (doors.last_due, doors.last_id) LIMIT :n"""
+
+
+def _pick_behind(source: str, due: str, free: str) -> str:
+    return f"""SELECT unit_id FROM {source}
+    WHERE gate_id = :gate AND {due} <= :now AND {free}
+      AND EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
+    ORDER BY {due}, unit_id LIMIT :n"""
+
+
+def least_due_behind_open_gates(database: Database, machine: Machine) -> str:
+    """The earliest schedule of the machine behind any open gate."""
+    return f"(SELECT min({_first_behind(database, machine)}) FROM gate g WHERE {is_open(database.now_sql)})"
+
+
+def least_due_of_suspects(machine: Machine) -> str:
+    """The earliest schedule of the machine's suspects, whatever their gates."""
+    return f"(SELECT min({machine.due}) FROM {machine.table} WHERE {waiting(machine.due, suspects=True)})"
+
+
+def anything_behind(database: Database, machine: Machine) -> str:
+    """The condition under which a unit of the machine waits, or will, behind the gate `g`."""
+    suspect = _first_behind(database, machine, suspects=True)
+    return f"{_first_behind(database, machine)} IS NOT NULL OR {suspect} IS NOT NULL"
+
+
+def _first_behind(database: Database, machine: Machine, *, suspects: bool = False) -> str:
+    due, table = machine.due, machine.table
+    hint = f" INDEXED BY {table}_{'suspects' if suspects else 'due'}" if database.dialect == "sqlite" else ""
+    return (
+        f"(SELECT d.{due} FROM {table} d{hint} WHERE d.gate_id = g.gate_id AND {waiting(due, 'd', suspects=suspects)}"
+        f" ORDER BY d.{due} LIMIT 1)"
+    )
+
+
+def release(database: Database, machine: Machine) -> str:
+    """Give claimed units back; those whose step had begun are in doubt.
+
+    One version further the claim is still the same: an intent was committed whose answer nobody waited for.
+    """
+    types: dict[str, SqlType] = {
+        "unit_id": TEXT,
+        "version": sa.BigInteger(),
+        "begun": sa.BigInteger(),
+    }
+    # COALESCE keeps the planners from the index on `claimed_by`: they would read the whole batch for every unit held.
+    return (
+        f"UPDATE {machine.table} AS t SET claimed_by = NULL, version = t.version + 1, doubts = t.doubts + n_begun"
+        f" FROM {batch(database, types)} WHERE t.unit_id = n_unit_id AND t.version BETWEEN n_version AND n_version + 1"
+        " AND COALESCE(t.claimed_by, '') = :worker"
+    )

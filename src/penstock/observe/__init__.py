@@ -1,0 +1,1 @@
+"""What is told of a running program: its log."""

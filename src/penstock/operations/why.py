@@ -1,0 +1,194 @@
+"""Why a unit stands as it does: the chain that decides what happens to it, link by link, and when any of it can change.
+
+The decision at the end of the chain is made by the flow's own `decide`, the one that workers use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock.ledger.gates.status import GateStatus, gate_statuses
+from penstock.ledger.history import WorkerStatus, status
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor
+from penstock.model.cadence import Cadence
+from penstock.model.machine import Actor, Machine
+from penstock.model.outcome import Act, Look, Wait
+from penstock.model.unit import NO_GATE, GuardedUnit, Ref, Unit, key_part, replace
+from penstock.worker import schedule
+from penstock.worker.step import AnyFlow
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link: what it is about, what it says, whether it holds the unit back, and until when where that is known.
+
+    `blocks`: it holds the unit back until somebody does something about it.
+    """
+
+    topic: str
+    says: str
+    holds: bool = False
+    until: datetime | None = None
+    blocks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The whole chain. `next_at` is the next moment at which anything can change by itself; None: somebody must act."""
+
+    unit: str
+    now: datetime
+    links: list[Link]
+    verdict: str
+    next_at: datetime | None
+
+
+def explain(ledger: Ledger, flows: Mapping[str, AnyFlow], ref: Ref) -> Why:
+    """Follow the chain of one unit. Raises UnknownMachine, BadReference or UnknownUnit."""
+    unit, machine = ledger.get(ref), ledger.machine(ref.machine)
+    seen = status(ledger.database, alerts=0)
+    links = [_state(machine, unit)]
+    ended = str(unit.status) in machine.terminal
+    if isinstance(unit, Unit) and not ended:
+        links += _job(machine, flows.get(machine.name))
+        links += _driven(ledger, machine, unit, seen.now, seen.workers)
+        gates = ledger.read(lambda cursor: gate_statuses(ledger.database, cursor))
+        links += _door(unit, {g.gate_id: g for g in gates})
+    links += ledger.read(lambda cursor: list(_family(ledger, cursor, machine, unit)))
+    if isinstance(unit, Unit) and not ended:
+        links += _decision(machine, unit, seen.now, flows.get(machine.name))
+    return Why(str(ref), seen.now, links, *_verdict(machine, unit, links, seen.now))
+
+
+def _state(machine: Machine, unit: GuardedUnit) -> Link:
+    says = f"{unit.status}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
+    by_hand = [e for e in machine.edges if e.source == unit.status and Actor.OPERATOR in e.actors]
+    if by_hand:
+        says += "; an operator may " + " or ".join(f"{e.trigger} it to {e.target}" for e in by_hand)
+    if str(unit.status) in machine.terminal:
+        return Link("state", f"{says}; the state is final", holds=True)
+    if not machine.driven:
+        return Link("state", f"{says}; workers do not move it", holds=True)
+    return Link("state", says)
+
+
+def _job(machine: Machine, flow: AnyFlow | None) -> Iterator[Link]:
+    """What its steps are called, where that is not the machine's own name."""
+    if flow is not None and flow.name != machine.name:
+        yield Link("job", flow.name)
+
+
+def _driven(ledger: Ledger, machine: Machine, unit: Unit, now: datetime, workers: list[WorkerStatus]) -> Iterator[Link]:
+    if unit.parked_at is not None:
+        yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
+    if unit.attempts or unit.crashes:
+        yield Link("retries", f"{unit.attempts} retries made, {unit.crashes} steps in a row that broke")
+    if unit.doubts:
+        yield Link("doubt", "nobody knows what its last step did: the next one looks first")
+    if unit.suspicion:
+        died = "a worker" if unit.suspicion == 1 else f"{unit.suspicion} workers in a row"
+        yield Link("suspicion", f"{died} died while holding it: it is stepped apart from the others")
+    if unit.due_at is None:
+        yield Link("due", "nothing is scheduled", holds=True)
+    else:
+        later = unit.due_at > now
+        yield Link("due", "not yet" if later else "now", holds=later, until=unit.due_at if later else None)
+    if unit.claimed_by is not None:
+        holder = next((w for w in workers if w.id == unit.claimed_by), None)
+        said = f"a worker that is gone, {unit.claimed_by}; the next claim frees it"
+        if holder is not None:
+            said = (
+                f"{holder.id} (pid {holder.pid} on {holder.host}) is at it; its lease has {holder.lease_seconds:.0f} s"
+            )
+        yield Link("claim", said)
+    else:
+        able = [w for w in workers if machine.name in w.machines]
+        said = f"free; {len(able):,} running worker{'s' if len(able) != 1 else ''} can take it"
+        if not able:
+            said = f"no running worker serves {machine.name}"
+        unserved = not able and unit.due_at is not None
+        yield Link("claim", said, holds=not able, blocks=unserved)
+    if isinstance(unit, schedule.Schedule):
+        yield _window(unit, schedule.cadence_of(unit), ledger.clock.now())
+
+
+def _window(unit: schedule.Schedule, cadence: Cadence, now: datetime) -> Link:
+    often = f"every {unit.every}" if unit.every else f"at {', '.join(unit.at or [])}"
+    hours = f", between {unit.hours}" if unit.hours else ""
+    following = cadence.next_after(now, unit.name)
+    return Link("window", f"{often}{hours} ({unit.time_zone}); the tick after now is {following:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _door(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
+    if unit.gate_id == NO_GATE:
+        yield Link("gate", "it needs none")
+        return
+    gate = gates[unit.gate_id]
+    shut = gate.state not in {"open", "half-open"} or gate.until is not None
+    reason = f": {gate.reason}" if gate.reason else ""
+    held = shut and gate.until is None
+    yield Link("gate", f"{gate.gate_id} is {gate.state}{reason}", holds=shut, until=gate.until, blocks=held)
+    for limit in gate.limits:
+        said = f"{limit.name}: {limit.left:,.4g} of {limit.burst:,.4g} left, {limit.rate:,.4g} a second come back"
+        yield Link("budget", f"{said}, a call takes {limit.cost:,.4g}")
+
+
+def _family(ledger: Ledger, cursor: Cursor, machine: Machine, unit: GuardedUnit) -> Iterator[Link]:
+    if machine.parent is not None:
+        by = "/".join(key_part(getattr(unit, name)) for name in machine.parent.by)
+        yield Link("parent", f"it counts for {machine.parent.machine}:{by}")
+    for child in ledger.machines.values():
+        fan_in = child.parent
+        if fan_in is None or fan_in.machine != machine.name:
+            continue
+        names = zip(fan_in.by, machine.unit.key, strict=True)
+        keys = {mine: getattr(unit, theirs) for mine, theirs in names}
+        same = " AND ".join(f"{mine} = :{mine}" for mine in keys)
+        rows = cursor.rows(f"SELECT status, count(*) FROM {child.table} WHERE {same} GROUP BY status", **keys)
+        ended = {str(s) for states in fan_in.counts.values() for s in states}
+        done = sum(n for state, n in rows if state in ended)
+        expected = getattr(unit, fan_in.expected)
+        yield Link("children", f"{done:,} of {expected:,} {child.name} units have ended; the last one wakes it")
+
+
+def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | None) -> Iterator[Link]:
+    if flow is None:
+        yield Link("decision", f"this program has no flow for {machine.name}", holds=True, blocks=True)
+        return
+    edge = machine.on_claim.get(str(unit.status))
+    if edge is not None:
+        unit = replace(unit, status=type(unit.status)(edge.target))
+        yield Link("decision", f"a claim makes it {edge.target} ({edge.trigger})")
+    try:
+        decision = flow.decide(unit, max(now, unit.due_at or now), flow.settings, None)
+    except Exception as error:  # noqa: BLE001 - a handler's bug is what is being asked about
+        yield Link("decision", f"decide fails: {type(error).__name__}: {error}", holds=True, blocks=True)
+        return
+    if isinstance(decision, Act):
+        yield Link("decision", f"then {decision.what}: {decision.reason}")
+    elif isinstance(decision, Look):
+        yield Link("decision", f"then look: {decision.reason}")
+    elif isinstance(decision, Wait):
+        yield Link("decision", f"then wait: {decision.reason}", holds=True, until=decision.until)
+
+
+def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: datetime) -> tuple[str, datetime | None]:
+    if str(unit.status) in machine.terminal:
+        return "has ended", None
+    holding = [link for link in links if link.holds]
+    blocking = [link for link in holding if link.blocks]
+    if blocking:
+        return f"is blocked: {blocking[0].says}", None
+    resting = [link for link in holding if link.until is None]
+    if resting:
+        return f"rests: {resting[0].says}", None
+    if holding:
+        last: Any = max(holding, key=lambda link: link.until or now)
+        return f"waits: {last.topic}", last.until
+    if isinstance(unit, Unit) and unit.claimed_by is not None:
+        return "a worker is at it", now
+    return f"a worker takes it next; nothing holds this {machine.name} back", now

@@ -1,0 +1,351 @@
+"""Holding claimed units and running their steps, from claim to commit."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any
+
+import structlog
+
+from penstock.ledger.claim import Claimed
+from penstock.ledger.gates.budget import HORIZON
+from penstock.ledger.schema.columns import readable
+from penstock.model import tenure
+from penstock.model.errors import BrokenFlow, InDoubt, LedgerUnavailable
+from penstock.model.outcome import Outcome
+from penstock.model.unit import Unit, replace
+from penstock.worker.failure import as_failure, traceback_of
+from penstock.worker.step import AnyFlow, Held, Parts, Stepping
+
+log = structlog.get_logger()
+_TURN_SECONDS = 0.01
+
+
+class Stepper(Stepping):
+    """Owns every unit the worker holds, and runs at most `concurrency` steps at once.
+
+    `freed(seconds)` tells the worker that a unit was settled, and in how many seconds the commit made something due
+    (None: nothing).
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        concurrency: int,
+        freed: Callable[[float | None], None],
+        leased: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(parts)
+        self._concurrency = concurrency
+        self._freed = freed
+        self._leased = leased
+        self._flow_of: dict[type, tuple[str, AnyFlow]] = {f.machine.unit: (n, f) for n, f in parts.flows.items()}
+        self.held: dict[tuple[str, str], Held] = {}
+        #: Those of the held that are under suspicion: since when (the clock's `elapsed`), and its level.
+        self.suspects: dict[tuple[str, str], tuple[float, int]] = {}
+        self.suspect_settled = asyncio.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._ready: deque[Held | list[Held]] = deque()
+        self._running = 0
+        self._spawning = False
+        self._halted = False
+
+    def starts(self, rate: float) -> int:
+        """How many calls could leave before a place in a budget is good no longer, at so many steps a second.
+
+        They go before what waits here already; but where something does, half of what becomes free is left to it.
+        """
+        ahead = sum(1 for _ in itertools.takewhile(_has_place, self._ready))
+        free = self._concurrency - self._running - ahead + int(rate * HORIZON / 2)
+        return max(0, free if ahead == len(self._ready) else (free + 1) // 2)
+
+    def take(self, claimed: Claimed) -> None:
+        """Start work on freshly claimed units; siblings (see `Flow.batch_by`) step together."""
+        singles: list[Held] = []
+        groups: dict[Any, list[Held]] = {}
+        passes, at, holding, flow_of, with_door = claimed.passes, claimed.at, self.held, self._flow_of, self._with_door
+        for unit in claimed.units:
+            name, flow = flow_of[type(unit)]
+            key = (name, unit.unit_id)
+            held = Held(key, unit, flow, passes.get(unit.gate_id) if passes else None, at)
+            if key in holding:
+                # Taken from us and claimed anew: the older claim's step, begun or not, has lost its unit.
+                self._displaced(holding[key])
+            holding[key] = held
+            if flow in with_door and not self._at_its_door(held):
+                continue
+            if unit.suspicion:
+                self.suspects[key] = (self._clock.elapsed(), unit.suspicion)
+            if flow.batch_by is None:
+                singles.append(held)
+            else:
+                groups.setdefault((name, getattr(unit, flow.batch_by)), []).append(held)
+        fresh: list[Held | list[Held]] = [*singles, *groups.values()]
+        if claimed.passes:
+            self._doors.seen(claimed.passes.values())
+            self._ready.extendleft(reversed([item for item in fresh if _has_place(item)]))
+            self._ready.extend(item for item in fresh if not _has_place(item))
+            self._charge([[held] for held in singles if held.given is not None], groups.values())
+        elif claimed.units and claimed.units[0].suspicion:
+            # Few at a time, and the sooner they are done the fewer deaths they share: they wait behind nobody.
+            self._ready.extendleft(reversed(fresh))
+        else:
+            self._ready.extend(fresh)
+        self._spawn()
+
+    def _charge(self, *items: Iterable[list[Held]]) -> None:
+        """Take what calls cost beyond the place that each claim took; siblings make one call together."""
+        owed: dict[str, float] = {}
+        for group in itertools.chain(*items):
+            given, flow = group[0].given, group[0].flow
+            if given is not None and _has_place(group):
+                cost = flow.gate(group[0].unit).cost
+                owed[given.gate_id] = owed.get(given.gate_id, 0.0) + cost - len(group)
+        for gate, times in owed.items():
+            if times:
+                self._doors.charge(gate, times)
+
+    def _at_its_door(self, held: Held) -> bool:
+        """Whether the unit came through the gate that its step needs; if not, it is put there and claimed again."""
+        try:
+            gate = held.flow.gate(held.unit).gate_id
+        except Exception as error:  # noqa: BLE001 - a handler's bug
+            self._fail(held, error)
+            return False
+        if gate == held.unit.gate_id:
+            return True
+        after = replace(held.unit, gate_id=gate)
+        self._submit(held, Outcome(held.unit, after, f"stands behind {gate}", keep_crashes=True))
+        return False
+
+    def displace(self, units: Sequence[Held]) -> None:
+        """The ledger knows nothing of these claims: their steps end, and whatever they come to is not written."""
+        for held in units:
+            self._displaced(held)
+            self.counts.lost += 1
+            self._drop(held, None)
+
+    def _displaced(self, held: Held) -> None:
+        held.displaced = True
+        if held.task is not None:
+            held.task.cancel()
+
+    def unstarted(self) -> list[Unit]:
+        """Take back the units whose step has not started; the caller releases them."""
+        taken = self._take_back(lambda _: True)
+        for held in taken:
+            self._forget(held)
+        return [h.unit for h in taken]
+
+    def _take_back(self, which: Callable[[Held], bool]) -> list[Held]:
+        waiting = [h for item in self._ready for h in _listed(item)]
+        taken = [h for h in waiting if which(h)]
+        if taken:
+            gone = set(taken)
+            rest = [item if isinstance(item, Held) else [h for h in item if h not in gone] for item in self._ready]
+            self._ready.clear()  # the runners hold on to it
+            self._ready.extend(i for i in rest if (i not in gone if isinstance(i, Held) else i))
+        return taken
+
+    def cancel_overdue(self) -> None:
+        """Cancel the steps that ran past their flow's deadline; they end in doubt."""
+        now = self._clock.elapsed()
+        for held in self.held.values():
+            if held.task is not None and now - held.started > held.flow.deadline.total_seconds():
+                held.overdue = True
+                held.task.cancel()
+
+    def halt(self) -> None:
+        """The lease may be over: stop every running step and start none, until `resume`."""
+        if not self._halted:
+            self._halted = True
+            # Only those at work. A runner that is cancelled before it has begun never says that it is over, and no
+            # other would be started; what gives units back must come to its end.
+            for task in {held.task for held in self.held.values() if held.task is not None}:
+                task.cancel()
+
+    def interrupted(self) -> list[tuple[Unit, bool]]:
+        """What `halt` interrupted, and whether its step had started. The caller releases it, then calls `resume`."""
+        return [(h.unit, not h.fresh) for h in self._interrupted]
+
+    def resume(self) -> None:
+        """The lease holds after all: go on.
+
+        Until here the interrupted units count as held, so that nobody takes them for units that were claimed unheard.
+        """
+        self._halted = False
+        for held in self._interrupted:
+            self._forget(held)
+        self._interrupted = []
+        self._spawn()
+
+    def _spawn(self) -> None:
+        """Start one more runner; each runner starts the next, so quick steps never pay for a task of their own."""
+        if self._ready and not self._spawning and not self._halted and self._running < self._concurrency:
+            self._spawning = True
+            self._running += 1
+            self._spawn_task(self._runner())
+
+    async def _runner(self) -> None:
+        self._spawning = False
+        task = asyncio.current_task()
+        turn = self._clock.elapsed() + _TURN_SECONDS
+        ready, elapsed = self._ready, self._clock.elapsed
+        tenure.HOLDER.set(self.check)
+        try:
+            self._halt_unless_leased()
+            while ready and not self._halted:
+                now = elapsed()
+                if now > turn:
+                    await asyncio.sleep(0)
+                    turn = elapsed() + _TURN_SECONDS
+                    self._halt_unless_leased()
+                    continue
+                item = ready.popleft()
+                first = item if isinstance(item, Held) else item[0]
+                if first.given is not None and _late(first, now):
+                    ready.appendleft(item)
+                    await self._release(self._take_back(functools.partial(_late, now=now)))
+                    continue
+                if ready and not self._spawning:
+                    self._spawn()
+                try:
+                    if first is item and not first.displaced:
+                        first.task, first.started, first.fresh = task, now, False
+                        await self._step(first)
+                    else:
+                        await self._step_together(_undisplaced(item, task, now))
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    if not await self._survived(_listed(item), error):
+                        raise
+        finally:
+            self._running -= 1
+            self._spawn()
+
+    def _halt_unless_leased(self) -> None:
+        """No step begins past the lease: others may have taken over what is held here."""
+        if not self._leased():
+            self.halt()
+
+    def check(self) -> None:
+        """A call is about to leave: past the lease its step ends here as `halt` ends it, and so do all others."""
+        self._halt_unless_leased()
+        if self._halted:
+            raise asyncio.CancelledError("the lease is over: others may have taken over what is held here")
+
+    async def _survived(self, group: list[Held], error: BaseException) -> bool:
+        """Whatever came out of a step, its units are seen to and the runner goes on; False for what ends the runner."""
+        if isinstance(error, asyncio.CancelledError):
+            return self._cancelled(group)
+        if isinstance(error, Exception):  # our own bug
+            await self._let_go(group, error)
+        else:
+            await self._failed(self._at_work(group), as_failure(error))
+        return True
+
+    def _at_work(self, group: list[Held]) -> list[Held]:
+        """Those that are still held here, and whose step has come to nothing yet."""
+        return [h for h in group if self.held.get(h.key) is h and h.task is not None]
+
+    async def _let_go(self, group: list[Held], error: Exception) -> None:
+        """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
+        units = [h.unit.unit_id for h in group]
+        log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
+        for held in self._at_work(group):
+            try:
+                await self._executor.run(self._session.crash, held.unit, readable(repr(error)))
+            except LedgerUnavailable:
+                self._interrupted.append(held)  # released when the lease is renewed
+            else:
+                self._drop(held, None)
+
+    def _cancelled(self, group: list[Held]) -> bool:
+        """A halt is kept for later, a deadline ends in doubt; False for a cancellation that ends the runner.
+
+        One that nobody asked for came out of the handler itself: a bug like any other exception.
+        """
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - runners are tasks
+        group = [h for h in group if h.task is task]
+        mine = [h for h in group if not h.displaced]
+        if self._halted:
+            self._interrupted += mine
+        elif any(h.displaced for h in group):
+            for held in mine:
+                self._fail(held, InDoubt("a sibling's step was taken over meanwhile"))
+        elif any(h.overdue for h in mine):
+            for held in mine:
+                limit = held.flow.deadline.total_seconds()
+                self._fail(held, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
+        elif not task.cancelling():
+            for held in mine:
+                self._fail(held, BrokenFlow("the step was cancelled from within"))
+        else:
+            return False
+        while task.uncancel():
+            """The runner goes on with the next unit."""
+        return True
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _release_behind(self, gates: Collection[str]) -> None:
+        """A door has just closed: what is claimed and not begun waits behind it in the ledger, not here."""
+        await self._release(self._take_back(lambda held: held.unit.gate_id in gates))
+
+    async def _release(self, waiting: list[Held]) -> None:
+        """Give units back whose step has not started."""
+        if not waiting:
+            return
+        try:
+            await self._executor.run(self._session.release, [(held.unit, False) for held in waiting])
+        except LedgerUnavailable:
+            self._interrupted += waiting  # released when the lease is renewed
+            return
+        for held in waiting:
+            self._drop(held, 0.0)
+
+    def _drop(self, held: Held, soon: float | None) -> None:
+        self._forget(held)
+        self._freed(soon)
+
+    def _forget(self, held: Held) -> None:
+        if self.held.get(held.key) is held:
+            del self.held[held.key]
+            if self.suspects and self.suspects.pop(held.key, None) is not None:
+                self.suspect_settled.set()
+        if held.given is not None:
+            self._doors.over(held.given)
+            held.given = None
+
+
+def _listed(item: Held | list[Held]) -> list[Held]:
+    return [item] if isinstance(item, Held) else item
+
+
+def _undisplaced(item: Held | list[Held], task: asyncio.Task[None] | None, now: float) -> list[Held]:
+    """Siblings whose step begins now; those that were claimed anew meanwhile are left to their new claim."""
+    mine = [held for held in _listed(item) if not held.displaced]
+    for held in mine:
+        held.task, held.started, held.fresh = task, now, False
+    return mine
+
+
+def _has_place(item: Held | list[Held]) -> bool:
+    """Whether a place in a budget waits for the call to leave."""
+    given = (item if isinstance(item, Held) else item[0]).given
+    return given is not None and given.good_for is not None and given.good_for > 0
+
+
+def _late(held: Held, now: float) -> bool:
+    """Whether a place in a budget was kept for too long: the call might meet those that come after it."""
+    return held.given is not None and held.given.good_for is not None and now - held.taken > held.given.good_for
