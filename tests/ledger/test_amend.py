@@ -99,7 +99,7 @@ def test_an_amendment_is_part_of_the_outcome(world):
 def test_an_amendment_sees_the_rows_of_its_own_outcome(world):
     both: dict[str, Any] = {
         "writes": [Write(reading, [row(0, "written")])],
-        "amends": [Update(Where(reading, {"position": 0}), {"count": 1})],
+        "updates": [Update(Where(reading, {"position": 0}), {"count": 1})],
     }
     commit(world, **both)
     assert readings(world) == [(0, "written", 1)]
@@ -136,13 +136,13 @@ def test_in_a_batch_only_the_outcome_that_requires_in_vain_is_left_out(world):
     [
         ({"writes": [Write(reading, [], newer="age")]}, "'age'"),
         ({"writes": [Write(reading, [], first=["age"])]}, "'age'"),
-        ({"amends": [Update(Where(reading, {"sensor": "s"}), {"age": 1})]}, "'age'"),
-        ({"amends": [Update(Where(reading, {"sensor": "s"}), {})]}, "no column"),
-        ({"amends": [Update(Where(reading, {}), {"count": 1})]}, "at least one value"),
-        ({"unless": [Where(reading, {"age": 1})]}, "'age'"),
-        ({"unless": [Where(reading, {"count": None})]}, "at least one value"),
-        ({"unless": [Where(reading, {"sensor": "s"}, span=("age", 1, 2))]}, "'age'"),
-        ({"unless": [Where(reading, {"sensor": "s"}, among=("position", range(MAX_ROWS + 1)))]}, "5,001 rows"),
+        ({"updates": [Update(Where(reading, {"sensor": "s"}), {"age": 1})]}, "'age'"),
+        ({"updates": [Update(Where(reading, {"sensor": "s"}), {})]}, "no column"),
+        ({"updates": [Update(Where(reading, {}), {"count": 1})]}, "at least one value"),
+        ({"only_if_absent": [Where(reading, {"age": 1})]}, "'age'"),
+        ({"only_if_absent": [Where(reading, {"count": None})]}, "at least one value"),
+        ({"only_if_absent": [Where(reading, {"sensor": "s"}, span=("age", 1, 2))]}, "'age'"),
+        ({"only_if_absent": [Where(reading, {"sensor": "s"}, among=("position", range(MAX_ROWS + 1)))]}, "5,001 rows"),
     ],
 )
 def test_what_names_no_rows_of_a_table_is_refused_before_the_database_is_asked(world, parts, says):

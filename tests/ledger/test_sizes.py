@@ -53,7 +53,7 @@ def test_a_value_of_a_data_table(world, large):
     row = {"sensor": "s", "position": 1, "note": large}
     listed = Write(reading, [[1, "s", large]], columns=["position", "sensor", "note"])
     amend = Update(Where(reading, {"sensor": "s"}), {"note": large})
-    for given in ({"writes": [Write(reading, [row])]}, {"writes": [listed]}, {"amends": [amend]}):
+    for given in ({"writes": [Write(reading, [row])]}, {"writes": [listed]}, {"updates": [amend]}):
         with pytest.raises(TooLarge, match=rf"^parcel:box: reading\.note cannot be kept: .*{SAYS}"):
             world.commit(worker, Outcome(unit, replace(unit), "rows", **given))
 
