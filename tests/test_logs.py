@@ -42,7 +42,8 @@ def test_a_logger_that_was_used_before_follows_a_change_of_level():
 
 def test_a_step_gives_its_lines_its_id():
     code = (
-        "from penstock import Unit\nfrom penstock.model import correlation\nconfigure_logs(); log = structlog.get_logger()\n"
+        "from penstock import Unit\nfrom penstock.model import correlation\n"
+        "configure_logs(); log = structlog.get_logger()\n"
         "log.info('before')\n"
         "correlation.STEP.set(('invoice', Unit(status='x', unit_id='acme/17', version=4), 3)); log.info('within')"
     )

@@ -23,7 +23,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.model.limits import GateLimits
 from penstock.observe.logs import configure_logs
-from penstock.worker.executor import ThreadExecutor, only_if_absent
+from penstock.worker.executor import ThreadExecutor, unless
 from penstock.worker.outbox import keep_subscriptions
 from penstock.worker.patience import announce
 from penstock.worker.schedule import Schedule, keep_schedules
@@ -145,7 +145,7 @@ class Process:
         try:
             while not self._stop.is_set():
                 try:
-                    result = await only_if_absent(self._stop, executor.run(work))
+                    result = await unless(self._stop, executor.run(work))
                 except LedgerUnavailable as error:
                     self._presence.failed("write", error)
                 else:

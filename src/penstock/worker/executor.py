@@ -39,7 +39,7 @@ class ThreadExecutor:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def only_if_absent(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """What the work comes to; None as soon as `stop` is set, however long a thread of it waits for somebody's lock."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:

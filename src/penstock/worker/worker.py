@@ -26,7 +26,7 @@ from penstock.ledger.session import LEASE_MS, Idle, Session
 from penstock.model.clock import Rng, SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.worker.committer import GroupCommitter
-from penstock.worker.executor import Executor, ThreadExecutor, only_if_absent
+from penstock.worker.executor import Executor, ThreadExecutor, unless
 from penstock.worker.flow import Io
 from penstock.worker.gates import WorkerGates
 from penstock.worker.holding import Stepper
@@ -180,7 +180,7 @@ class Worker:
             self._watchdog.watch(session, stepper)
         self._lease_end = math.inf
         asked = self._clock.uptime()
-        await only_if_absent(self._stop, self._register(session))
+        await unless(self._stop, self._register(session))
         if self._stop.is_set():
             return
         self._lease_end = asked + self.settings.lease_ms
