@@ -16,12 +16,12 @@ from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.prepare import Preparer
 from penstock.ledger.processes import this_process
-from penstock.ledger.schema.columns import unit_decoder
 from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.session import LEASE_MS, Identity, Session
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database
+from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock
 from penstock.model.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.model.machine import Actor, Machine
@@ -133,15 +133,7 @@ class Ledger:
 
     def get_many(self, machine: Machine, unit_ids: Sequence[str]) -> list[Any]:
         """Those of the units that exist, ordered by id."""
-        columns = ", ".join(machine.column(c) for c in machine.columns)
-        source = statements.batch(self.database, {"unit_id": statements.TEXT})
-        text = statements.batch_text([[i] for i in unit_ids])
-        sql = (
-            f"SELECT {columns} FROM {machine.table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id"
-        )
-        rows = self.database.read(lambda c: c.rows(sql, batch=text))
-        decode = unit_decoder(machine.unit, self.database.dialect)
-        return [decode(row) for row in rows]
+        return get_many(self.database, machine, unit_ids)
 
     def move(self, ref: Ref, to: str, *, actor: Actor, who: str, reason: str, **changes: Any) -> GuardedUnit:
         """Pull one edge from outside a claim; whoever held the unit loses it. Raises IllegalMove, UnknownUnit."""

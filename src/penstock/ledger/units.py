@@ -1,0 +1,22 @@
+"""Units read from the ledger, by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.ledger.schema.columns import unit_decoder
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Database
+from penstock.model.machine import Machine
+
+
+def get_many(database: Database, machine: Machine, unit_ids: Sequence[str]) -> list[Any]:
+    """Those of the units that exist, ordered by id."""
+    columns = ", ".join(machine.column(c) for c in machine.columns)
+    source = statements.batch(database, {"unit_id": statements.TEXT})
+    text = statements.batch_text([[i] for i in unit_ids])
+    sql = f"SELECT {columns} FROM {machine.table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id"
+    rows = database.read(lambda cursor: cursor.rows(sql, batch=text))
+    decode = unit_decoder(machine.unit, database.dialect)
+    return [decode(row) for row in rows]

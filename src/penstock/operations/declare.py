@@ -1,0 +1,154 @@
+"""Readings and operations: declared once, used by the command line, the API, the pages and Python.
+
+A reading answers a question and never writes. An operation makes a plan and never writes either: the kernel shows the
+plan, asks, and carries it out with actor, reason and history. Both take an `Ask` and a struct of parameters.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from penstock.model.errors import UsageError
+from penstock.operations.fields import NoParameters, Parameters
+from penstock.operations.plan import Plan
+
+if TYPE_CHECKING:
+    from penstock.operations.reader import Reader
+
+S = TypeVar("S")
+P = TypeVar("P", bound=Parameters)
+R = TypeVar("R")
+Row = TypeVar("Row")
+
+
+class Role(StrEnum):
+    """Who may do it. Each may do what those before it may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+def _silent(done: int, total: int | None) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[S]):
+    """What a reading or an operation works with: the ledger to read, the lifecycle's settings, when, and who asks."""
+
+    reader: Reader
+    settings: S
+    now: datetime
+    who: str = ""
+    reason: str = ""
+    #: Tell how far a long reading has come: so many of so many (None: nobody knows).
+    progress: Callable[[int, int | None], None] = field(default=_silent)
+
+
+class Page(msgspec.Struct, Generic[Row], frozen=True, kw_only=True):
+    """Rows of a list. `next` asks for those after them, `counts` sums all that match, `note` is a sentence below."""
+
+    rows: Sequence[Row]
+    next: str | None = None
+    counts: dict[str, int] | None = None
+    note: str | None = None
+
+
+class Lines:
+    """Text that is streamed line by line: data, not a table."""
+
+    def __init__(self, lines: Iterator[str] | Sequence[str]) -> None:
+        self.lines = lines
+
+
+@dataclass(frozen=True, eq=False)
+class Declared(Generic[S]):
+    """What readings and operations have in common. `name` is its path below the lifecycle: `watermark set`."""
+
+    name: str
+    says: str
+    function: Callable[..., Any]
+    role: Role = Role.VIEWER
+
+    def __call__(self, ask: Ask[S], parameters: Parameters | None = None) -> Any:
+        """Ask it directly, as Python does."""
+        if self.function.__code__.co_argcount == 1:
+            return self.function(ask)
+        return self.function(ask, parameters if parameters is not None else self.parameters())
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Its name as the words of a command."""
+        return tuple(self.name.split())
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return typing.get_type_hints(self.function, include_extras=True)
+
+    @cached_property
+    def parameters(self) -> type[Parameters]:
+        """The struct that it is asked with."""
+        names = self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
+        found: type[Parameters] = self._hints[names[1]] if len(names) > 1 else NoParameters
+        if not (isinstance(found, type) and issubclass(found, Parameters)):
+            msg = f"{self.name}: its second parameter is a struct of Parameters, not {found!r}"
+            raise UsageError(msg)
+        return found
+
+    @property
+    def help(self) -> str:
+        """All that it says of itself: the sentence, and the docstring's further paragraphs."""
+        rest = (self.function.__doc__ or "").strip()
+        return f"{self.says}\n\n{rest}" if rest else self.says
+
+
+@dataclass(frozen=True, eq=False)
+class Reading(Declared[S]):
+    """A question with its answer. Asking it changes nothing."""
+
+    @property
+    def answer(self) -> Any:
+        """The type of the answer: `Page[Row]`, a struct, or `Lines`."""
+        return self._hints["return"]
+
+
+@dataclass(frozen=True, eq=False)
+class Operation(Declared[S]):
+    """Something that a person does, as a plan. `wants_reason`: the history keeps why, so it must be said."""
+
+    role: Role = Role.OPERATOR
+    wants_reason: bool = True
+
+
+Declaration: TypeAlias = Reading[Any] | Operation[Any]
+
+
+def reading(
+    name: str, says: str, *, role: Role = Role.VIEWER
+) -> Callable[[Callable[[Ask[S], P], R] | Callable[[Ask[S]], R]], Reading[S]]:
+    """Declare a reading: `@reading("datasets", "Datasets, those that are due next first.")`."""
+
+    def declare(function: Callable[..., R]) -> Reading[S]:
+        return Reading(name, says, function, role)
+
+    return declare
+
+
+def operation(
+    name: str, says: str, *, role: Role = Role.OPERATOR, wants_reason: bool = True
+) -> Callable[[Callable[[Ask[S], P], Plan] | Callable[[Ask[S]], Plan]], Operation[S]]:
+    """Declare an operation: `@operation("refresh", "Fetch datasets again now.")`."""
+
+    def declare(function: Callable[..., Plan]) -> Operation[S]:
+        return Operation(name, says, function, role, wants_reason)
+
+    return declare

@@ -1,0 +1,173 @@
+"""What an operation comes to before anything is done: a plan, one of a closed set.
+
+A plan is a value. It can be shown, counted, digested and compared; the kernel carries it out. `NOW` in a change stands
+for the moment of the act, so that a plan made a minute later is the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.model.machine import Machine
+from penstock.model.outcome import Birth, Event, Move, Write
+from penstock.model.unit import NOW, GuardedUnit, Ref
+
+if TYPE_CHECKING:
+    from penstock.ledger.births import Product
+
+__all__ = ["NOW", "Births", "Each", "GateChange", "Moves", "Park", "Part", "Plan", "Together", "Unpark", "Wake"]
+
+Skipped: TypeAlias = Mapping[Ref, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Units that get the same change: from one state to another (or none), with the same values of columns."""
+
+    source: str
+    target: str
+    changes: Mapping[str, Any]
+    #: `unit_id` and the version that was seen.
+    units: list[tuple[str, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Moves of units of one machine, each by itself: one that has changed meanwhile is skipped, the others go.
+
+    `says` is what is done, as a command without a full stop: "fetch 12 datasets again".
+    """
+
+    machine: Machine
+    parts: Sequence[Part]
+    skipped: Skipped
+    says: str
+
+    def __len__(self) -> int:
+        return sum(len(part.units) for part in self.parts)
+
+    def refs(self) -> Iterator[Ref]:
+        """The units that would be moved."""
+        return (Ref(self.machine.name, unit_id) for part in self.parts for unit_id, _ in part.units)
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Changes that are made in one transaction or not at all; `then` is a set of moves that it starts, as a bulk action.
+
+    `warnings` are sentences to read before saying yes.
+    """
+
+    says: str
+    moves: Sequence[Move] = ()
+    births: Sequence[Birth] = ()
+    writes: Sequence[Write] = ()
+    events: Sequence[Event] = ()
+    then: Each | None = None
+    warnings: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.moves) + len(self.births) + len(self.writes) + (len(self.then) if self.then else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Births:
+    """Units to be made where they are not there yet: given one by one, or as products of two sides."""
+
+    machine: Machine
+    says: str
+    units: Sequence[GuardedUnit] = ()
+    products: Sequence[Product] = ()
+    skipped: Skipped = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.units) + sum(len(product) for product in self.products)
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Units that are to be looked at now."""
+
+    refs: Sequence[Ref]
+    skipped: Skipped
+    says: str
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Units that are set aside: no worker takes them until they are unparked."""
+
+    refs: Sequence[Ref]
+    skipped: Skipped
+    says: str
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpark:
+    """Units that were set aside and are to go on."""
+
+    refs: Sequence[Ref]
+    skipped: Skipped
+    says: str
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+
+@dataclass(frozen=True, slots=True)
+class GateChange:
+    """A gate that is held or let go. `hold_for` None: until somebody resumes it."""
+
+    gate_id: str
+    says: str
+    hold: bool
+    hold_for: timedelta | None = None
+    until: datetime | None = None
+
+    def __len__(self) -> int:
+        return 1
+
+
+Plan: TypeAlias = Each | Together | Births | Wake | Park | Unpark | GateChange
+
+
+class Moves:
+    """Gathers moves unit by unit into parts that are alike: `moves.add(unit, S.MISSING, attempts=0, due_at=NOW)`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.skipped: dict[Ref, str] = {}
+        self._parts: dict[tuple[str, str, str], Part] = {}
+
+    def add(self, unit: GuardedUnit, target: str | None = None, **changes: Any) -> None:
+        """Move this unit; without a target it keeps its state."""
+        source = str(unit.status)
+        part = Part(source, str(target) if target is not None else source, changes)
+        found = self._parts.setdefault((part.source, part.target, repr(sorted(changes.items()))), part)
+        found.units.append((unit.unit_id, unit.version))
+
+    def skip(self, unit_id: str, why: str) -> None:
+        """Leave this unit as it is, and say why."""
+        self.skipped[Ref(self.machine.name, unit_id)] = why
+
+    def skip_all(self, unit_ids: Iterable[str], why: str) -> None:
+        """Leave these as they are, all for one reason."""
+        for unit_id in unit_ids:
+            self.skip(unit_id, why)
+
+    def __len__(self) -> int:
+        return sum(len(part.units) for part in self._parts.values())
+
+    def plan(self, says: str) -> Each:
+        """The moves as a plan."""
+        return Each(self.machine, list(self._parts.values()), self.skipped, says)

@@ -1,0 +1,56 @@
+"""The ledger as readings and operations see it: to be read, never written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.model.errors import UnknownMachine, UnknownUnit
+from penstock.model.machine import Machine
+from penstock.model.unit import GuardedUnit, Ref, parse_key
+
+if TYPE_CHECKING:
+    from penstock.ledger.store.database import Cursor, Database
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads a ledger. It works on one of another version too, as far as the tables that are asked for are there."""
+
+    def __init__(self, database: Database, machines: Iterable[Machine]) -> None:
+        self.database = database
+        self.machines = {machine.name: machine for machine in machines}
+
+    def read(self, work: Callable[[Cursor], T]) -> T:
+        """Run a function over one read-only snapshot."""
+        return self.database.read(work)
+
+    def machine(self, name: str) -> Machine:
+        """The machine of that name. Raises UnknownMachine with the names that exist."""
+        if name not in self.machines:
+            known = ", ".join(sorted(self.machines)) or "none"
+            msg = f"no machine is called {name!r}; known here: {known}"
+            raise UnknownMachine(msg)
+        return self.machines[name]
+
+    def get(self, ref: Ref) -> GuardedUnit:
+        """The unit of that reference. Raises UnknownMachine, BadReference or UnknownUnit."""
+        machine = self.machine(ref.machine)
+        parse_key(machine.unit, ref.unit_id)
+        for unit in self.get_many(machine, [ref.unit_id]):
+            found: GuardedUnit = unit
+            return found
+        msg = f"no unit {ref} in the ledger"
+        raise UnknownUnit(msg)
+
+    def get_many(self, machine: Machine, unit_ids: Sequence[str]) -> list[Any]:
+        """Those of the units that exist, ordered by id."""
+        from penstock.ledger.units import get_many
+
+        return get_many(self.database, machine, unit_ids)
+
+    def keeps(self, machine: Machine) -> bool:
+        """Whether this ledger has that machine's table."""
+        sql = "SELECT 1 FROM machine_definition WHERE name = :name"
+        return bool(self.read(lambda cursor: cursor.rows(sql, name=machine.name)))
