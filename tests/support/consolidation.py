@@ -27,7 +27,7 @@ from penstock.model.machine import Actor
 from penstock.model.unit import Ref
 from penstock.worker import schedule
 from penstock.worker.executor import InlineExecutor
-from penstock.worker.step import AnyFlow
+from penstock.worker.flow import AnyFlow
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.harvest import FEED, START, STONES
 

@@ -11,7 +11,7 @@ from penstock.lifecycles.partitions.flow import MACHINES
 from penstock.lifecycles.partitions.google_ads import app as partitions
 from penstock.settings.config import SETTINGS, Config, read, validate
 from penstock.simulators.google_ads import GoogleAdsSimulator
-from penstock.worker.step import AnyFlow
+from penstock.worker.flow import AnyFlow
 from tests.support.google import DAILY
 from tests.support.program import main
 

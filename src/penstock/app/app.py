@@ -1,137 +1,153 @@
-"""What a program brings to a ledger: its machines, its data tables, its jobs, and how to make its flows."""
+"""A program: the lifecycles that run over one ledger, and the kernel's own beside them."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Table
-
-from penstock.app import jobs
-from penstock.ledger.care.prune import DEFAULT_AGES
-from penstock.ledger.stage import Staged
+from penstock.app.lifecycle import AnyLifecycle, Data
 from penstock.model.errors import UsageError
-from penstock.model.limits import GateLimits
 from penstock.model.machine import Machine
-from penstock.settings.config import SETTINGS, Config
-from penstock.settings.setting import Setting
-from penstock.worker import outbox, schedule
-from penstock.worker.outbox import Subscriber
-from penstock.worker.schedule import Job, Schedule
-from penstock.worker.step import AnyFlow
+from penstock.settings.typed import Settings
 
+if TYPE_CHECKING:
+    from penstock.ledger.schema.install import Wanted
 
-@dataclass(frozen=True, slots=True)
-class App:
-    """`flows()` is called when a worker starts; machines, tables, jobs and settings are known without it.
-
-    A program with settings of its own declares them, and is given all that is in force: `configured(config)` then takes
-    the place of `flows()`.
-    """
-
-    machines: Sequence[Machine]
-    flows: Callable[[], Sequence[AnyFlow]] = tuple
-    data_tables: Sequence[Table[Any]] = ()
-    #: Name to the SELECT that it stands for, in the order of creation; made anew only when it is missing or changed.
-    views: Mapping[str, str] = field(default_factory=dict)
-    #: The program's own track of revisions, as package:folder.
-    migrations: str | None = None
-    #: The staged tables, for the job that sweeps them.
-    staged: Sequence[Staged] = ()
-    #: Who wants which events; with any, the program serves the outbox too.
-    subscribers: Sequence[Subscriber] = ()
-    #: Those of them that want the settings in force, made of them under the same names.
-    configured_subscribers: Callable[[Config], Sequence[Subscriber]] | None = None
-    configured: Callable[[Config], Sequence[AnyFlow]] | None = None
-    settings: Sequence[Setting] = ()
-    jobs: Mapping[str, Job] = field(default_factory=dict)
-    #: Jobs that want the settings in force: how each is made of them.
-    configured_jobs: Mapping[str, Callable[[Config], Job]] = field(default_factory=dict)
-
-    #: Schedules that the program needs; the configuration may have others of these names instead.
-    schedules: Sequence[Schedule] = ()
-    #: Further ones that follow from the settings in force, and limits of providers where the configuration gives none.
-    configured_schedules: Callable[[Config], Sequence[Schedule]] | None = None
-    configured_providers: Callable[[Config], Sequence[GateLimits]] | None = None
-    #: What a person should know of these settings, one line each: said when a process starts, and by the doctor.
-    warnings: Callable[[Config], Sequence[str]] | None = None
-
-    def usual_schedules(self, config: Config) -> list[Schedule]:
-        """The schedules that the program needs under these settings. Raises UsageError for what cannot be one."""
-        return [*self.schedules, *(self.configured_schedules(config) if self.configured_schedules else ())]
-
-    def providers(self, config: Config) -> tuple[GateLimits, ...]:
-        """The limits of all providers."""
-        return (*config.providers(), *(self.configured_providers(config) if self.configured_providers else ()))
-
-    def warn(self, config: Config) -> list[str]:
-        """What a person should know of these settings."""
-        return list(self.warnings(config)) if self.warnings else []
-
-    def all_jobs(self, config: Config | None = None) -> dict[str, Job]:
-        """What a schedule may name: the kernel's jobs and the program's."""
-        wanted = self.configured_jobs.items()
-        made = {name: jobs.unconfigured if config is None else make(config) for name, make in wanted}
-        return {**jobs.kernel_jobs(config, self.staged), **self.jobs, **made}
-
-    def prunable(self) -> list[str]:
-        """What `[prune]` may name."""
-        return [*DEFAULT_AGES, *(machine.name for machine in self.machines)]
-
-    def make_subscribers(self, config: Config) -> list[Subscriber]:
-        """The program's subscribers, those that are configured in place of their namesakes."""
-        made = {s.name: s for s in (self.configured_subscribers(config) if self.configured_subscribers else ())}
-        return [made.get(s.name, s) for s in self.subscribers]
-
-    def make_flows(self, config: Config) -> list[AnyFlow]:
-        """The program's flows and the one that runs its schedules. Raises UsageError for what cannot be configured."""
-        own = self.flows() if self.configured is None else self.configured(config)
-        deliveries = [outbox.Deliveries(self.make_subscribers(config))] if self.subscribers else []
-        return [*own, *deliveries, schedule.Schedules(self.all_jobs(config))]
-
-
-def load_app(path: str) -> App:
-    """The App at `module:attribute`, with the kernel's own machines. Raises UsageError that says what is wrong."""
-    module, colon, attribute = path.partition(":")
-    if not colon or not module or not attribute:
-        msg = f"{path!r} does not name an app; write module:attribute, for example penstock.examples.invoices:app"
-        raise UsageError(msg)
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except AttributeError:
-        msg = f"module {module!r} has no {attribute!r}; --app, PENSTOCK_APP or the configuration name the program"
-        raise UsageError(msg) from None
-    except Exception as error:  # whatever a program's module does when it is imported
-        msg = f"cannot import {module!r}: {type(error).__name__}: {error}"
-        raise UsageError(msg) from error
-    if not isinstance(found, App):
-        msg = f"{path} is a {type(found).__name__}, not a penstock App"
-        raise UsageError(msg)
-    _refuse_clashes(path, found)
-    return _with_kernel(found)
-
-
-def kernel_app() -> App:
-    """What there is without a program: the kernel's own machines and jobs."""
-    return _with_kernel(App(machines=[]))
-
-
-def _with_kernel(app: App) -> App:
-    kernel = [schedule.machine, *([outbox.Deliveries.machine] if app.subscribers else ())]
-    return dataclasses.replace(app, machines=[*app.machines, *kernel])
-
-
-def _refuse_clashes(path: str, app: App) -> None:
-    """A program adds to the kernel's names and never replaces them."""
-    ours = {schedule.machine.name, outbox.Deliveries.machine.name}
-    clashes = [
-        *(f"a machine {m.name!r}" for m in app.machines if m.name in ours),
-        *(f"a setting {s.key!r}" for s in app.settings if s.key in {k.key for k in SETTINGS}),
-        *(f"a job {name!r}" for name in (*app.jobs, *app.configured_jobs) if name in jobs.kernel_jobs()),
+COMMANDS = frozenset(
+    [
+        "alerts",
+        "api",
+        "bulk",
+        "db",
+        "dead",
+        "demo",
+        "doctor",
+        "events",
+        "gates",
+        "help",
+        "history",
+        "init",
+        "machines",
+        "new",
+        "raw",
+        "schedules",
+        "simulate",
+        "simulator",
+        "status",
+        "token",
+        "units",
+        "up",
+        "web",
+        "why",
+        "worker",
+        "workers",
     ]
-    if clashes:
-        msg = f"{path} brings {', '.join(clashes)} of its own; that is the kernel's, choose another name"
-        raise UsageError(msg)
+)
+"""Commands that are not a lifecycle's, today's and those that the design names: none is called like one of them."""
+
+
+class App:
+    """Lifecycles put together. Raises UsageError where two of them want one name, and names both."""
+
+    def __init__(self, *lifecycles: AnyLifecycle) -> None:
+        from penstock.app.kernel import lifecycle as kernel
+
+        self.lifecycles = (kernel, *lifecycles)
+        self.own = lifecycles
+        _refuse_clashes(self)
+
+    @cached_property
+    def machines(self) -> tuple[Machine, ...]:
+        """The machines of all, those of the kernel first."""
+        return tuple(machine for lifecycle in self.lifecycles for machine in lifecycle.machines)
+
+    @cached_property
+    def data(self) -> Data:
+        """The tables, views and staged tables of all."""
+        parts = [lifecycle.data() for lifecycle in self.lifecycles]
+        return Data(
+            [table for part in parts for table in part.tables],
+            {name: view for part in parts for name, view in part.views.items()},
+            [staged for part in parts for staged in part.staged],
+        )
+
+    @property
+    def migrations(self) -> tuple[str, ...]:
+        """The tracks of revisions, of those that have one."""
+        return tuple(lifecycle.migrations for lifecycle in self.lifecycles if lifecycle.migrations is not None)
+
+    def lifecycle(self, name: str) -> AnyLifecycle:
+        """The lifecycle of that name. Raises UsageError with the names that exist."""
+        for lifecycle in self.lifecycles:
+            if lifecycle.name == name:
+                return lifecycle
+        known = ", ".join(lifecycle.name for lifecycle in self.own) or "none"
+        raise UsageError(f"no lifecycle is called {name!r}; this program has {known}")
+
+    def owner(self, machine: str) -> AnyLifecycle:
+        """Whose machine it is. Raises UsageError with the machines that exist."""
+        for lifecycle in self.lifecycles:
+            if any(one.name == machine for one in lifecycle.machines):
+                return lifecycle
+        known = ", ".join(sorted(one.name for one in self.machines))
+        raise UsageError(f"no machine is called {machine!r}; this program has {known}")
+
+    def kinds(self) -> dict[str, type[Settings]]:
+        """The settings that each lifecycle takes, by its name."""
+        return {lifecycle.name: lifecycle.settings for lifecycle in self.own}
+
+    def wanted(self) -> Wanted:
+        """What the ledger is to be for this program."""
+        from penstock.ledger.schema.install import Wanted
+
+        return Wanted(self.machines, tuple(self.data.tables), self.migrations, views=self.data.views)
+
+
+def _refuse_clashes(app: App) -> None:
+    for lifecycle in app.own:
+        if lifecycle.name in COMMANDS or lifecycle.name == app.lifecycles[0].name:
+            raise UsageError(f"a lifecycle cannot be called {lifecycle.name!r}: Penstock has a command of that name")
+    for what, names in _names(app.lifecycles).items():
+        seen: dict[str, str] = {}
+        for name, owner in names:
+            if name in seen:
+                raise UsageError(f"{seen[name]} and {owner} both have {what} {name!r}; rename one of them")
+            seen[name] = owner
+
+
+def _names(lifecycles: Iterable[AnyLifecycle]) -> dict[str, list[tuple[str, str]]]:
+    """What must be unique, with its owners. Tables and views are one kind: the database has one space of names."""
+    found: dict[str, list[tuple[str, str]]] = {
+        "a lifecycle": [],
+        "a machine": [],
+        "a table": [],
+        "a job": [],
+        "a command": [],
+    }
+    for lifecycle in lifecycles:
+        found["a lifecycle"].append((lifecycle.name, "one"))
+        for what, name in _names_of(lifecycle):
+            found[what].append((name, lifecycle.name))
+    return found
+
+
+def _names_of(lifecycle: AnyLifecycle) -> Iterator[tuple[str, Any]]:
+    for machine in lifecycle.machines:
+        yield "a machine", machine.name
+        yield "a table", machine.table
+    for job in lifecycle.jobs:
+        yield "a job", job.name
+    for declared in (*lifecycle.readings, *lifecycle.operations):
+        yield "a command", f"{lifecycle.name} {declared.name}"
+
+
+def refuse_table_clashes(app: App) -> None:
+    """Data tables and views are known only once they are imported. Raises UsageError that names both owners."""
+    seen = {machine.table: app.owner(machine.name).name for machine in app.machines}
+    for lifecycle in app.lifecycles:
+        data = lifecycle.data()
+        for name in (*(table.name for table in data.tables), *data.views):
+            if name in seen:
+                raise UsageError(f"{seen[name]} and {lifecycle.name} both have a table {name!r}; rename one of them")
+            seen[name] = lifecycle.name

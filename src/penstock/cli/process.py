@@ -24,10 +24,10 @@ from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.model.limits import GateLimits
 from penstock.observe.logs import configure_logs
 from penstock.worker.executor import ThreadExecutor, unless
+from penstock.worker.flow import AnyFlow
 from penstock.worker.outbox import keep_subscriptions
 from penstock.worker.patience import announce
 from penstock.worker.schedule import Schedule, keep_schedules
-from penstock.worker.step import AnyFlow
 from penstock.worker.worker import Worker, WorkerSettings
 
 T = TypeVar("T")

@@ -7,6 +7,7 @@ PenstockError
 │   ├── UnknownUnit       no unit of that reference
 │   ├── BadReference      a unit reference that cannot be read
 │   ├── BadInstant        a text that is no instant
+│   ├── PlanChanged       what an operation would change is no longer what was shown
 │   ├── TooLarge          a value or an event that is larger than a ledger keeps (in a step, a BrokenFlow)
 │   └── IllegalMove       no such edge, or not for that actor
 ├── LedgerError           the database refuses or cannot answer
@@ -66,6 +67,10 @@ class BadInstant(UsageError, ValueError):
 
 class IllegalMove(UsageError):
     """The machine has no such edge, or the actor may not pull it."""
+
+
+class PlanChanged(UsageError):
+    """What an operation would change is no longer what was shown; nothing was done."""
 
 
 class LedgerError(PenstockError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
@@ -52,6 +52,12 @@ class Ask(Generic[S]):
     reason: str = ""
     #: Tell how far a long reading has come: so many of so many (None: nobody knows).
     progress: Callable[[int, int | None], None] = field(default=_silent)
+    #: The program as a whole, for readings of the kernel's own.
+    program: Any = None
+
+    def watched(self, progress: Callable[[int, int | None], None]) -> Ask[S]:
+        """The same, with somebody who watches."""
+        return replace(self, progress=progress)
 
 
 class Page(msgspec.Struct, Generic[Row], frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.model.machine import Machine
@@ -56,9 +56,9 @@ class Each:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Changes that are made in one transaction or not at all; `then` is a set of moves that it starts, as a bulk action.
+    """Changes that are made in one transaction or not at all.
 
-    `warnings` are sentences to read before saying yes.
+    `then` are moves that it starts as a bulk action. `warnings` are sentences to read before saying yes.
     """
 
     says: str
@@ -126,16 +126,17 @@ class Unpark:
 
 @dataclass(frozen=True, slots=True)
 class GateChange:
-    """A gate that is held or let go. `hold_for` None: until somebody resumes it."""
+    """Gates that are paused or resumed: the one of that name and all below it. `span` None: until they are resumed."""
 
-    gate_id: str
+    name: str
+    #: Those that exist today; one that does not exist yet may be paused too.
+    gates: Sequence[str]
     says: str
-    hold: bool
-    hold_for: timedelta | None = None
-    until: datetime | None = None
+    pause: bool
+    span: timedelta | None = None
 
     def __len__(self) -> int:
-        return 1
+        return len(self.gates) or int(self.pause)
 
 
 Plan: TypeAlias = Each | Together | Births | Wake | Park | Unpark | GateChange

@@ -19,7 +19,7 @@ from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Act, Look, Wait
 from penstock.model.unit import NO_GATE, GuardedUnit, Ref, Unit, key_part, replace
 from penstock.worker import schedule
-from penstock.worker.step import AnyFlow
+from penstock.worker.flow import AnyFlow
 
 
 @dataclass(frozen=True, slots=True)

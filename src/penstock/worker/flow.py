@@ -170,3 +170,6 @@ class Flow(ABC, Generic[U, S, Seen]):
 
     async def stop(self) -> None:
         """Close it again."""
+
+
+AnyFlow = Flow[Any, Any, Any]

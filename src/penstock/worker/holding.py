@@ -19,7 +19,8 @@ from penstock.model.errors import BrokenFlow, InDoubt, LedgerUnavailable
 from penstock.model.outcome import Outcome
 from penstock.model.unit import Unit, replace
 from penstock.worker.failure import as_failure, traceback_of
-from penstock.worker.step import AnyFlow, Held, Parts, Stepping
+from penstock.worker.flow import AnyFlow
+from penstock.worker.step import Held, Parts, Stepping
 
 log = structlog.get_logger()
 _TURN_SECONDS = 0.01

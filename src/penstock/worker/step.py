@@ -37,11 +37,11 @@ from penstock.model.unit import NO_GATE, Unit, replace
 from penstock.worker.committer import GroupCommitter
 from penstock.worker.executor import Executor
 from penstock.worker.failure import crashed, failed, following_of, spared, spent, traceback_of, where
-from penstock.worker.flow import Flow, Io
+from penstock.worker.flow import AnyFlow, Flow, Io
 from penstock.worker.gates import WorkerGates
 
 log = structlog.get_logger()
-AnyFlow = Flow[Any, Any, Any]
+
 #: What siblings do together, and whether that makes a call.
 _What = tuple[str, bool]
 _UNKNOWN_WAIT = timedelta(seconds=60)

@@ -27,14 +27,14 @@ from penstock.model.clock import Rng, SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.worker.committer import GroupCommitter
 from penstock.worker.executor import Executor, ThreadExecutor, unless
-from penstock.worker.flow import Io
+from penstock.worker.flow import AnyFlow, Io
 from penstock.worker.gates import WorkerGates
 from penstock.worker.holding import Stepper
 from penstock.worker.patience import announce, pauses
 from penstock.worker.peers import Peers
 from penstock.worker.quarantine import Quarantine
 from penstock.worker.reconcile import Reconciliation
-from penstock.worker.step import AnyFlow, Counts, Parts
+from penstock.worker.step import Counts, Parts
 from penstock.worker.watchdog import Watchdog
 
 T = TypeVar("T")

@@ -26,9 +26,8 @@ from penstock.raw.sink import RawSink
 from penstock.settings import setting as kind
 from penstock.settings.config import Config
 from penstock.settings.setting import Setting
-from penstock.worker.flow import Io
+from penstock.worker.flow import AnyFlow, Io
 from penstock.worker.schedule import Job, JobResult, Schedule
-from penstock.worker.step import AnyFlow
 
 APP = "penstock.examples.demonstration:app"
 SAMPLE = "sample-report-datasets"

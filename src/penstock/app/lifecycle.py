@@ -1,0 +1,100 @@
+"""A lifecycle as a value: machines, data, settings, how its flows are built, its jobs, readings and operations.
+
+A program is several of them: `App(reports.lifecycle, harvest.lifecycle, contacts.lifecycle)`. The module that holds a
+lifecycle imports nothing heavy; what needs a database driver or a client is imported by the function that is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock.model.errors import UsageError
+from penstock.model.machine import Machine
+from penstock.operations.declare import Operation, Reading
+from penstock.settings.typed import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+    from penstock.app.ports import Ports
+    from penstock.ledger.ledger import Ledger
+    from penstock.ledger.stage import Staged
+    from penstock.model.limits import GateLimits
+    from penstock.raw.collect import Held
+    from penstock.raw.paths import PartitionKey
+    from penstock.worker.flow import AnyFlow, Io
+    from penstock.worker.outbox import Subscriber
+    from penstock.worker.schedule import JobResult, Schedule
+
+S = TypeVar("S", bound=Settings)
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What a lifecycle keeps beside its units: data tables, SQL views (name to SELECT), staged tables."""
+
+    tables: Sequence[Table] = ()
+    views: Mapping[str, str] = field(default_factory=dict)
+    staged: Sequence[Staged] = ()
+
+
+class NoSettings(Settings, frozen=True):
+    """Nothing to configure."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job(Generic[S]):
+    """Periodic work, by the name that a schedule gives it."""
+
+    name: str
+    says: str
+    run: Callable[[S, Schedule, Io, Ports], Awaitable[JobResult]]
+
+
+def job(name: str, says: str) -> Callable[[Callable[[S, Schedule, Io, Ports], Awaitable[JobResult]]], Job[S]]:
+    """Declare a job: `@job("prune", "Removes what is older than its age.")` over `async (settings, schedule, io, ports)`."""
+
+    def declare(run: Callable[[S, Schedule, Io, Ports], Awaitable[JobResult]]) -> Job[S]:
+        return Job(name, says, run)
+
+    return declare
+
+
+@dataclass(frozen=True, eq=False)
+class Lifecycle(Generic[S]):
+    """Everything that one lifecycle brings to a program. Raises UsageError for a name that cannot be one."""
+
+    name: str
+    says: str
+    settings: type[S]
+    machines: Sequence[Machine] = ()
+    #: Called when a ledger is made, checked or worked on.
+    data: Callable[[], Data] = Data
+    #: Its own track of revisions, as package:folder.
+    migrations: str | None = None
+    #: Its flows under these settings.
+    build: Callable[[S, Ports], Sequence[AnyFlow]] = lambda settings, ports: ()  # noqa: ARG005 - one shape
+    jobs: Sequence[Job[S]] = ()
+    #: Limits of its gates, where the configuration gives none.
+    gates: Callable[[S], Sequence[GateLimits]] = lambda settings: ()  # noqa: ARG005 - one shape
+    #: Schedules that it needs; the configuration may have others of these names instead.
+    schedules: Callable[[S], Sequence[Schedule]] = lambda settings: ()  # noqa: ARG005 - one shape
+    subscribers: Callable[[S, Ports], Sequence[Subscriber]] = lambda settings, ports: ()  # noqa: ARG005 - one shape
+    readings: Sequence[Reading[S]] = ()
+    operations: Sequence[Operation[S]] = ()
+    #: What a person should know of these settings, one line each: said when a process starts, and by the doctor.
+    warnings: Callable[[S], Sequence[str]] = lambda settings: ()  # noqa: ARG005 - one shape
+    #: Which landed runs it needs, of these partitions: what nobody needs is collected.
+    holds: Callable[[Ledger, Collection[PartitionKey]], Mapping[PartitionKey, Held]] | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            msg = f"{self.name!r} cannot name a lifecycle; write lower-case letters, digits and _, 31 at most"
+            raise UsageError(msg)
+
+
+AnyLifecycle = Lifecycle[Any]

@@ -1,0 +1,94 @@
+"""A program under one configuration: its flows, jobs, schedules, gates and subscribers, made of the settings in force."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.app import App
+from penstock.app.lifecycle import AnyLifecycle, Job
+from penstock.app.ports import Ports
+from penstock.model.clock import Clock, SystemClock
+from penstock.operations.declare import Ask
+
+if TYPE_CHECKING:
+    from penstock.model.limits import GateLimits
+    from penstock.operations.reader import Reader
+    from penstock.settings.file import Configuration
+    from penstock.worker.flow import AnyFlow
+    from penstock.worker.outbox import Subscriber
+    from penstock.worker.schedule import Job as ScheduledJob
+    from penstock.worker.schedule import Schedule
+
+
+class Program:
+    """An App and the configuration in force."""
+
+    def __init__(self, app: App, configuration: Configuration, clock: Clock | None = None) -> None:
+        self.app = app
+        self.configuration = configuration
+        self.clock = clock or SystemClock()
+
+    @cached_property
+    def ports(self) -> Ports:
+        """What is lent to the lifecycles."""
+        return Ports(self, self.configuration.kernel, self.clock, self.limits())
+
+    def settings(self, lifecycle: AnyLifecycle) -> Any:
+        """The settings in force of a lifecycle; the kernel's own are those outside of any section."""
+        if lifecycle is self.app.lifecycles[0]:
+            return self.configuration.kernel
+        return self.configuration.sections[lifecycle.name]
+
+    def flows(self) -> list[AnyFlow]:
+        """The flows of all lifecycles. Raises UsageError for what cannot be configured."""
+        return [flow for one in self.app.lifecycles for flow in one.build(self.settings(one), self.ports)]
+
+    def jobs(self) -> dict[str, ScheduledJob]:
+        """What a schedule may name."""
+        return {job.name: self._job(one, job) for one in self.app.lifecycles for job in one.jobs}
+
+    def _job(self, lifecycle: AnyLifecycle, job: Job[Any]) -> ScheduledJob:
+        settings = self.settings(lifecycle)
+        return functools.partial(_run, job, settings, self)
+
+    def schedules(self) -> list[Schedule]:
+        """The schedules that are wanted: the configuration's, and those of the lifecycles that it does not replace."""
+        from penstock.worker.schedule import wanted_by
+
+        usual = [schedule for one in self.app.lifecycles for schedule in one.schedules(self.settings(one))]
+        return wanted_by(self.configuration.kernel.schedules, usual)
+
+    def limits(self) -> tuple[GateLimits, ...]:
+        """The limits of all gates, those of the configuration first."""
+        own = (limit for one in self.app.lifecycles for limit in one.gates(self.settings(one)))
+        return (*self.configuration.gate_limits(), *own)
+
+    def subscribers(self) -> list[Subscriber]:
+        """Who wants which events."""
+        return [who for one in self.app.lifecycles for who in one.subscribers(self.settings(one), self.ports)]
+
+    def warnings(self) -> list[str]:
+        """What a person should know of these settings."""
+        return [line for one in self.app.lifecycles for line in one.warnings(self.settings(one))]
+
+    def ask(
+        self,
+        lifecycle: AnyLifecycle,
+        reader: Reader,
+        now: datetime,
+        *,
+        who: str = "",
+        reason: str = "",
+        progress: Callable[[int, int | None], None] | None = None,
+    ) -> Ask[Any]:
+        """What a reading or an operation of that lifecycle is asked with."""
+        ask = Ask(reader, self.settings(lifecycle), now, who, reason, program=self)
+        return ask if progress is None else ask.watched(progress)
+
+
+async def _run(job: Job[Any], settings: Any, program: Program, schedule: Any, io: Any) -> Any:
+    return await job.run(settings, schedule, io, program.ports)

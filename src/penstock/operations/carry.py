@@ -1,0 +1,241 @@
+"""Showing a plan and carrying it out: the one way from an operation to the ledger, for every surface.
+
+A plan is shown with its count, a sample, what is skipped and why, and its digest. An act that carries the digest of
+what was shown is refused whole when the set has changed since; a single unit that changed is skipped with its reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, assert_never
+
+import msgspec
+
+from penstock.model.errors import PlanChanged, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth
+from penstock.model.unit import NOW, Ref, field_types
+from penstock.operations.declare import Ask, Operation
+from penstock.operations.digest import digest
+from penstock.operations.fields import Parameters
+from penstock.operations.plan import Births, Each, GateChange, Park, Part, Plan, Skipped, Together, Unpark, Wake
+
+if TYPE_CHECKING:
+    from penstock.ledger.ledger import Ledger
+
+BULK_FROM = 1_000
+"""More moves than that become a bulk action."""
+_SAMPLE = 10
+_AT_ONCE = 1_000
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan as it is shown before it is carried out."""
+
+    operation: str
+    says: str
+    count: int
+    sample: list[str]
+    #: Reason to how many are left as they are for it.
+    skipped: dict[str, int]
+    skipped_sample: dict[str, str]
+    warnings: list[str]
+    digest: str
+    bulk: bool
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What an act came to. `action` is the bulk action that goes on with it."""
+
+    operation: str
+    says: str
+    count: int
+    skipped: dict[str, int]
+    skipped_sample: dict[str, str]
+    action: str | None = None
+
+
+@dataclass(slots=True)
+class Carried:
+    """Counts while a plan is carried out."""
+
+    count: int = 0
+    skipped: dict[Ref, str] = field(default_factory=dict)
+    action: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An operation's plan, and what is shown of it."""
+
+    operation: Operation[Any]
+    parameters: Parameters
+    plan: Plan
+    preview: Preview
+
+
+def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, *, owner: str, version: str) -> Planned:
+    """Plan an operation. Raises UsageError where it cannot be done, or a reason is wanted and none is given."""
+    name = f"{owner} {operation.name}"
+    if operation.wants_reason and not ask.reason.strip():
+        raise UsageError(f"{name} needs a reason; the history keeps why something was done by hand")
+    plan: Plan = operation(ask, parameters)
+    skipped: Skipped = getattr(plan, "skipped", {})
+    preview = Preview(
+        operation=name,
+        says=plan.says,
+        count=len(plan),
+        sample=[str(one) for one in itertools.islice(_named(plan), _SAMPLE)],
+        skipped=dict(Counter(skipped.values())),
+        skipped_sample={str(ref): why for ref, why in itertools.islice(skipped.items(), _SAMPLE)},
+        warnings=list(getattr(plan, "warnings", ())),
+        digest=digest(name, parameters, version, plan, ask.now),
+        bulk=_is_bulk(plan),
+    )
+    return Planned(operation, parameters, plan, preview)
+
+
+def check_digest(planned: Planned, seen: str | None) -> None:
+    """Refuse a plan that is another than the one that was seen. Raises PlanChanged."""
+    if seen is not None and seen != planned.preview.digest:
+        msg = (
+            f"{planned.preview.operation}: what it would change is no longer what was shown (digest {seen}, now"
+            f" {planned.preview.digest}); look at it again and decide anew"
+        )
+        raise PlanChanged(msg)
+
+
+def carry_out(
+    ledger: Ledger, ask: Ask[Any], planned: Planned, progress: Callable[[int, int | None], None] = lambda *_: None
+) -> Done:
+    """Do what was planned. What changed since the plan was made is skipped, and told."""
+    carried = Carried()
+    plan = planned.plan
+    if _is_bulk(plan):
+        from penstock.operations import bulk
+
+        carried.action = bulk.start(ledger, planned, who=ask.who, reason=ask.reason)
+    else:
+        _carry(ledger, ask, plan, carried, progress)
+    skipped = {**getattr(plan, "skipped", {}), **carried.skipped}
+    return Done(
+        operation=planned.preview.operation,
+        says=plan.says,
+        count=carried.count,
+        skipped=dict(Counter(skipped.values())),
+        skipped_sample={str(ref): why for ref, why in itertools.islice(skipped.items(), _SAMPLE)},
+        action=None if carried.action is None else str(carried.action),
+    )
+
+
+def _is_bulk(plan: Plan) -> bool:
+    if isinstance(plan, Together):
+        return plan.then is not None and len(plan.then) > 0
+    return isinstance(plan, Each) and len(plan) > BULK_FROM
+
+
+def _carry(
+    ledger: Ledger, ask: Ask[Any], plan: Plan, carried: Carried, progress: Callable[[int, int | None], None]
+) -> None:
+    if isinstance(plan, Each):
+        for part in plan.parts:
+            _move_part(ledger, ask, plan, part, carried)
+            progress(carried.count, len(plan))
+    elif isinstance(plan, Together):
+        others = [*plan.births, *plan.moves]
+        ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
+        carried.count = len(plan)
+    elif isinstance(plan, Births):
+        carried.count = _give_birth(ledger, ask, plan, progress)
+    elif isinstance(plan, Wake):
+        carried.count = ledger.wake_by_hand(plan.refs, who=ask.who, reason=ask.reason)
+    elif isinstance(plan, Park):
+        carried.count = ledger.park(plan.refs, who=ask.who, reason=ask.reason)
+    elif isinstance(plan, Unpark):
+        carried.count = ledger.unpark(plan.refs, who=ask.who, reason=ask.reason)
+    elif isinstance(plan, GateChange):
+        carried.count = _change_gates(ledger, ask, plan)
+    else:
+        assert_never(plan)
+
+
+def _move_part(ledger: Ledger, ask: Ask[Any], plan: Each, part: Part, carried: Carried) -> None:
+    """Move units that are still as they were seen."""
+    changes = at_once(plan, part, ask.now)
+    for start in range(0, len(part.units), _AT_ONCE):
+        seen = dict(part.units[start : start + _AT_ONCE])
+        same = []
+        for unit in ledger.get_many(plan.machine, list(seen)):
+            if unit.version == seen.pop(unit.unit_id):
+                same.append(unit.unit_id)
+            else:
+                carried.skipped[Ref(plan.machine.name, unit.unit_id)] = "it changed since it was looked at"
+        for unit_id in seen:
+            carried.skipped[Ref(plan.machine.name, unit_id)] = "it is gone"
+        moved = ledger.move_many(
+            plan.machine.name, same, part.target, actor=Actor.OPERATOR, who=ask.who, reason=ask.reason, **changes
+        )
+        carried.count += len(moved.moved)
+        carried.skipped |= moved.skipped
+
+
+def at_once(plan: Each, part: Part, now: datetime) -> dict[str, Any]:
+    """The changes of a part, with the moment in place of the word for it."""
+    types = field_types(plan.machine.unit)
+    return {n: now if v == NOW and datetime in _kinds(types[n]) else v for n, v in part.changes.items()}
+
+
+def _kinds(kind: Any) -> Sequence[Any]:
+    return getattr(kind, "__args__", None) or (kind,)
+
+
+def _give_birth(ledger: Ledger, ask: Ask[Any], plan: Births, progress: Callable[[int, int | None], None]) -> int:
+    from penstock.ledger.births import birth_products
+
+    born, total = 0, len(plan)
+    if plan.units:
+        born += ledger.birth(plan.units, actor=Actor.OPERATOR, who=ask.who, reason=ask.reason, if_absent=True)
+        progress(len(plan.units), total)
+    asked = len(plan.units)
+    for product in plan.products:
+        born += birth_products(ledger, [product], actor=Actor.OPERATOR, who=ask.who, reason=ask.reason)
+        asked += len(product)
+        progress(asked, total)
+    return born
+
+
+def _change_gates(ledger: Ledger, ask: Ask[Any], plan: GateChange) -> int:
+    who = f"{Actor.OPERATOR}:{ask.who}"
+    if not plan.pause:
+        return ledger.gates.resume(plan.name, who)
+    if plan.span is None:
+        return ledger.gates.pause(plan.name, who, ask.reason)
+    gates = list(plan.gates) or [plan.name]
+    for gate in gates:
+        ledger.gates.close(gate, plan.span.total_seconds(), f"paused by {who}: {ask.reason}")
+    return len(gates)
+
+
+def _named(plan: Plan) -> Iterator[Any]:
+    """What a sample shows."""
+    if isinstance(plan, Each):
+        yield from plan.refs()
+    elif isinstance(plan, Together):
+        yield from (_ref(other) for other in (*plan.moves, *plan.births))
+        if plan.then is not None:
+            yield from plan.then.refs()
+    elif isinstance(plan, Births):
+        yield from (f"{plan.machine.name}:{unit.unit_id}" for unit in plan.units if unit.unit_id)
+    elif isinstance(plan, GateChange):
+        yield from plan.gates
+    else:
+        yield from plan.refs
+
+
+def _ref(other: Any) -> str:
+    unit = other.unit if isinstance(other, Birth) else other.after
+    return f"{type(unit).__name__}:{unit.unit_id}"

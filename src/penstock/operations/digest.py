@@ -1,0 +1,97 @@
+"""The digest of a plan: what a person saw and agreed to, so that nothing else is carried out.
+
+It covers the operation, its parameters, the version of the configuration, and the set of changes. It leaves out the
+clock (the moment of the plan is written as `now`), who asks and why, and the units' versions: with them a plan over a
+living system would never be the same twice. A unit that changed is skipped when the plan is carried out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.model.outcome import Birth, Move
+from penstock.model.unit import GuardedUnit, Ref, field_types
+from penstock.operations.fields import Parameters
+from penstock.operations.plan import Births, Each, GateChange, Park, Plan, Together, Unpark, Wake
+
+#: Columns of the kernel that follow from the act itself.
+_MADE = frozenset({"version", "changed_by", "change_reason", "changed_at", "wakes", "unit_id"})
+_LENGTH = 16
+
+
+def digest(name: str, parameters: Parameters, version: str, plan: Plan, now: datetime) -> str:
+    """Sixteen characters that stand for the plan."""
+    told = hashlib.sha256()
+    told.update(_encode([name, msgspec.to_builtins(parameters), version, type(plan).__name__]))
+    for line in sorted(_encode(_plain(fact, now)) for fact in _facts(plan)):
+        told.update(line)
+    return told.hexdigest()[:_LENGTH]
+
+
+def _facts(plan: Plan) -> Iterator[list[Any]]:
+    """What would be changed, one fact for each unit or row."""
+    if isinstance(plan, Each):
+        for part in plan.parts:
+            for unit_id, _ in part.units:
+                yield [plan.machine.name, unit_id, part.source, part.target, dict(part.changes)]
+    elif isinstance(plan, Together):
+        for other in (*plan.moves, *plan.births):
+            yield _other(other)
+        for write in plan.writes:
+            rows = [list(row.items()) if isinstance(row, Mapping) else list(row) for row in write.rows]
+            yield ["write", write.table.name, rows]
+        for event in plan.events:
+            yield ["event", event.kind]
+        if plan.then is not None:
+            yield from _facts(plan.then)
+    elif isinstance(plan, Births):
+        for unit in plan.units:
+            yield ["born", plan.machine.name, str(unit.status), _columns(unit)]
+        for product in plan.products:
+            yield ["product", product.machine.name, [list(r.values()) for r in product.these.rows]]
+            yield ["product", product.machine.name, [_without_due(r) for r in product.those.rows]]
+    elif isinstance(plan, GateChange):
+        yield ["gate", plan.name, plan.pause, plan.span and plan.span.total_seconds(), *plan.gates]
+    elif isinstance(plan, (Wake, Park, Unpark)):
+        for ref in plan.refs:
+            yield [str(ref)]
+
+
+def _without_due(row: Mapping[str, Any]) -> list[Any]:
+    return [value for name, value in row.items() if name != "due_at"]
+
+
+def _other(other: Birth | Move) -> list[Any]:
+    if isinstance(other, Birth):
+        return ["born", type(other.unit).__name__, _columns(other.unit)]
+    before, after = other.before, other.after
+    changed = {n: getattr(after, n) for n in field_types(type(after)) if getattr(after, n) != getattr(before, n)}
+    return ["move", type(after).__name__, before.unit_id, str(before.status), _without(changed)]
+
+
+def _columns(unit: GuardedUnit) -> dict[str, Any]:
+    return _without({name: getattr(unit, name) for name in field_types(type(unit))})
+
+
+def _without(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in _MADE}
+
+
+def _plain(value: Any, now: datetime) -> Any:
+    """The moment of the plan becomes a word."""
+    if isinstance(value, datetime):
+        return "now" if value == now else value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(value[name], now) for name in sorted(value, key=str)}
+    if isinstance(value, (list, tuple)) and not isinstance(value, Ref):
+        return [_plain(one, now) for one in value]
+    return value
+
+
+def _encode(value: Any) -> bytes:
+    return msgspec.json.encode(value, enc_hook=str, order="deterministic")
