@@ -8,7 +8,6 @@ is kept out of every text (see `redaction`).
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,55 +20,38 @@ from zoneinfo import available_timezones
 from penstock.model.cadence import parse_span, parse_time, parse_zone
 from penstock.model.errors import UsageError
 from penstock.model.limits import Limit
-from penstock.settings.redaction import SHORTEST, conceal
+from penstock.settings.secret import ConfigError, Secret
+from penstock.settings.secret import read_secret as secret
+
+__all__ = [
+    "NEVER",
+    "REQUIRED",
+    "ConfigError",
+    "Secret",
+    "Setting",
+    "age",
+    "below",
+    "flag",
+    "hours",
+    "ledger_address",
+    "limits",
+    "moments",
+    "number",
+    "one_of",
+    "secret",
+    "secret_parameters",
+    "span",
+    "table",
+    "text",
+    "whole",
+    "zone",
+]
 
 REQUIRED: Any = object()
 """The default of a setting that has none: whoever opens its table must give it."""
 NEVER = "never"
 _SECRET_PARAMETERS = {"password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"}
 _MOST = 1e15
-
-
-class ConfigError(UsageError):
-    """The configuration is wrong; the message lists every error with its file, key, value and what is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """Where a secret is to be found. It shows itself as its reference, never as its value."""
-
-    kind: str
-    name: str
-
-    def reveal(self, environment: Mapping[str, str] | None = None) -> str:
-        """The value, read now. Raises ConfigError that names the reference, not the value."""
-        if self.kind == "env":
-            place = f"the environment variable {self.name}"
-            value = (os.environ if environment is None else environment).get(self.name, "").strip()
-            missing = f"{place} is not set, and a secret is expected in it"
-        else:
-            place = f"the file {self.name}"
-            try:
-                value = Path(self.name).read_text().strip()
-            except (OSError, UnicodeDecodeError) as error:
-                why = getattr(error, "strerror", None) or "it is not text"
-                msg = f"{place} cannot be read, and a secret is expected in it: {why}"
-                raise ConfigError(msg) from None
-            missing = f"{place} is empty, and a secret is expected in it"
-        if not value:
-            raise ConfigError(missing)
-        if len(value) < SHORTEST:
-            msg = f"{place} holds fewer than {SHORTEST} characters; that is no secret"
-            raise ConfigError(msg)
-        conceal(value)
-        return value
-
-    def below(self, folder: Path) -> Secret:
-        """The same reference, its file looked for in that folder."""
-        return self if self.kind == "env" else Secret(self.kind, str(folder / self.name))
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +133,6 @@ def flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")  # noqa: TRY004 - readers raise ValueError
     return value
-
-
-def secret(value: Any) -> Secret:
-    """A reference: `{ env = "NAME" }` or `{ file = "path" }`."""
-    if isinstance(value, dict) and len(value) == 1:
-        ((kind, name),) = value.items()
-        if kind in ("env", "file") and isinstance(name, str) and name.strip():
-            return Secret(kind, name)
-    raise ValueError('a reference to a secret, { env = "NAME" } or { file = "path" }; never the secret itself')
 
 
 def ledger_address(value: Any) -> str:
