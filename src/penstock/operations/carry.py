@@ -116,9 +116,9 @@ def carry_out(
     carried = Carried()
     plan = planned.plan
     if _is_bulk(plan):
-        from penstock.operations import bulk
+        from penstock.operations.bulk.actions import start
 
-        carried.action = bulk.start(ledger, planned, who=ask.who, reason=ask.reason)
+        carried.action = start(ledger, planned, who=ask.who, reason=ask.reason)
     else:
         _carry(ledger, ask, plan, carried, progress)
     skipped = {**getattr(plan, "skipped", {}), **carried.skipped}
