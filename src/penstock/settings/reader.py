@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
-from penstock.settings.scalars import Scalar
+from penstock.settings.scalars import ANYTHING, Scalar
 from penstock.settings.shapes import REQUIRED, Field, Items, Section, Shape, Table, fields_of, holds_secret
 from penstock.settings.typed import Settings
 
@@ -72,7 +72,8 @@ def wanted(shape: Shape) -> str:
     if isinstance(shape, Items):
         return f"a list{' that is not empty' if shape.filled else ''}; each item is {wanted(shape.item)}"
     if isinstance(shape, Table):
-        return "a table" if isinstance(shape.item, Section) else f"a table; each value is {wanted(shape.item)}"
+        plain = isinstance(shape.item, Section) or shape.item == ANYTHING
+        return "a table" if plain else f"a table; each value is {wanted(shape.item)}"
     return "a table" if isinstance(shape, Section) else shape.wanted
 
 

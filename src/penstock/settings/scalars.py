@@ -378,8 +378,7 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST
 
 
-def _anything(_says: Says) -> Scalar:
-    return Scalar("a value", _same)
+ANYTHING = Scalar("a value", _same)
 
 
 _MAKERS: dict[Any, Callable[[Says], Scalar]] = {
@@ -401,7 +400,7 @@ _MAKERS: dict[Any, Callable[[Says], Scalar]] = {
     Secret: _secret,
     str | Secret: _text_or_secret,
     Limit: _limit,
-    Any: _anything,
+    Any: lambda _says: ANYTHING,
 }
 
 
