@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from penstock.settings.reader import read_section
 from penstock.settings.typed import Settings
 
@@ -36,9 +34,15 @@ def wrong(kind: Any, given: Any) -> str:
     return error
 
 
-def holder(kind: Any, default: Any = msgspec.NODEFAULT) -> type[Settings]:
+def holder(kind: Any) -> type[Settings]:
     """A class with the one field `setting`."""
-    given = {} if default is msgspec.NODEFAULT else {"setting": default}
-    namespace = {"__annotations__": {"setting": kind}, "__module__": __name__, **given}
-    made: type[Settings] = type(Settings)("Holder", (Settings,), namespace)
-    return made
+    return made("Holder", {"setting": kind}, {})
+
+
+def made(name: str, annotations: dict[str, Any], defaults: dict[str, Any]) -> type[Settings]:
+    """A class of settings that is put together at run time."""
+    metaclass: Any = type(Settings)
+    found: type[Settings] = metaclass(
+        name, (Settings,), {"__annotations__": annotations, "__module__": __name__, **defaults}
+    )
+    return found

@@ -20,7 +20,6 @@ Key = tuple[str | int, ...]
 _LONGEST = 300
 _LONGEST_NAME = 100
 _LONGEST_KEY = 150
-_DEEPEST = 20
 _LISTED = 12
 _BROKEN: Any = object()
 """Stands for a value that has an error, which is already told."""
@@ -93,8 +92,6 @@ class _Walk:
     ) -> Any:
         if not isinstance(given, Mapping):
             return self._wrong(at, given, f"a table, [{shown_key(at)}]", hidden=holds_secret(Section(kind)))
-        if len(at) > _DEEPEST:
-            return self._say(f"{shown_key(at)} is deeper than any setting")
         fields = fields_of(kind)
         known = [field.key for field in fields]
         strangers = [name for name in given if name not in known and name not in also]

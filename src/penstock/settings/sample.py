@@ -38,6 +38,8 @@ def toml(value: Any) -> str:
         return "[" + ", ".join(toml(item) for item in value) + "]"
     if isinstance(value, date | datetime | time):
         return value.isoformat()
+    if isinstance(value, float):
+        return repr(value)
     # JSON leaves alone the one control character that TOML does not.
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
