@@ -16,7 +16,7 @@ from penstock.model.limits import Limit
 from penstock.settings.scalars import span_text
 from penstock.settings.shapes import fields_of, written
 from penstock.settings.typed import Hours, LedgerAddress, Place, Secret, Settings, TimeZone, Url, says
-from tests.settings.support import holder, one, wrong
+from tests.settings.support import holder, one, read, wrong
 
 
 class Colour(StrEnum):
@@ -153,6 +153,27 @@ def test_anything_else_is_one_short_line_that_says_what_is_allowed(kind, given, 
     assert line.startswith("p.toml: x.setting")
     assert told in line
     assert len(line) < 700
+
+
+class Shadowed(Settings):
+    """Its annotations are evaluated late, where a field may have the name of a type."""
+
+    date: Annotated[date | None, PLAIN] = None
+    time: Annotated[time, PLAIN] = time(3)
+    offsets: Annotated[
+        tuple[timedelta, ...], says("", reads=spans, writes=lambda value: [span_text(span) for span in value])
+    ] = (timedelta(days=1),)
+    factory: Annotated[dict[str, int], PLAIN] = {}
+
+
+def test_names_in_annotations_are_those_of_the_module():
+    assert written(Shadowed(date=date(2026, 1, 31))) == {
+        "date": date(2026, 1, 31),
+        "time": "03:00",
+        "offsets": ["1d"],
+        "factory": {},
+    }
+    assert read(Shadowed, {"factory": {"a": 1}}).factory == {"a": 1}
 
 
 def test_settings_are_frozen_and_given_by_name():

@@ -10,9 +10,10 @@ import json
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, datetime, time
 from typing import Any
+
+from msgspec.structs import replace
 
 from penstock.settings.file import ENABLED, KernelSettings
 from penstock.settings.reader import wanted
