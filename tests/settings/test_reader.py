@@ -103,7 +103,7 @@ def test_all_errors_come_at_once():
         "p.toml: reports.accounts.b = (not shown) must be a table, [reports.accounts.b]",
         f'p.toml: reports.zones.2 = "Nowhere" must be {A_ZONE}',
         "p.toml: reports.hooks[1].url is missing; it must be text",
-        "p.toml: reports.hooks[2] = 3 must be a table, [reports.hooks[2]]",
+        "p.toml: reports.hooks[2] = 3 must be a table",
     ]
 
 

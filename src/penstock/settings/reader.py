@@ -91,7 +91,8 @@ class _Walk:
         self, kind: type[Settings], given: Any, at: Key, defaults: Settings | None = None, also: Collection[str] = ()
     ) -> Any:
         if not isinstance(given, Mapping):
-            return self._wrong(at, given, f"a table, [{shown_key(at)}]", hidden=holds_secret(Section(kind)))
+            heading = "" if any(isinstance(part, int) for part in at) else f", [{shown_key(at)}]"
+            return self._wrong(at, given, f"a table{heading}", hidden=holds_secret(Section(kind)))
         fields = fields_of(kind)
         known = [field.key for field in fields]
         strangers = [name for name in given if name not in known and name not in also]

@@ -51,7 +51,6 @@ class Field(msgspec.Struct, frozen=True):
     says: Says
     shape: Shape
     default: Any
-    optional: bool
 
     @property
     def private(self) -> bool:
@@ -109,14 +108,13 @@ def _field(place: str, name: str, key: str, hint: Any, default: Any) -> Field:
     annotation, said = _unwrapped(hint)
     if said is None:
         raise TypeError(f"{place} says nothing; write Annotated[…, says('What it means.')]")
-    annotation, optional = _without_none(annotation)
     try:
-        shape = _shape(annotation, said)
+        shape = _shape(_without_none(annotation), said)
     except TypeError as error:
         raise TypeError(f"{place}: {error}") from None
     # A table or a list is made anew for each struct; its factory is an object of msgspec's whose class has no name.
     made = default.factory() if not isinstance(default, Settings) and hasattr(default, "factory") else default
-    return Field(name, key, said, shape, made, optional)
+    return Field(name, key, said, shape, made)
 
 
 def _shape(annotation: Any, said: Says) -> Shape:
@@ -124,7 +122,7 @@ def _shape(annotation: Any, said: Says) -> Shape:
         return _custom(said)
     inner, own = _unwrapped(annotation)
     if own is not None:
-        return _shape(_without_none(inner)[0], own)
+        return _shape(_without_none(inner), own)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (list, tuple, frozenset) and arguments:
         if origin is tuple and arguments[1:] != (...,):
@@ -175,10 +173,9 @@ def _unwrapped(annotation: Any) -> tuple[Any, Says | None]:
     return inner, next((note for note in notes if isinstance(note, Says)), None)
 
 
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """`T` of `T | None`, and whether it was one."""
+def _without_none(annotation: Any) -> Any:
+    """`T` of `T | None`."""
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
-        return annotation, False
+        return annotation
     parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
-    optional = len(parts) < len(typing.get_args(annotation))
-    return functools.reduce(lambda left, right: left | right, parts), optional
+    return functools.reduce(lambda left, right: left | right, parts)
