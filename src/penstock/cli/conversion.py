@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-import click
-from click.shell_completion import CompletionItem
-
+from penstock.cli.kinds import Kind
 from penstock.model.unit import Ref
 
 if TYPE_CHECKING:
     from penstock.operations.fields import FieldInfo
 
 _DATE_LENGTH = len("2026-11-01")
-
-
-class Kind(click.ParamType):
-    """One type of value. `must` follows "must be"."""
-
-    def __init__(self, metavar: str, must: str, read: Callable[[str], Any], choices: Sequence[str] = ()) -> None:
-        self.name = metavar
-        self.must = must
-        self.choices = choices
-        self._read = read
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002 - Click's own shape
-        return self.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value. Raises click.BadParameter with what it must be."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._read(value)
-        except ValueError:
-            near = difflib.get_close_matches(value, self.choices, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise click.BadParameter(f"must be {self.must}{hint}", ctx, param) from None
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The choices that begin so; units, where one is wanted."""
-        if self.name == "UNIT":
-            from penstock.cli.completion import units
-
-            return [CompletionItem(found) for found in units(ctx, incomplete)]
-        return [CompletionItem(choice) for choice in self.choices if choice.startswith(incomplete)]
 
 
 def kind_of(field: FieldInfo) -> Kind:
@@ -66,7 +31,7 @@ def kind_of(field: FieldInfo) -> Kind:
 def _first(kinds: Sequence[Kind], text: str) -> Any:
     for kind in kinds:
         try:
-            return kind._read(text)  # noqa: SLF001 - of its own class
+            return kind.read(text)
         except ValueError:
             continue
     raise ValueError
@@ -143,7 +108,7 @@ def _finite(text: str) -> float:
 
 
 def _text(text: str) -> str:
-    if "\0" in text or not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
+    if "\0" in text or (not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text)):
         raise ValueError
     return text
 

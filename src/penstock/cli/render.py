@@ -1,7 +1,7 @@
 """Any answer as a person reads it, as CSV, or as exact JSON.
 
 A page is a table: references are never broken or shortened, texts are shortened to fit, details are left out. A single
-struct is a list of `name: value`, in which lists of structs are tables. In a pipe a row is one line, whatever its length.
+struct is a list of `name: value`, in which lists of structs are tables. In a pipe a row is one line, however long.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,24 +19,11 @@ if TYPE_CHECKING:
 _SQLITE = "sqlite:///"
 
 
-def load_program(config: Path | None, ledger: str | None = None, **given: Any) -> Program:
+def load_program(config: Path | None, ledger: str | None = None, *, required: bool = False) -> Program:
     """The program of the configuration. Raises ConfigError with every error at once."""
     from penstock.app import discover
-    from penstock.settings.file import find
 
-    path = find(config)
-    look_for_modules(path)
-    return discover.load(path, {"ledger.url": ledger, **given}, os.environ)
-
-
-def look_for_modules(file: Path | None = None) -> None:
-    """A lifecycle of one's own may stand in the present folder or beside its configuration.
-
-    These places come last: a file that lies there never takes the place of an installed module.
-    """
-    for folder in (Path.cwd(), *([file.absolute().parent] if file is not None else [])):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
+    return discover.load(config, {"ledger.url": ledger}, os.environ, required=required)
 
 
 def require_on(program: Program, lifecycle: AnyLifecycle) -> None:
@@ -82,15 +68,12 @@ def reading(url: str, connections: int | None = None) -> Iterator[Database]:
     from penstock.ledger.schema import migrate
     from penstock.ledger.store.database import CONNECTIONS, Cursor, open_database
     from penstock.model.clock import SystemClock
-    from penstock.model.errors import UsageError
 
     def check(cursor: Cursor) -> None:
         require_ledger(database, cursor)
         migrate.refuse_distant(database, migrate.KERNEL, migrate.stamped(cursor, migrate.KERNEL) or 0)
 
-    if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists():
-        msg = f"{url.removeprefix(_SQLITE)} does not exist; 'penstock db upgrade' makes it, --ledger names another"
-        raise UsageError(msg)
+    _require_file(url)
     database = open_database(url, SystemClock(), connections=connections or CONNECTIONS)
     try:
         database.read(check)
@@ -99,16 +82,22 @@ def reading(url: str, connections: int | None = None) -> Iterator[Database]:
         database.close()
 
 
-def open_ledger(program: Program) -> Ledger:
-    """The program's ledger, to be worked on. Raises LedgerMismatch for one of another program."""
-    from penstock.ledger.ledger import Ledger
+def _require_file(url: str) -> None:
+    """Raises UsageError for a SQLite file that does not exist: opening it would make an empty one."""
     from penstock.model.errors import UsageError
 
-    configuration, app = program.configuration, program.app
-    url = configuration.ledger_url()
     if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists():
         msg = f"{url.removeprefix(_SQLITE)} does not exist; 'penstock db upgrade' makes it, --ledger names another"
         raise UsageError(msg)
+
+
+def open_ledger(program: Program) -> Ledger:
+    """The program's ledger, to be worked on. Raises LedgerMismatch for one of another program."""
+    from penstock.ledger.ledger import Ledger
+
+    configuration, app = program.configuration, program.app
+    url = configuration.ledger_url()
+    _require_file(url)
     return Ledger.open(
         url,
         app.machines,

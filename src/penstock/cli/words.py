@@ -14,6 +14,7 @@ import msgspec
 from penstock.cli.terminal import duration
 
 NOTHING = "-"
+_UNKNOWN: tuple[Any, ...] = (None, "", [], {})
 _REASONS = ("error", "reason", "says", "message", "why")
 _NAMES = ("unit", "name", "schedule", "subscriber", "gate", "feed", "account", "machine")
 
@@ -26,7 +27,7 @@ def when(moment: datetime, now: datetime, *, short: bool = False) -> str:
     return relative if short else f"{moment.astimezone():%Y-%m-%d %H:%M} ({relative})"
 
 
-def word(value: Any, now: datetime, *, short: bool = False, exact: bool = False) -> str:
+def word(value: Any, now: datetime, *, short: bool = False, exact: bool = False) -> str:  # noqa: C901 - a line each
     """One value as text, not yet inert. `exact` leaves numbers without separators, as part of a name."""
     if value is None or value == "":
         return NOTHING
@@ -59,12 +60,15 @@ def _number(value: float) -> str:
 
 def facts(given: Mapping[Any, Any], now: datetime) -> str:
     """`feed demo, pages 12`; what is not known is left out."""
-    told = (f"{_spaced(str(name))} {word(value, now)}" for name, value in given.items() if value not in (None, "", [], {}))
-    return ", ".join(told) or NOTHING
+    known = {name: value for name, value in given.items() if value not in _UNKNOWN}
+    return ", ".join(f"{_spaced(str(name))} {word(value, now)}" for name, value in known.items()) or NOTHING
 
 
 def sentence(kind: str, payload: Any) -> str:
-    """An event as a sentence: `schedule.failed` of `{"schedule": "nightly", "error": …}` is `schedule nightly failed: …`."""
+    """An event as a sentence: `schedule.failed` of `{"schedule": "nightly", …}` is `schedule nightly failed: …`.
+
+    What its payload says besides follows in brackets.
+    """
     if isinstance(payload, str):
         payload = _document(payload)
     subject, _, happened = kind.rpartition(".")
@@ -77,7 +81,8 @@ def sentence(kind: str, payload: Any) -> str:
         told.append(str(left.pop(name)).removeprefix(f"{subject}:"))
     told.append(_spaced(happened))
     reason = next((str(left.pop(key)) for key in _REASONS if left.get(key)), "")
-    rest = ", ".join(f"{_spaced(str(key))} {_plain(value)}" for key, value in left.items() if value not in (None, "", [], {}))
+    left = {key: value for key, value in left.items() if value not in _UNKNOWN}
+    rest = ", ".join(f"{_spaced(str(key))} {_plain(value)}" for key, value in left.items())
     return " ".join(filter(None, told)) + (f": {reason}" if reason else "") + (f" ({rest})" if rest else "")
 
 
