@@ -24,6 +24,7 @@ from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock
 from penstock.model.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.model.machine import Actor, Machine
+from penstock.model.move_set import MoveSet
 from penstock.model.outcome import Birth, Event, Move, Write
 from penstock.model.unit import GuardedUnit, Ref, Unit, parse_key, replace
 
@@ -169,6 +170,13 @@ class Ledger:
                 else:
                     skipped[ref] = "changed meanwhile" if isinstance(result, Lost) else str(result.error)
         return Moved(moved, skipped)
+
+    def move_set(self, given: MoveSet, *, who: str) -> int:
+        """Move many units by one statement, in a transaction of its own; how many moved. Raises IllegalMove.
+
+        `who` is for the history where the set names nobody.
+        """
+        return self._committer.move_set(self.preparer.move_set(given.machine, given, who))
 
     def together(
         self, others: Sequence[Birth | Move], *, who: str, writes: Sequence[Write] = (), events: Sequence[Event] = ()

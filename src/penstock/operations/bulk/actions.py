@@ -82,7 +82,7 @@ def _items(action: BulkAction, each: Each) -> Iterator[list[Any]]:
 def drive(
     ledger: Ledger, ref: Ref, progress: Watch = lambda *_: None, *, config_version: str | None = None
 ) -> BulkAction:
-    """Work on bulk actions in this process until this one has ended; other workers may help. Ctrl-C leaves it to them."""
+    """Work on bulk actions in this process until this one has ended. Other workers may help, and go on after Ctrl-C."""
     return asyncio.run(_drive(ledger, ref, progress, config_version))
 
 
