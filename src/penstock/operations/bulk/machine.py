@@ -53,7 +53,7 @@ bulk_action = Machine(
     births={B.RUNNING: {Actor.OPERATOR, Actor.API}},
     edges=[
         Edge(B.RUNNING, B.DONE, "finished", {Actor.WORKER}),
-        Edge(B.RUNNING, B.CANCELLED, "cancel", {Actor.OPERATOR, Actor.API}),
+        Edge(B.RUNNING, B.CANCELLED, "cancel", {Actor.OPERATOR, Actor.API}, by_hand=cancelled),
     ],
     terminal={B.DONE, B.CANCELLED},
 )
