@@ -124,7 +124,7 @@ def test_what_only_wakes_is_no_stranger(world):
     (ref,) = world.born(feed("news"))
     worker = world.worker()
     (unit,) = worker.claim({"feed": 1})
-    world.ledger.wake([ref])
+    world.ledger.nudge([ref])
     assert world.commit(worker, Outcome(unit, replace(unit, due_at=after(60)), "later")) == [Won()]
     assert world.unit(ref).due_at == unit.due_at
     assert strange(world, ref) == []

@@ -486,7 +486,7 @@ def test_a_virtual_clock_wakes_units_in_its_own_time(ledger_url):
         session = ledger.session()
         session.register()
         assert session.claim({"invoice": 1}) == []
-        ledger.wake([Ref("invoice", "acme/1")])
+        ledger.nudge([Ref("invoice", "acme/1")])
         (unit,) = session.claim({"invoice": 1})
         assert unit.due_at == clock.now()
 

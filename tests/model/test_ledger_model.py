@@ -411,7 +411,7 @@ class LedgerModel(RuleBasedStateMachine):
         name = self.chosen(number)
         copy = self.units[name]
         ended = copy.status == "SENT"
-        assert self.world.ledger.wake([Ref("invoice", self.id_of(name))]) == (not ended)
+        assert self.world.ledger.nudge([Ref("invoice", self.id_of(name))]) == (not ended)
         if not ended:
             copy.wakes += 1
             copy.due = self.now if copy.due is None else min(copy.due, self.now)

@@ -348,7 +348,12 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:
         problems.append("counters are for driven machines")
-    kernels = {"claimed_at": machine.driven, "suspected_in": machine.driven, "tallies": machine.counters}
+    kernels: dict[str, Any] = {
+        "last_action": True,
+        "claimed_at": machine.driven,
+        "suspected_in": machine.driven,
+        "tallies": machine.counters,
+    }
     problems += [
         f"field {name!r} is a column of the kernel's" for name, used in kernels.items() if used and name in types
     ]

@@ -181,6 +181,8 @@ def transition_log(dialect: str) -> sa.Table:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("at", Instant, nullable=False),
         sa.Column("data", Document),
+        # The bulk action that the change was a part of.
+        sa.Column("action_id", sa.Text),
         # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others. No
         # AUTOINCREMENT: the newest row is never deleted, and anybody could exhaust the counter that it keeps.
         *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
@@ -291,6 +293,8 @@ def machine_table(machine: Machine, dialect: str) -> sa.Table:
     if machine.counters:
         # No field of the unit: it only tells a tally from what a stranger does to the counters.
         columns.append(sa.Column("tallies", sa.BigInteger, nullable=False, server_default="0"))
+    # No field either: the last bulk action that changed the unit, for the row of its history.
+    columns.append(sa.Column("last_action", sa.Text))
     if machine.driven:
         # No fields either: when the last claim was made, for the doctor; and the workers that `suspicion` counts.
         columns.append(sa.Column("claimed_at", Instant))
