@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -13,7 +12,7 @@ from penstock.ledger.commit import Lost, OthersMissed, Refused, Won
 from penstock.model.errors import BrokenFlow, IllegalMove, UnknownMachine
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Event, Move, Outcome, Write
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import (
     INVOICE,
     BatchItem,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from penstock.model.clock import Rng
 from penstock.model.errors import MachineError, UnknownMachine
 from penstock.model.machine import Actor, Machine, Parent
 from penstock.model.outcome import Birth, Move, Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import (
     BATCH_ITEM,
     BATCH_RUN,

@@ -8,10 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import sqlalchemy as sa
@@ -26,7 +24,8 @@ from penstock.ledger.store.database import open_database
 from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerMismatch, LedgerRefused, UsageError
 from penstock.model.machine import Actor, Edge, Machine
-from penstock.model.unit import Unit, column
+from penstock.model.state import State, done, fault, hold, rest, work
+from penstock.model.unit import Column, Unit
 from tests.support.crash_app import FOLDER, JOB, SETTINGS
 from tests.support.fleet import PATIENCE, ROOT, Fleet, Member, until
 from tests.support.hand import Hand, typed_insert, typed_move
@@ -342,15 +341,14 @@ def test_an_older_program_works_on_newer_edges_and_does_not_take_them_away(ledge
     assert describe(ledger_url) == before
 
 
-class MoreStates(StrEnum):
-    QUEUED = "QUEUED"
-    SENDING = "SENDING"
-    SENT = "SENT"
-    FAILED = "FAILED"
-    HELD = "HELD"
+class MoreStates(State):
+    QUEUED = rest("QUEUED", "waits to be sent")
+    SENDING = work("SENDING", "claimed: the call may have left")
+    SENT = done("SENT", "accepted")
+    FAILED = fault("FAILED", "a dead letter")
+    HELD = hold("HELD", "an operator holds it back")
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeldInvoice(Invoice):
     status: MoreStates = MoreStates.QUEUED  # type: ignore[assignment]
 
@@ -380,19 +378,16 @@ def test_an_older_definition_may_be_taken_back_on_purpose(ledger_url):
 # Expansion of a program's own tables.
 
 
-@dataclass(frozen=True, kw_only=True)
 class Grown(Invoice):
     note: str | None = None
     seen_at: datetime | None = None
-    copies: int = column(default=0, server_default="1")
+    copies: Annotated[int, Column(server_default="1")] = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Wrong(Invoice):
     copies: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Retyped(Unit):
     key = ("tenant", "number")
 

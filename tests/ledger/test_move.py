@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from penstock.ledger.commit import Lost
 from penstock.model.errors import BadReference, BrokenFlow, IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import (
     INVOICE,
     PARTITION,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from penstock.ledger.reap import UNKNOWN_MACHINE, park_unknown
 from penstock.model.clock import VirtualClock
 from penstock.model.errors import IllegalMove, UnknownMachine
 from penstock.model.outcome import Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import FEED, INVOICE, InvoiceState, feed, invoice, partition
 from tests.support.world import after, ids
 

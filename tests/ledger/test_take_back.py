@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerMismatch
 from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Outcome, Write
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.ledger.test_migrate import Grown, data_table, invoices_of, revisions  # noqa: F401 - a fixture
 from tests.support.hand import Hand
 from tests.support.machines import INVOICE, InvoiceState, invoice

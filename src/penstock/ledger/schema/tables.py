@@ -14,11 +14,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
-from penstock.ledger.schema.columns import Document, Instant, column_specs, python_type, sql_type
+from penstock.ledger.schema.columns import Document, Instant, python_type, sql_type
 from penstock.ledger.schema.strict import STRICT
 from penstock.model.errors import MachineError
 from penstock.model.machine import Machine
-from penstock.model.unit import NO_GATE, NOW, field_types
+from penstock.model.unit import NO_GATE, NOW, field_types, special_columns
 
 _LONGEST = 63
 # No column may need quotes, in either database: the kernel's statements write names as they are.
@@ -288,7 +288,7 @@ def kernel_tables(dialect: str) -> list[sa.Table]:
 def machine_table(machine: Machine, dialect: str) -> sa.Table:
     """The table of a machine: its unit's fields as columns, its CHECKs, and the kernel's indexes."""
     unit_types = field_types(machine.unit)
-    specs = column_specs(machine.unit)
+    specs = special_columns(machine.unit)
     columns = [_column(machine, name, unit_types[name], specs.get(name), dialect) for name in unit_types]
     if machine.counters:
         # No field of the unit: it only tells a tally from what a stranger does to the counters.
