@@ -520,7 +520,7 @@ RETYPE = """with op.batch_alter_table("invoice") as batch:
 
 
 def own(url: str, machine: Machine, migrations: str) -> None:
-    Ledger.open(url, [machine], create=True, migrations=migrations).close()
+    Ledger.open(url, [machine], create=True, migrations=[migrations]).close()
 
 
 def test_an_app_brings_its_own_revisions(ledger_url, another_url, revisions):
@@ -534,7 +534,7 @@ def test_an_app_brings_its_own_revisions(ledger_url, another_url, revisions):
         assert hand.type("SELECT unit_id, amount_minor FROM invoice") == [("acme/1", "100")]
         sql = f"SELECT value FROM penstock_meta WHERE name = 'schema_version {place}'"
         assert hand.type(sql) == [("1",)]
-    with Ledger.open(ledger_url, [invoices_of(Retyped)], migrations=place) as ledger:
+    with Ledger.open(ledger_url, [invoices_of(Retyped)], migrations=[place]) as ledger:
         assert examine(ledger.database, ledger.machines) == []
     assert not (found := compare(describe(another_url), describe(ledger_url))), found
 
@@ -554,19 +554,19 @@ def test_an_apps_schema_out_of_range_is_refused(ledger_url, revisions):
     with pytest.raises(
         LedgerMismatch, match=r"has revision of own_\w+:migrations 0, this program knows 3; run 'penstock db"
     ):
-        Ledger.open(ledger_url, [INVOICE], migrations=place)
+        Ledger.open(ledger_url, [INVOICE], migrations=[place])
     own(ledger_url, INVOICE, place)
-    Ledger.open(ledger_url, [INVOICE], migrations=place).close()
+    Ledger.open(ledger_url, [INVOICE], migrations=[place]).close()
 
 
 @pytest.mark.parametrize("place", ["nowhere", "nowhere:migrations", "penstock.ledger:nothing", ":x", "penstock:"])
 def test_a_place_without_migrations_is_refused(tmp_path, place):
     with pytest.raises(UsageError, match="is no place of migrations; write package:folder"):
-        Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=place)
+        Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=[place])
 
 
 def test_a_gap_in_the_numbers_is_refused(tmp_path, revisions):
     revisions(1, "pass")
     place = revisions(3, "pass")
     with pytest.raises(UsageError, match="not numbered r0001_, r0002_ and so on without a gap"):
-        Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=place)
+        Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=[place])

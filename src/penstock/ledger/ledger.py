@@ -56,7 +56,7 @@ class Ledger:
         rng: Rng | None = None,
         create: bool = False,
         data_tables: Iterable[sa.Table] = (),
-        migrations: str | None = None,
+        migrations: Sequence[str] = (),
         kernel: Track = KERNEL,
         views: Mapping[str, str] | None = None,
         connections: int = CONNECTIONS,

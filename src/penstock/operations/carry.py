@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.model.errors import PlanChanged, UsageError
 from penstock.model.machine import Actor
-from penstock.model.outcome import Birth
+from penstock.model.outcome import Birth, Move
 from penstock.model.unit import NOW, Ref, field_types
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.digest import digest
@@ -146,7 +146,7 @@ def _carry(
             _move_part(ledger, ask, plan, part, carried)
             progress(carried.count, len(plan))
     elif isinstance(plan, Together):
-        others = [*plan.births, *plan.moves]
+        others: list[Birth | Move] = [*plan.births, *plan.moves]
         ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
         carried.count = len(plan)
     elif isinstance(plan, Births):
