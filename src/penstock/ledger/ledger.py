@@ -19,7 +19,6 @@ from penstock.ledger.processes import this_process
 from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.session import LEASE_MS, Identity, Session
-from penstock.ledger.store import statements
 from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database
 from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock

@@ -185,7 +185,17 @@ class Preparer:
     def together(
         self, others: Sequence[Birth | Move], writes: Sequence[Write], events: Sequence[Event], who: str
     ) -> PreparedOutcome:
-        """Changes of several units from outside a claim, the rows and events that go with them; the first is theirs."""
+        """Changes of several units from outside a claim, the rows and events that go with them; the first is theirs.
+
+        Rows may come alone: data that belongs to no change of a unit.
+        """
+        if not others:
+            if events:
+                raise BrokenFlow("an event is written with the change of a unit, and there is none")
+            entry = PreparedOutcome(Change(next(iter(self.machines.values())), (), ["", 0]))
+            entry.more = True
+            entry.writes = _writes("rows alone", writes)
+            return entry
         entry = PreparedOutcome(
             Change(self.machine_of(_unit(others[0])), (), [unit_id_of(_unit(others[0])), _unit(others[0]).version])
         )

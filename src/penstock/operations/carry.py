@@ -151,12 +151,8 @@ def _carry(
         carried.count = len(plan)
     elif isinstance(plan, Births):
         carried.count = _give_birth(ledger, ask, plan, progress)
-    elif isinstance(plan, Wake):
-        carried.count = ledger.wake_by_hand(plan.refs, who=ask.who, reason=ask.reason)
-    elif isinstance(plan, Park):
-        carried.count = ledger.park(plan.refs, who=ask.who, reason=ask.reason)
-    elif isinstance(plan, Unpark):
-        carried.count = ledger.unpark(plan.refs, who=ask.who, reason=ask.reason)
+    elif isinstance(plan, (Wake, Park, Unpark)):
+        _ask_attention(ledger, ask, plan, carried, progress)
     elif isinstance(plan, GateChange):
         carried.count = _change_gates(ledger, ask, plan)
     else:
@@ -181,6 +177,22 @@ def _move_part(ledger: Ledger, ask: Ask[Any], plan: Each, part: Part, carried: C
         )
         carried.count += len(moved.moved)
         carried.skipped |= moved.skipped
+
+
+def _ask_attention(
+    ledger: Ledger,
+    ask: Ask[Any],
+    plan: Wake | Park | Unpark,
+    carried: Carried,
+    progress: Callable[[int, int | None], None],
+) -> None:
+    """Wake, park or unpark, a thousand at a time; what has changed meanwhile is skipped."""
+    verb = {Wake: ledger.wake, Park: ledger.park, Unpark: ledger.unpark}[type(plan)]
+    for start in range(0, len(plan.refs), _AT_ONCE):
+        done = verb(plan.refs[start : start + _AT_ONCE], who=ask.who, reason=ask.reason)
+        carried.count += len(done.moved)
+        carried.skipped |= done.skipped
+        progress(carried.count, len(plan))
 
 
 def at_once(plan: Each, part: Part, now: datetime) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""The kernel's own lifecycle: schedules, deliveries and their care, and the commands that every program has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.app.kernel_jobs import collect_raw, prune, sweep_stages
+from penstock.app.lifecycle import Data, Lifecycle
+from penstock.ledger import delivery
+from penstock.operations import (
+    change,
+    create,
+    dead,
+    doctor,
+    events,
+    gates,
+    machines,
+    raw,
+    schedules,
+    status,
+    units,
+)
+from penstock.settings.kernel import KernelSettings
+from penstock.worker import schedule_unit
+
+if TYPE_CHECKING:
+    from penstock.app.ports import Ports
+    from penstock.worker.flow import AnyFlow
+
+
+def _data() -> Data:
+    from penstock.operations.dismissal import dismissal
+
+    return Data(tables=[dismissal])
+
+
+def _build(settings: KernelSettings, ports: Ports) -> Sequence[AnyFlow]:  # noqa: ARG001 - one shape
+    from penstock.worker.outbox import Deliveries
+    from penstock.worker.schedule import Schedules
+
+    return [Schedules(ports.program.jobs()), Deliveries(ports.program.subscribers())]
+
+
+lifecycle = Lifecycle(
+    "kernel",
+    "What every program has: schedules, deliveries, gates, units and their care.",
+    settings=KernelSettings,
+    machines=[schedule_unit.machine, delivery.machine],
+    data=_data,
+    build=_build,
+    jobs=[prune, sweep_stages, collect_raw],
+    readings=[
+        *units.READINGS,
+        *dead.READINGS,
+        *gates.READINGS,
+        *schedules.READINGS,
+        *events.READINGS,
+        *status.READINGS,
+        *machines.READINGS,
+        *doctor.READINGS,
+        *raw.READINGS,
+    ],
+    operations=[
+        *create.OPERATIONS,
+        *change.OPERATIONS,
+        *dead.OPERATIONS,
+        *gates.OPERATIONS,
+        *schedules.OPERATIONS,
+        *events.OPERATIONS,
+        *raw.OPERATIONS,
+    ],
+)
