@@ -16,12 +16,10 @@ from penstock.operations.selection import Selected, select_ids, select_units, un
 from penstock.settings.kernel import KernelSettings
 
 #: What the kernel writes itself with every move.
-_KERNELS = frozenset(
-    {"status", "unit_id", "version", "changed_by", "change_reason", "changed_at", "wakes", "claimed_by"}
-)
+_KERNELS = frozenset({"status", "wakes", "claimed_by", *GuardedUnit.__struct_fields__})
 
 
-class MoveWanted(Selected, frozen=True):
+class MoveWanted(Selected, frozen=True, kw_only=True):
     to: Annotated[str, option("The state to move them to.")]
 
 
@@ -134,7 +132,7 @@ def why_not(ask: Ask[Any], machine: Machine, state: str, target: str) -> str:
 
 
 def instead(ask: Ask[Any], machine: Machine, trigger: str) -> str:
-    """The command of the owning lifecycle that pulls an edge, in quotes; all its operations where none has that name."""
+    """The command of the owning lifecycle that pulls an edge; all its operations where none has that name."""
     app = ask.program.app
     owner = app.owner(machine.name)
     above = "penstock" if owner is app.lifecycles[0] else f"penstock {owner.name}"

@@ -26,9 +26,11 @@ _AT_ONCE = 5_000
 class NewUnits(Parameters, frozen=True):
     machine: Annotated[str, argument("The machine.", example="invoice")]
     set: Annotated[
-        list[str], option("A column and its value; may be given more than once.", example="tenant=acme")
-    ] = []
-    units: Annotated[list[dict[str, Any]], standard_input("Units as JSON objects, one a line, columns by name.")] = []
+        tuple[str, ...], option("A column and its value; may be given more than once.", example="tenant=acme")
+    ] = ()
+    units: Annotated[
+        tuple[dict[str, Any], ...], standard_input("Units as JSON objects, one a line, columns by name.")
+    ] = ()
 
 
 @operation("units create", "Make units by hand, due at once.")
@@ -39,7 +41,7 @@ def create(ask: Ask[KernelSettings], wanted: NewUnits) -> Births:
         raise UsageError("say what to create: --set column=value, or JSON lines on standard input, and not both")
     if not ask.reader.keeps(machine):
         raise UsageError(f"the ledger has no table for {machine.name} yet; run 'penstock db upgrade'")
-    rows = [dict(map(_pair, wanted.set))] if wanted.set else wanted.units
+    rows: Sequence[Mapping[str, Any]] = [dict(map(_pair, wanted.set))] if wanted.set else wanted.units
     made: dict[str, GuardedUnit] = {}
     for number, row in enumerate(rows, start=1):
         where = "" if wanted.set else f"row {number}: "

@@ -188,7 +188,7 @@ def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
         )
     if len(rows) > MAX_ROWS:
         raise UsageError(f"these are {len(rows):,} dead letters; dismiss at most {MAX_ROWS:,} at a time, by a filter")
-    return Together(f"dismiss {counted(len(rows), machine)}", writes=[Write(dismissal, rows, "replace")])
+    return Together(f"dismiss {counted(len(rows), machine)}", writes=[Write(dismissal, rows, "update")])
 
 
 READINGS = [list_dead, show_dead]

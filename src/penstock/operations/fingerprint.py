@@ -30,5 +30,5 @@ def cause_of(reason: str | None) -> str:
 
 def fingerprint(machine: str, state: str, cause: str) -> str:
     """Eight characters that stand for a cause in a state of a machine."""
-    told = hashlib.sha256("\0".join((machine, state, cause)).encode(errors="replace"))
+    told = hashlib.sha256(f"{machine}\0{state}\0{cause}".encode(errors="replace"))
     return told.hexdigest()[:_LENGTH]

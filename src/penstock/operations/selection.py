@@ -28,7 +28,7 @@ class Filter(Parameters, frozen=True):
     """Units by what is true of them; every filter that is given holds."""
 
     machine: Annotated[str | None, option("Only units of this machine.", example="report")] = None
-    status: Annotated[list[str], option("Only units in this state; may be given more than once.")] = []
+    status: Annotated[tuple[str, ...], option("Only units in this state; may be given more than once.")] = ()
     gate: Annotated[str | None, option("Only units behind this gate or one below it.", example="shop/acme")] = None
     parked: Annotated[bool, option("Only units that are parked.")] = False
     due: Annotated[
@@ -42,7 +42,7 @@ class Filter(Parameters, frozen=True):
 class Selected(Filter, frozen=True):
     """Units by reference, or by machine and filters."""
 
-    refs: Annotated[list[str], argument("Units, as machine:key; or none, with --machine and filters.")] = []
+    refs: Annotated[tuple[str, ...], argument("Units, as machine:key; or none, with --machine and filters.")] = ()
 
 
 class Condition(NamedTuple):
@@ -62,7 +62,7 @@ class Moment(NamedTuple):
 def filters_of(wanted: Filter) -> dict[str, Any]:
     """The filters that were given, the machine apart."""
     given = {name: getattr(wanted, name) for name in Filter.__struct_fields__ if name != "machine"}
-    return {name: value for name, value in given.items() if value not in (None, False, [])}
+    return {name: value for name, value in given.items() if value not in (None, False, ())}
 
 
 def machines_of(ask: Ask[Any], wanted: Filter) -> list[Machine]:
@@ -176,7 +176,7 @@ def read_refs(ask: Ask[Any], texts: Iterable[str]) -> list[Ref]:
 
 
 def select_ids(ask: Ask[Any], wanted: Selected) -> Iterator[tuple[Machine, list[str]]]:
-    """The units that are meant, by machine. Raises UsageError where nothing or two things are said, or one is not there."""
+    """The units that are meant, by machine. Raises UsageError where it is not clear which."""
     if not wanted.refs:
         if wanted.machine is None:
             raise UsageError("which units? name them as machine:key, or say --machine and filters")

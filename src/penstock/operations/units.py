@@ -61,7 +61,7 @@ class TransitionRow(Row, frozen=True):
     data: Annotated[Any, column("The tracked columns.", show="detail")]
 
 
-class UnitDetail(Row, frozen=True):
+class UnitDetail(Row, frozen=True, kw_only=True):
     unit: Annotated[str, column("Its reference.", show="reference")]
     status: Annotated[str, column("Its state.", show="state")]
     meaning: Annotated[str, column("What kind of state that is: rest, work, done, hold or fault.")]
@@ -80,9 +80,9 @@ class UnitDetail(Row, frozen=True):
     doubts: Annotated[int, column("Claims in a row whose end nobody knows.")] = 0
     suspicion: Annotated[int, column("Workers in a row that died while they held it.")] = 0
     parent: Annotated[str | None, column("The unit that counts it.", show="reference")] = None
-    operators_can: Annotated[list[str], column("What a person may do with it in this state.")] = []
-    columns: Annotated[dict[str, Any], column("Its own columns.")] = {}
-    history: Annotated[list[TransitionRow], column("Its last transitions, oldest first.")] = []
+    operators_can: Annotated[list[str], column("What a person may do with it in this state.")]
+    columns: Annotated[dict[str, Any], column("Its own columns.")]
+    history: Annotated[list[TransitionRow], column("Its last transitions, oldest first.")]
 
 
 @reading("units list", "Units of all machines, or those that the filters choose.")
