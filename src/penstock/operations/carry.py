@@ -116,9 +116,9 @@ def carry_out(
     carried = Carried()
     plan = planned.plan
     if _is_bulk(plan):
-        from penstock.operations import bulk
+        from penstock.operations.bulk.actions import start
 
-        carried.action = bulk.start(ledger, planned, who=ask.who, reason=ask.reason)
+        carried.action = start(ledger, planned, who=ask.who, reason=ask.reason)
     else:
         _carry(ledger, ask, plan, carried, progress)
     skipped = {**getattr(plan, "skipped", {}), **carried.skipped}
@@ -147,7 +147,10 @@ def _carry(
             progress(carried.count, len(plan))
     elif isinstance(plan, Together):
         others: list[Birth | Move] = [*plan.births, *plan.moves]
-        ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
+        if others:
+            ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
+        else:
+            ledger.write(plan.writes)
         carried.count = len(plan)
     elif isinstance(plan, Births):
         carried.count = _give_birth(ledger, ask, plan, progress)

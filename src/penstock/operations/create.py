@@ -28,7 +28,7 @@ class NewUnits(Parameters, frozen=True):
     set: Annotated[
         tuple[str, ...], option("A column and its value; may be given more than once.", example="tenant=acme")
     ] = ()
-    units: Annotated[
+    rows: Annotated[
         tuple[dict[str, Any], ...], standard_input("Units as JSON objects, one a line, columns by name.")
     ] = ()
 
@@ -37,11 +37,11 @@ class NewUnits(Parameters, frozen=True):
 def create(ask: Ask[KernelSettings], wanted: NewUnits) -> Births:
     """One unit by --set column=value, or many as JSON lines on standard input. Either all can be made, or none is."""
     machine = named_machine(ask, wanted.machine)
-    if bool(wanted.set) == bool(wanted.units):
+    if bool(wanted.set) == bool(wanted.rows):
         raise UsageError("say what to create: --set column=value, or JSON lines on standard input, and not both")
     if not ask.reader.keeps(machine):
         raise UsageError(f"the ledger has no table for {machine.name} yet; run 'penstock db upgrade'")
-    rows: Sequence[Mapping[str, Any]] = [dict(map(_pair, wanted.set))] if wanted.set else wanted.units
+    rows: Sequence[Mapping[str, Any]] = [dict(map(_pair, wanted.set))] if wanted.set else wanted.rows
     made: dict[str, GuardedUnit] = {}
     for number, row in enumerate(rows, start=1):
         where = "" if wanted.set else f"row {number}: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.model.clock import instant
@@ -43,9 +43,9 @@ _AGAIN = ("retry", "reset", "reopen", "reprocess")
 class DeadFilter(Parameters, frozen=True):
     machine: Annotated[str | None, option("Only units of this machine.", example="invoice")] = None
     gate: Annotated[str | None, option("Only units behind this gate or one below it.", example="shop/acme")] = None
-    older_than: Annotated[str | None, option("Only units that failed longer ago than this.", example="6h")] = None
-    younger_than: Annotated[str | None, option("Only units that failed within this time.", example="30m")] = None
-    reason: Annotated[str | None, option("Only units whose reason contains this text, in any case.")] = None
+    older_than: Annotated[timedelta | None, option("Only units that failed longer ago than this.", example="6h")] = None
+    younger_than: Annotated[timedelta | None, option("Only units that failed within this time.", example="30m")] = None
+    because: Annotated[str | None, option("Only units whose reason contains this text, in any case.")] = None
     dismissed: Annotated[bool, option("Those that were dismissed, instead of the others.")] = False
 
 
@@ -227,7 +227,7 @@ def _filter(wanted: DeadFilter) -> Filter:
         gate=wanted.gate,
         older_than=wanted.older_than,
         younger_than=wanted.younger_than,
-        reason=wanted.reason,
+        because=wanted.because,
     )
 
 
@@ -327,7 +327,7 @@ def _members(
 
 def _chosen(ask: Ask[Any], wanted: DeadSelected) -> tuple[Machine, list[str]]:
     """The dead letters that are meant, of one machine. Raises UsageError where that is not said, or there are none."""
-    said = [bool(wanted.refs), wanted.cause is not None, wanted.machine is not None or bool(filters_of(wanted))]
+    said = [bool(wanted.units), wanted.cause is not None, wanted.machine is not None or bool(filters_of(wanted))]
     if sum(said) > 1:
         raise UsageError("name units, a cause, or filters; only one of the three")
     if wanted.cause is not None:
@@ -336,8 +336,8 @@ def _chosen(ask: Ask[Any], wanted: DeadSelected) -> tuple[Machine, list[str]]:
         return group.machine, [
             str(row[0]) for row in read(lambda cursor: list(_members(ask, cursor, group)), patient=True)
         ]
-    if wanted.refs:
-        refs = read_refs(ask, wanted.refs)
+    if wanted.units:
+        refs = read_refs(ask, wanted.units)
         names = sorted({ref.machine for ref in refs})
         if len(names) > 1:
             raise UsageError(f"these units are of several machines ({', '.join(names)}); name those of one at a time")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from penstock.model.cadence import parse_span
 from penstock.model.errors import UsageError
 from penstock.model.limits import GateLimits
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.plan import GateChange
 from penstock.settings.kernel import KernelSettings
+from penstock.settings.scalars import span_text
 
 if TYPE_CHECKING:
     from penstock.ledger.gates.status import GateStatus
@@ -31,7 +31,7 @@ class GateNamed(Parameters, frozen=True):
 
 class GatePause(GateNamed, frozen=True):
     span: Annotated[
-        str | None, option("Open again by itself after this time; else when it is resumed.", example="6h")
+        timedelta | None, option("Open again by itself after this time; else when it is resumed.", example="6h")
     ] = msgspec.field(default=None, name="for")
 
 
@@ -72,11 +72,12 @@ def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
 @operation("gates pause", "Let no more calls through gates.")
 def pause(ask: Ask[KernelSettings], wanted: GatePause) -> GateChange:
     """Calls that are under way end. Units that are due wait, and no attempt is counted."""
-    span = None if wanted.span is None else parse_span(wanted.span)
     ahead = [limits.name for limits in ask.program.limits()]
     gates = _below(ask, wanted.gate, ahead)
-    how = "" if wanted.span is None else f" for {wanted.span}"
-    return GateChange(wanted.gate, gates, f"pause {_counted(gates or [wanted.gate])}{how}", pause=True, span=span)
+    how = "" if wanted.span is None else f" for {span_text(wanted.span)}"
+    return GateChange(
+        wanted.gate, gates, f"pause {_counted(gates or [wanted.gate])}{how}", pause=True, span=wanted.span
+    )
 
 
 @operation("gates resume", "Open gates, whatever closed them.", wants_reason=False)

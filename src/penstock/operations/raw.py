@@ -25,7 +25,7 @@ _MOST_SHOWN = 1_000
 
 class Superseded(Parameters, frozen=True):
     superseded: Annotated[
-        str | None, option("Count superseded runs of this age too; else those of the schedule.", example="90d")
+        timedelta | None, option("Count superseded runs of this age too; else those of the schedule.", example="90d")
     ] = None
 
 
@@ -37,7 +37,7 @@ class LeftAlone(Row, frozen=True):
 @reading("raw unneeded", "Landed data that nobody needs, counted; what cannot be read is listed.")
 def unneeded(ask: Ask[KernelSettings], wanted: Superseded) -> Page[LeftAlone]:
     """Attempts that were never finalised count a day after they were last written."""
-    found = _count(ask, _schedule_age(ask) if wanted.superseded is None else parse_span(wanted.superseded))
+    found = _count(ask, _schedule_age(ask) if wanted.superseded is None else wanted.superseded)
     rows = [LeftAlone(path=path, reason=why) for path, why in list(found.skipped.items())[:_MOST_SHOWN]]
     counts = {"unfinished": found.unfinished, "superseded": found.superseded, "under way": found.under_way}
     return Page(rows=rows, counts=counts, note=f"would collect {found.counts()}")

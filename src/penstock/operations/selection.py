@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from penstock.model.cadence import parse_span
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import BadInstant, UnknownMachine, UnknownUnit, UsageError
 from penstock.model.machine import Machine
@@ -34,15 +33,17 @@ class Filter(Parameters, frozen=True):
     due: Annotated[
         str | None, option("Only units that are due at this instant or before; 'now' is the present.", example=NOW)
     ] = None
-    older_than: Annotated[str | None, option("Only units that last changed longer ago than this.", example="6h")] = None
-    younger_than: Annotated[str | None, option("Only units that changed within this time.", example="30m")] = None
-    reason: Annotated[str | None, option("Only units whose reason contains this text, in any case.")] = None
+    older_than: Annotated[
+        timedelta | None, option("Only units that last changed longer ago than this.", example="6h")
+    ] = None
+    younger_than: Annotated[timedelta | None, option("Only units that changed within this time.", example="30m")] = None
+    because: Annotated[str | None, option("Only units whose reason contains this text, in any case.")] = None
 
 
 class Selected(Filter, frozen=True):
     """Units by reference, or by machine and filters."""
 
-    refs: Annotated[tuple[str, ...], argument("Units, as machine:key; or none, with --machine and filters.")] = ()
+    units: Annotated[tuple[str, ...], argument("Units, as machine:key; or none, with --machine and filters.")] = ()
 
 
 class Condition(NamedTuple):
@@ -133,10 +134,10 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
     for name, column, sign, moment in _moments(at.now, machine, wanted):
         parts.append(f"{column} {sign} {instant_sql(at.database, name)}")
         values[name] = instant_text(moment)
-    if wanted.reason is not None:
+    if wanted.because is not None:
         said = "change_reason || ' ' || COALESCE(parked_reason, '')" if machine.driven else "change_reason"
-        parts.append(f"lower({said}) LIKE :reason ESCAPE '!'")
-        values["reason"] = f"%{_like(_storable(wanted.reason).lower())}%"
+        parts.append(f"lower({said}) LIKE :because ESCAPE '!'")
+        values["because"] = f"%{_like(_storable(wanted.because).lower())}%"
     return Condition(" AND ".join(parts) or "1 = 1", values)
 
 
@@ -145,7 +146,7 @@ def _moments(now: datetime, machine: Machine, wanted: Filter) -> Iterator[tuple[
         yield "due", machine.due, "<=", now if wanted.due == NOW else read_instant(wanted.due)
     for name, sign, span in (("older", "<", wanted.older_than), ("younger", ">=", wanted.younger_than)):
         if span is not None:
-            yield name, "changed_at", sign, now - parse_span(span)
+            yield name, "changed_at", sign, now - span
 
 
 def read_instant(text: str) -> datetime:
@@ -177,7 +178,7 @@ def read_refs(ask: Ask[Any], texts: Iterable[str]) -> list[Ref]:
 
 def select_ids(ask: Ask[Any], wanted: Selected) -> Iterator[tuple[Machine, list[str]]]:
     """The units that are meant, by machine. Raises UsageError where it is not clear which."""
-    if not wanted.refs:
+    if not wanted.units:
         if wanted.machine is None:
             raise UsageError("which units? name them as machine:key, or say --machine and filters")
         (machine,) = machines_of(ask, wanted)
@@ -186,7 +187,7 @@ def select_ids(ask: Ask[Any], wanted: Selected) -> Iterator[tuple[Machine, list[
     if wanted.machine is not None or filters_of(wanted):
         raise UsageError("name units or filter them, not both")
     by_machine: dict[str, list[str]] = {}
-    for ref in read_refs(ask, wanted.refs):
+    for ref in read_refs(ask, wanted.units):
         by_machine.setdefault(ref.machine, []).append(ref.unit_id)
     for name, ids in by_machine.items():
         machine = ask.reader.machine(name)

@@ -9,12 +9,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
-from penstock.model.clock import instant
+from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
 from penstock.operations.declare import Ask, Page, Reading, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.selection import Condition, Filter, Moment, condition, counts_of, machines_of, read_instant
+from penstock.operations.selection import Condition, Filter, Moment, condition, counts_of, machines_of
 from penstock.operations.why import Why, explain
 from penstock.settings.kernel import KernelSettings
 
@@ -47,7 +47,9 @@ class OneUnit(Parameters, frozen=True):
 
 
 class HistoryWanted(OneUnit, frozen=True):
-    as_of: Annotated[str | None, option("How it stood at this instant instead.", example="2026-11-15T19:31:00Z")] = None
+    as_of: Annotated[
+        datetime | None, option("How it stood at this instant instead.", example="2026-11-15T19:31:00Z")
+    ] = None
 
 
 class TransitionRow(Row, frozen=True):
@@ -206,12 +208,11 @@ def unit_history(ask: Ask[KernelSettings], wanted: HistoryWanted) -> Page[Transi
     ref = Ref.parse(wanted.unit)
     if wanted.as_of is None:
         return Page(rows=_rows(history(ask.reader.database, ref)))
-    moment = read_instant(wanted.as_of)
-    found = as_of(ask.reader.database, ref, moment)
+    found = as_of(ask.reader.database, ref, wanted.as_of)
     if found.since is None:
-        return Page(rows=[], note=f"{ref} was not born at {wanted.as_of}")
-    last = [row for row in history(ask.reader.database, ref) if row.at <= moment][-1:]
-    return Page(rows=_rows(last), note=f"{ref} was {found.status or 'gone'} at {wanted.as_of}")
+        return Page(rows=[], note=f"{ref} was not born at {instant_text(wanted.as_of)}")
+    last = [row for row in history(ask.reader.database, ref) if row.at <= wanted.as_of][-1:]
+    return Page(rows=_rows(last), note=f"{ref} was {found.status or 'gone'} at {instant_text(wanted.as_of)}")
 
 
 def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
