@@ -164,8 +164,8 @@ def print_json(value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if not isinstance(value, type) and (dataclasses.is_dataclass(value) or hasattr(value, "__struct_fields__")):
+        return fields(value)
     if isinstance(value, datetime):
         return instant_text(value)
     return str(value)
@@ -204,8 +204,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, by name."""
-    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    """The fields of a struct or a dataclass, by name."""
+    names = getattr(value, "__struct_fields__", None) or [field.name for field in dataclasses.fields(value)]
+    return {name: getattr(value, name) for name in names}
 
 
 def cadence(found: Sequence[Cadence], *, json: bool) -> None:
