@@ -83,17 +83,13 @@ def run(name: NameArgument, config: ConfigOption = None, ledger: LedgerOption = 
 def _move(url: str, name: str, to: str, *, by: str | None, reason: str) -> str:
     """Pull an operator's edge; when the schedule ticks next, or nothing."""
     from penstock.ledger.ledger import Ledger
-    from penstock.model.machine import Actor
     from penstock.model.unit import Ref
-    from penstock.worker.schedule import Schedule, cadence_of, machine
+    from penstock.worker.schedule import Schedule, machine
 
     with Ledger.open(url, [machine]) as opened:
-        ref = Ref("schedule", name)
-        found = opened.get(ref)
-        assert isinstance(found, Schedule)  # noqa: S101 - the machine's unit
-        due = cadence_of(found).next_after(opened.clock.now(), name) if to == "active" else None
-        opened.move(ref, to, actor=Actor.OPERATOR, who=by or user(), reason=reason, due_at=due)
-    return f"{due.astimezone():%Y-%m-%d %H:%M:%S}" if due is not None else ""
+        moved = opened.move_by_hand(Ref("schedule", name), to, who=by or user(), reason=reason)
+        assert isinstance(moved, Schedule)  # noqa: S101 - the machine's unit
+    return f"{moved.due_at.astimezone():%Y-%m-%d %H:%M:%S}" if moved.due_at is not None else ""
 
 
 def _told(name: str, what: str, *, json: bool) -> None:

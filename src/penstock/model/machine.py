@@ -10,8 +10,9 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 from uuid import UUID
@@ -40,13 +41,19 @@ class Actor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One legal transition. `on_claim`: claiming a unit in `source` is itself this transition."""
+    """One legal transition. `on_claim`: claiming a unit in `source` is itself this transition.
+
+    `trigger` is a verb where people pull it (`retry`), and says what happened where workers do (`loaded`). `by_hand`
+    makes a bare move by hand whole: from the unit and the present, the unit with the columns that must follow. It is
+    pure. Without it the move needs an operation that knows more.
+    """
 
     source: str
     target: str
     trigger: str
     actors: Collection[Actor]
     on_claim: bool = False
+    by_hand: Callable[[Any, datetime], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,8 @@ class Machine:
     key_is_primary: bool = False
     #: Fields that name a unit of another machine: a foreign key, so that it must be there and stays as long as they do.
     references: Mapping[str, Machine] = field(default_factory=dict)
+    #: Fills in the columns that follow from others when a person creates a unit: from the unit and the present. Pure.
+    create: Callable[[Any, datetime], Any] | None = None
 
     def __post_init__(self) -> None:
         freeze = object.__setattr__
@@ -164,6 +173,11 @@ class Machine:
         specs = {f.name: f.metadata.get("penstock") for f in dataclasses.fields(self.unit)}
         return frozenset(n for n, spec in specs.items() if spec is not None and spec.generated)
 
+    def edge(self, source: str, target: str, actor: Actor) -> Edge | None:
+        """The edge that the actor pulls between two states, if there is one; of several, one made for hands."""
+        found = [e for e in self.edges if (e.source, e.target) == (source, target) and actor in e.actors]
+        return next((e for e in found if e.by_hand is not None), found[0] if found else None)
+
     def check_birth(self, state: str, actor: Actor) -> None:
         """Raise IllegalMove unless the actor may give birth to a unit in that state."""
         actors = self.born_by.get(state)
@@ -216,6 +230,7 @@ class Machine:
                     "trigger": e.trigger,
                     "actors": sorted(str(a) for a in e.actors),
                     "on_claim": e.on_claim,
+                    "by_hand": e.by_hand is not None,
                 }
                 for e in self.edges
             ],
@@ -344,6 +359,11 @@ def _extra_problems(machine: Machine) -> list[str]:
     types = field_types(machine.unit)
     own = set(types) - set(DRIVEN_COLUMNS)
     problems = [f"tracked column {n!r} is not a column of its own" for n in machine.tracked if n not in own]
+    problems += [
+        f"edge {e.source} -> {e.target} ({e.trigger}): by_hand is for people; give the worker an edge of its own"
+        for e in machine.edges
+        if e.by_hand is not None and Actor.WORKER in e.actors
+    ]
     problems += [f"counter {n!r} is not a column of its own" for n in machine.counters if n not in own]
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:
