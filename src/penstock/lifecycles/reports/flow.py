@@ -31,7 +31,7 @@ from penstock.lifecycles.reports.decide import (
     wanted_offset,
 )
 from penstock.lifecycles.reports.load import Loader, Totals, line
-from penstock.lifecycles.reports.machine import Aggregation, Report, S, machine
+from penstock.lifecycles.reports.machine import NO_FAILURES, Aggregation, Report, S, machine
 from penstock.lifecycles.reports.settings import PROVIDER, gate_of
 from penstock.lifecycles.reports.sources import Source
 from penstock.lifecycles.reports.tables import PERFORMANCE, report_load
@@ -118,7 +118,7 @@ class Reports(Flow[Report, Settings, Seen]):
         assert offset is not None  # noqa: S101 - decide has just said so
         seconds = int(offset.total_seconds())
         if report.create_requested_at is None or report.serving_offset != seconds:
-            fresh = {} if report.serving_offset == seconds else {**failure.NONE, "attempts": 0}
+            fresh = {} if report.serving_offset == seconds else {**NO_FAILURES, "attempts": 0}
             after = replace(report, serving_offset=seconds, create_requested_at=now, **fresh)
             why = f"a report is about to be created for {named(report, offset)}"
             return Outcome(report, after, why, keep_claim=True, keep_crashes=True)
@@ -207,7 +207,7 @@ class Reports(Flow[Report, Settings, Seen]):
             loaded_rows=totals.rows,
             loaded_digest=totals.digest,
             raw_run_id=raw_run_id(report),
-            **{"serving_offset": None, **failure.NONE, **still},
+            **{"serving_offset": None, **NO_FAILURES, **still},
         )
         after = replace(after, due_at=next_attention(after, now, self.settings))
         load = _load_row(report, totals, before, now)

@@ -14,10 +14,9 @@ from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.lifecycles import refreshes
 from penstock.lifecycles.refreshes import Cadence, Refreshes
-from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import HOUR, Settings, last_due_offset, offset_name
 from penstock.lifecycles.reports.job import JOB, LIKE, Window, columns_of, datasets
-from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S, machine
+from penstock.lifecycles.reports.machine import NO_FAILURES, UNBORN, Aggregation, EntityType, Report, S, machine
 from penstock.lifecycles.reports.settings import Account, gate_of
 from penstock.model.clock import parse_instant
 from penstock.model.errors import UsageError
@@ -182,20 +181,10 @@ def refresh(ledger: Ledger, settings: Settings, wanted: Filter, *, who: str, rea
         if dry_run:
             done.changed += unit_ids
             continue
-        fresh = {"serving_offset": seconds, "create_requested_at": None, "attempts": 0, "due_at": now, **failure.NONE}
+        fresh = {"serving_offset": seconds, "create_requested_at": None, "attempts": 0, "due_at": now, **NO_FAILURES}
         moved = ledger.move_many(machine.name, unit_ids, status, actor=Actor.OPERATOR, who=who, reason=reason, **fresh)
         _note(done, moved)
     return done
-
-
-_UNBORN: Mapping[str, Any] = {
-    **dict.fromkeys(("serving_offset", "create_requested_at", "last_report_created_at", "last_processed_report_id")),
-    **dict.fromkeys(("loaded_stage", "loaded_report_id", "loaded_at", "loaded_rows", "loaded_digest", "raw_run_id")),
-    **failure.NONE,
-    "error": None,
-    "attempts": 0,
-}
-"""A dataset of which nothing is known yet."""
 
 
 def reset(ledger: Ledger, settings: Settings, wanted: Filter, *, who: str, reason: str, dry_run: bool) -> Changed:
@@ -219,7 +208,7 @@ def reset(ledger: Ledger, settings: Settings, wanted: Filter, *, who: str, reaso
             who=who,
             reason=reason,
             due_at=now,
-            **_UNBORN,
+            **UNBORN,
         )
         done.changed = []
         _note(done, moved)
