@@ -52,6 +52,7 @@ machine = Machine(
         Edge(S.PACKING, S.LOST, "lost", frozenset({Actor.WORKER})),
     ],
     terminal={S.SENT},
+    table="shop_order",
 )
 
 
@@ -65,7 +66,7 @@ class Sorting(StrEnum):
 
 
 class OrderFilter(Parameters, frozen=True):
-    shop: Annotated[list[str], option("Only orders of this shop.", short="s")] = []
+    shop: Annotated[list[str], option("Only orders of this shop.", short="s")] = msgspec.field(default_factory=list)
     status: Annotated[S | None, option("Only orders in this state.")] = None
     since: Annotated[date | None, option("Only orders from this day on.")] = msgspec.field(default=None, name="from")
     before: Annotated[datetime | None, option("Only orders that changed before then.")] = None
@@ -91,7 +92,7 @@ class OrderRow(Row, frozen=True):
 
 def _orders(ask: Ask[Any], wanted: OrderFilter) -> list[Order]:
     ids = ask.reader.read(
-        lambda cursor: [str(row[0]) for row in cursor.rows('SELECT unit_id FROM "order" ORDER BY unit_id')]
+        lambda cursor: [str(row[0]) for row in cursor.rows("SELECT unit_id FROM shop_order ORDER BY unit_id")]
     )
     found: list[Order] = ask.reader.get_many(machine, ids)
     return [
