@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.cli.process import Plan, Process
-from penstock.cli.run import tune_interpreter
+from penstock.app.running import tune_interpreter
 
 from penstock.app.app import App
 from penstock.connectors.http.client import Http

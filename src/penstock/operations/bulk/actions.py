@@ -37,7 +37,7 @@ def start(ledger: Ledger, planned: Planned, *, who: str, reason: str, progress: 
     action = _action(ledger, planned, each, who, reason)
     waiting = _items(action, each)
     while chunk := list(islice(waiting, MAX_ROWS)):
-        ledger.together([], who=who, writes=[Write(bulk_item, chunk, on_conflict="error", columns=_COLUMNS)])
+        ledger.write([Write(bulk_item, chunk, on_conflict="error", columns=_COLUMNS)])
         progress(int(chunk[-1][1]) + 1, action.total)
     birth = Birth(action, reason, actor=Actor.OPERATOR)
     if isinstance(plan, Together):
