@@ -85,7 +85,7 @@ class OrderRow(Row, frozen=True):
     status: Annotated[S, column("Its state.", show="state")]
     pieces: Annotated[int, column("How many pieces.")]
     day: Annotated[date, column("When it was made.")]
-    changed: Annotated[datetime, column("When it last changed.", heading="changed")]
+    changed: Annotated[datetime | None, column("When it last changed.", heading="changed")]
     note: Annotated[str | None, column("What was noted.", show="text")]
     version: Annotated[int, column("Its version.", show="detail")]
 
@@ -143,7 +143,7 @@ class Piece(Row, frozen=True):
 class Whole(Row, frozen=True):
     unit: Annotated[str, column("The order.", show="reference")]
     status: Annotated[S, column("Its state.", show="state")]
-    changed: Annotated[datetime, column("When it last changed.")]
+    changed: Annotated[datetime | None, column("When it last changed.")]
     note: Annotated[str | None, column("What was noted.", show="text")]
     greeting: Annotated[str, column("What is said to the customer.")]
     asked_by: Annotated[str, column("Who asks.", show="detail")]
