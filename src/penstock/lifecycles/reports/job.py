@@ -10,7 +10,7 @@ make reads that table and no other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -29,6 +29,7 @@ from penstock.model.cadence import local_instant, parse_zone
 from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
+from penstock.model.unit import replace
 
 JOB = "update-report-datasets"
 FOR_ACCOUNT = "update-report-dataset-for-account"
