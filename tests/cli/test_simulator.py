@@ -25,7 +25,7 @@ from penstock.model.errors import UsageError
 from penstock.simulators.catalogue import SIMULATORS
 
 RUN = [sys.executable, "-c", "from penstock.cli.simulator import command; command()"]
-GRAPHQL = 'mutation {authenticate{username_and_password(username:"u",password:"p"){token}}}'
+GRAPHQL = "query($u:String!,$p:String!){authenticate{username_and_password(username:$u,password:$p){token}}}"
 
 
 @contextlib.contextmanager
