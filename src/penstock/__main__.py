@@ -1,4 +1,4 @@
-"""`python -m penstock`: the command line, for an interpreter whose scripts are not on the path."""
+"""`python -m penstock`."""
 
 from penstock.cli.main import main
 

@@ -6,27 +6,28 @@ Standard output is TOML: the lines of a configuration that point at it, and comm
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
+from penstock.cli.lazy import SETTINGS, Entry, LazyGroup
+from penstock.cli.terminal import echo
 from penstock.model.errors import UsageError
 from penstock.simulators.catalogue import SIMULATORS, Served, Simulator
 
 
-class _Simulators(click.Group):
+class _Simulators(LazyGroup):
     """A command for every row of the catalogue."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - Click's shape
-        return list(SIMULATORS)
+    def entries(self, ctx: click.Context) -> dict[str, Entry]:  # noqa: ARG002 - one shape
+        return {name: Entry("Simulators", simulator.says) for name, simulator in SIMULATORS.items()}
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
-        found = SIMULATORS.get(cmd_name)
-        if found is None:
-            raise UsageError(f"no simulator is called {cmd_name!r}; there are {', '.join(SIMULATORS)}")
-        return _command(found)
+    def load(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+        found = SIMULATORS.get(name)
+        return None if found is None else _command(found)
 
 
 def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:  # noqa: ARG001 - Click's shape
@@ -34,17 +35,22 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
         return
     width = max(map(len, SIMULATORS))
     for simulator in SIMULATORS.values():
-        click.echo(f"{simulator.name:{width}}  {simulator.says}")
+        echo(f"{simulator.name:{width}}  {simulator.says}")
     context.exit()
 
 
-@click.command(cls=_Simulators, name="simulator", no_args_is_help=True)
-@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="Name them, and exit.")
-def command() -> None:
-    """Serve the other side of a lifecycle on this machine, with faults.
+command = _Simulators(
+    name="simulator",
+    help="""Serve the other side of a lifecycle on this machine, with faults.
 
-    Prints the lines of penstock.toml that point at it, and serves until Ctrl-C.
-    """
+    Prints the lines of penstock.toml that point at it, and serves until Ctrl-C.""",
+    options_metavar="[--list]",
+    params=[
+        click.Option(
+            ["--list"], is_flag=True, is_eager=True, expose_value=False, callback=_list, help="Name them, and exit."
+        )
+    ],
+)
 
 
 def _command(simulator: Simulator) -> click.Command:
@@ -72,6 +78,7 @@ def _command(simulator: Simulator) -> click.Command:
         simulator.name,
         params=[port, *options],
         callback=serve,
+        context_settings=SETTINGS,
         help="\n\n".join([simulator.says, *_faults(simulator)]),
         short_help=simulator.says,
     )
@@ -101,10 +108,11 @@ async def _until_ended(simulator: Simulator, served: Served, port: int) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     try:
         async with serving(served.application, port) as address:
-            click.echo("\n".join(_told(simulator, served, address)))
+            echo("\n".join(_told(simulator, served, address)))
             await ended.wait()
     except OSError as error:
-        raise UsageError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise UsageError(f"port {port} cannot be used: {why}; choose another with --port") from error
 
 
 def _told(simulator: Simulator, served: Served, address: str) -> Iterator[str]:
