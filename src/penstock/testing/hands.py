@@ -78,8 +78,8 @@ class _Checks:
     def __init__(self, machine: Machine) -> None:
         import sqlalchemy as sa
         from pysqlite3 import dbapi2
-        from sqlalchemy.dialects import sqlite
 
+        from penstock.ledger.schema.expand import ddl
         from penstock.ledger.schema.tables import machine_table
 
         self._machine = machine
@@ -89,7 +89,7 @@ class _Checks:
         # References lead to tables that are not there.
         for constraint in [c for c in table.constraints if isinstance(c, sa.ForeignKeyConstraint)]:
             table.constraints.discard(constraint)
-        self._connection.execute(str(sa.schema.CreateTable(table).compile(dialect=sqlite.dialect())))
+        self._connection.execute(ddl(sa.schema.CreateTable(table), "sqlite", strict=True))
 
     def __enter__(self) -> Self:
         return self
