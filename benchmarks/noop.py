@@ -14,9 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from multiprocessing.context import SpawnContext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -30,6 +28,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.outcome import Act, Outcome
+from penstock.model.state import State, done, rest
 from penstock.model.unit import NO_GATE, Unit, replace
 from penstock.worker.flow import Flow, Io
 from penstock.worker.worker import Worker
@@ -40,12 +39,11 @@ READY_SECONDS = 60.0
 FILL_AT_ONCE = 100_000
 
 
-class Status(StrEnum):
-    QUEUED = "QUEUED"
-    DONE = "DONE"
+class Status(State):
+    QUEUED = rest("QUEUED", "waits for a worker")
+    DONE = done("DONE", "nothing was done")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Noop(Unit):
     key = ("number",)
 

@@ -12,9 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 
 from penstock.app.app import App
@@ -23,6 +21,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
 from penstock.model.retry import RetryPolicy
+from penstock.model.state import State, done, fault, rest, work
 from penstock.model.unit import Unit, replace
 from penstock.worker.flow import Flow, Io
 from penstock.worker.schedule import JobResult, Schedule
@@ -33,14 +32,13 @@ _FOREVER = 3_600
 _MOUTHFUL = 16 << 20
 
 
-class S(StrEnum):
-    QUEUED = "QUEUED"
-    SENDING = "SENDING"  # claimed: the call may have left
-    SENT = "SENT"
-    FAILED = "FAILED"  # dead letter
+class S(State):
+    QUEUED = rest("QUEUED", "waits to be sent")
+    SENDING = work("SENDING", "claimed: the call may have left")
+    SENT = done("SENT", "the server accepted it")
+    FAILED = fault("FAILED", "a dead letter")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Parcel(Unit):
     key = ("number",)
     status: S = S.QUEUED

@@ -6,25 +6,25 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from penstock.model.errors import IllegalMove, MachineError
 from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
-from penstock.model.unit import GuardedUnit, Unit, column
+from penstock.model.state import State, done, fault, hold, rest, work
+from penstock.model.unit import Column, GuardedUnit, Unit
 from tests.support.machines import BATCH_ITEM, FEED, INVOICE, MACHINES, OPERATOR, PARTITION, WORKER, Invoice
 
 
-class S(StrEnum):
-    A = "A"
-    B = "B"
-    C = "C"
+class S(State):
+    A = rest("A", "not begun")
+    B = work("B", "under way")
+    C = done("C", "ended")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Thing(Unit):
     key = ("name",)
 
@@ -34,7 +34,6 @@ class Thing(Unit):
     owner: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Still(GuardedUnit):
     key = ("name",)
 
@@ -197,10 +196,9 @@ def test_a_trigger_name_must_be_plain(trigger):
 
 
 def test_a_state_name_must_be_plain():
-    class Odd(StrEnum):
-        A = "it's"
+    class Odd(State):
+        A = rest("it's", "odd")
 
-    @dataclass(frozen=True, kw_only=True)
     class OddThing(Unit):
         key = ("name",)
         status: Odd = Odd.A
@@ -211,7 +209,6 @@ def test_a_state_name_must_be_plain():
 
 
 def test_a_column_name_must_be_plain():
-    @dataclass(frozen=True, kw_only=True)
     class Loud(Unit):
         key = ("name",)
         status: S = S.A
@@ -222,19 +219,17 @@ def test_a_column_name_must_be_plain():
 
 
 def test_the_unit_must_be_a_unit_class():
-    assert "must be a frozen dataclass derived from Unit or GuardedUnit" in complaint(unit=dict)
+    assert "must be a class derived from Unit or GuardedUnit" in complaint(unit=dict)
 
 
-def test_the_unit_must_be_frozen():
-    @dataclass(kw_only=True)
-    class Soft:
-        status: S = S.A
-
-    assert "must be a frozen dataclass" in complaint(unit=Soft)
+def test_a_unit_is_frozen_and_its_fields_are_named():
+    with pytest.raises(AttributeError, match="immutable"):
+        Thing(name="a").name = "b"  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        Thing("a")  # type: ignore[call-arg, arg-type]
 
 
 def test_the_unit_needs_a_key():
-    @dataclass(frozen=True, kw_only=True)
     class Nameless(Unit):
         status: S = S.A
 
@@ -242,7 +237,6 @@ def test_the_unit_needs_a_key():
 
 
 def test_every_key_field_must_be_a_field():
-    @dataclass(frozen=True, kw_only=True)
     class Lost(Unit):
         key = ("name", "nowhere")
         status: S = S.A
@@ -253,7 +247,6 @@ def test_every_key_field_must_be_a_field():
 
 @pytest.mark.parametrize("kind", [float, bool, "str | None", dict])
 def test_a_key_field_must_have_a_type_with_one_text_form(kind):
-    @dataclass(frozen=True, kw_only=True)
     class Vague(Unit):
         key = ("name",)
         status: S = S.A
@@ -265,14 +258,40 @@ def test_a_key_field_must_have_a_type_with_one_text_form(kind):
     assert "text, an integer, a date, an instant or a UUID" in text
 
 
+class Silent(StrEnum):
+    A = "A"
+
+
+def test_states_must_say_what_they_are():
+    class Mute(Unit):
+        key = ("name",)
+        status: Silent = Silent.A
+        name: str
+
+    assert "Mute.status must be annotated with the State" in complaint(unit=Mute, births={"A"}, edges=[])
+
+
+class Unended(State):
+    A = rest("A", "not begun")
+    B = work("B", "under way")
+    C = hold("C", "waits for somebody")
+
+
+class UnendedThing(Thing):
+    status: Unended = Unended.A  # type: ignore[assignment]
+
+
+def test_a_terminal_state_is_done_or_a_fault():
+    assert "state C is declared terminal, so it must be done or fault, not hold" in complaint(unit=UnendedThing)
+
+
 def test_the_status_must_be_an_enum_of_the_states():
-    @dataclass(frozen=True, kw_only=True)
     class Free(Unit):
         key = ("name",)
         status: str = "A"
         name: str
 
-    assert "Free.status must be annotated with the StrEnum" in complaint(unit=Free)
+    assert "Free.status must be annotated with the State" in complaint(unit=Free)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "version", "due_at"])
@@ -393,7 +412,12 @@ def test_the_definition_is_plain_data_of_the_documented_shape():
     found = json.loads(json.dumps(INVOICE.definition()))
     assert found["name"] == "invoice"
     assert found["table"] == "invoice"
-    assert found["states"] == ["QUEUED", "SENDING", "SENT", "FAILED"]
+    assert found["states"] == [
+        {"name": "QUEUED", "meaning": "rest", "says": "waits to be sent"},
+        {"name": "SENDING", "meaning": "work", "says": "claimed: the call may have left"},
+        {"name": "SENT", "meaning": "done", "says": "accepted"},
+        {"name": "FAILED", "meaning": "fault", "says": "a dead letter"},
+    ]
     assert found["initial"] == {"QUEUED": ["api", "operator", "scheduler", "validator", "worker"]}
     assert [(t["source"], t["target"], t["trigger"], t["actors"]) for t in found["transitions"]] == [
         ("QUEUED", "SENDING", "claim", ["worker"]),
@@ -427,6 +451,10 @@ def test_a_generated_column_is_known():
 def test_the_mermaid_text_shows_births_edges_and_ends():
     assert INVOICE.mermaid() == (
         "stateDiagram-v2\n"
+        "    QUEUED: QUEUED<br/>waits to be sent\n"
+        "    SENDING: SENDING<br/>claimed#58; the call may have left\n"
+        "    SENT: SENT<br/>accepted\n"
+        "    FAILED: FAILED<br/>a dead letter\n"
         "    [*] --> QUEUED\n"
         "    QUEUED --> SENDING: claim\n"
         "    SENDING --> SENT: accepted\n"
@@ -434,11 +462,34 @@ def test_the_mermaid_text_shows_births_edges_and_ends():
         "    SENDING --> FAILED: give_up\n"
         "    FAILED --> QUEUED: retry_by_hand\n"
         "    SENT --> [*]\n"
+        "    classDef rest fill:#e5e7eb,stroke:#6b7280,color:#111827\n"
+        "    class QUEUED rest\n"
+        "    classDef work fill:#dbeafe,stroke:#2563eb,color:#111827\n"
+        "    class SENDING work\n"
+        "    classDef done fill:#dcfce7,stroke:#16a34a,color:#111827\n"
+        "    class SENT done\n"
+        "    classDef fault fill:#fee2e2,stroke:#dc2626,color:#111827\n"
+        "    class FAILED fault\n"
     )
 
 
 def test_the_mermaid_text_joins_the_triggers_of_a_pair():
     assert "    success --> success: superseded / pointed\n" in PARTITION.mermaid()
+
+
+class Reworded(State):
+    A = hold("A", "waits for somebody")
+    B = work("B", "under way, in other words")
+    C = fault("C", "ended badly")
+
+
+class RewordedThing(Thing):
+    status: Reworded = Reworded.A  # type: ignore[assignment]
+
+
+def test_other_words_for_the_same_states_are_the_same_definition_to_the_ledger():
+    assert declare().digest() == declare(unit=RewordedThing).digest()
+    assert declare().definition() != declare(unit=RewordedThing).definition()
 
 
 def test_the_digest_is_the_same_for_the_same_declaration():
@@ -493,12 +544,11 @@ def test_a_guarded_machine_has_no_schedule():
 
 
 def test_a_special_column_keeps_its_default():
-    @dataclass(frozen=True, kw_only=True)
     class Special(Unit):
         key = ("name",)
         status: S = S.A
         name: str
-        small: int = column(7, sql_type="SmallInteger")
+        small: Annotated[int, Column(sql_type="SmallInteger")] = 7
         plain: list[int] = field(default_factory=list)
 
     assert Special(name="x").small == 7

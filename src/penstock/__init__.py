@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
     from penstock.model.outcome import Act, Birth, Decision, Event, Look, Move, Outcome, Update, Wait, Where, Write
     from penstock.model.retry import RetryPolicy
-    from penstock.model.unit import GuardedUnit, Ref, Unit, column, replace
+    from penstock.model.state import Meaning, State, done, fault, hold, rest, work
+    from penstock.model.unit import Column, GuardedUnit, Ref, Unit, replace
     from penstock.raw.paths import PartitionKey
     from penstock.raw.reader import NotReady, PartitionReader
     from penstock.raw.sink import RawSink
@@ -39,6 +40,7 @@ __all__ = [
     "BrokenFlow",
     "ClaimLost",
     "Clock",
+    "Column",
     "Decision",
     "Edge",
     "Event",
@@ -51,6 +53,7 @@ __all__ = [
     "Io",
     "Look",
     "Machine",
+    "Meaning",
     "Move",
     "NotReady",
     "OnError",
@@ -65,6 +68,7 @@ __all__ = [
     "RetryPolicy",
     "Rng",
     "Staged",
+    "State",
     "StepError",
     "Subscriber",
     "SystemClock",
@@ -77,8 +81,12 @@ __all__ = [
     "Wait",
     "Where",
     "Write",
-    "column",
+    "done",
+    "fault",
+    "hold",
     "replace",
+    "rest",
+    "work",
 ]
 
 _HOMES = {
@@ -96,7 +104,8 @@ _HOMES = {
     "penstock.model.retry": "RetryPolicy",
     "penstock.worker.flow": "Flow Gate Io",
     "penstock.worker.outbox": "Subscriber",
-    "penstock.model.unit": "GuardedUnit Ref Unit column replace",
+    "penstock.model.state": "Meaning State done fault hold rest work",
+    "penstock.model.unit": "Column GuardedUnit Ref Unit replace",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from penstock.ledger.commit import OthersMissed, Refused, Won
 from penstock.model.errors import BrokenFlow
 from penstock.model.outcome import MAX_ROWS, Outcome, Update, Where, Write
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from penstock.settings.redaction import conceal, release
 from tests.support.machines import invoice
 from tests.support.more_machines import reading

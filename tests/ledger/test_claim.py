@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from penstock.model.outcome import Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import FeedState, InvoiceState, feed, invoice
 from tests.support.world import World, after, ids
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -13,7 +12,7 @@ from penstock.ledger.commit import Lost, OthersMissed, Refused, Won
 from penstock.model.errors import BrokenFlow, IllegalMove, UnknownMachine
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Event, Move, Outcome, Write
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import (
     INVOICE,
     BatchItem,
@@ -201,7 +200,7 @@ def test_keeping_the_claim_returns_the_unit_as_it_now_is(world):
     worker = world.worker()
     (run,) = worker.claim({"batch_run": 1})
     world.sql("UPDATE batch_run SET items_done = 1, bytes_read = 77, tallies = tallies + 1")  # as children do
-    world.ledger.wake([Ref("batch_run", "run")])
+    world.ledger.nudge([Ref("batch_run", "run")])
     intent = Outcome(run, replace(run, status=RunState.RUNNING), "intent", keep_claim=True)
     (won,) = world.commit(worker, intent)
     assert isinstance(won, Won)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -17,6 +16,7 @@ from penstock.ledger.commit import Lost, Won
 from penstock.model.clock import Rng
 from penstock.model.errors import LedgerMismatch
 from penstock.model.outcome import Outcome
+from penstock.model.unit import replace
 from tests.support.machines import InvoiceState, feed, invoice
 from tests.support.world import World, after
 

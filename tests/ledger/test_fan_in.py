@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from penstock.model.clock import Rng
 from penstock.model.errors import MachineError, UnknownMachine
 from penstock.model.machine import Actor, Machine, Parent
 from penstock.model.outcome import Birth, Move, Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import (
     BATCH_ITEM,
     BATCH_RUN,
@@ -171,7 +170,7 @@ def test_several_parents_in_one_batch(world):
 def test_a_wake_of_a_claimed_parent_survives_its_commit(world):
     """The last child ends while the parent is being stepped: the parent must not fall asleep over it."""
     family(world, 1, status=RunState.CREATED)
-    world.ledger.wake([RUN])
+    world.ledger.nudge([RUN])
     worker = world.worker()
     run, item = worker.claim({"batch_run": 1, "batch_item": 1})
     world.time.advance(5)
@@ -186,7 +185,7 @@ def test_a_wake_of_a_claimed_parent_survives_its_commit(world):
 def test_a_sleeping_claimed_parent_is_woken_at_the_end(world):
     """As above, for a parent whose schedule was already taken away when it was claimed."""
     family(world, 1)
-    world.ledger.wake([RUN])
+    world.ledger.nudge([RUN])
     worker = world.worker()
     run, item = worker.claim({"batch_run": 1, "batch_item": 1})
     (won,) = world.commit(worker, Outcome(run, replace(run, due_at=None), "intent", keep_claim=True))
@@ -199,7 +198,7 @@ def test_a_sleeping_claimed_parent_is_woken_at_the_end(world):
 
 def test_the_parent_and_its_last_child_in_one_batch(world):
     family(world, 1)
-    world.ledger.wake([RUN])
+    world.ledger.nudge([RUN])
     worker = world.worker()
     run, item = worker.claim({"batch_run": 1, "batch_item": 1})
     sleeps = Outcome(run, replace(run, status=RunState.RUNNING, due_at=None), "sleeps")
@@ -210,7 +209,7 @@ def test_the_parent_and_its_last_child_in_one_batch(world):
 
 def test_an_ended_parent_is_not_woken(world):
     family(world, 1, status=RunState.CREATED)
-    world.ledger.wake([RUN])
+    world.ledger.nudge([RUN])
     worker = world.worker()
     run, item = worker.claim({"batch_run": 1, "batch_item": 1})
     (won,) = world.commit(worker, Outcome(run, replace(run, status=RunState.RUNNING), "started", keep_claim=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -18,7 +17,7 @@ from penstock.ledger.schema.columns import plain
 from penstock.model.errors import LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.outcome import Move, Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.hand import Hand, literal
 from tests.support.machines import (
     InvoiceState,
@@ -124,7 +123,7 @@ def test_what_only_wakes_is_no_stranger(world):
     (ref,) = world.born(feed("news"))
     worker = world.worker()
     (unit,) = worker.claim({"feed": 1})
-    world.ledger.wake([ref])
+    world.ledger.nudge([ref])
     assert world.commit(worker, Outcome(unit, replace(unit, due_at=after(60)), "later")) == [Won()]
     assert world.unit(ref).due_at == unit.due_at
     assert strange(world, ref) == []

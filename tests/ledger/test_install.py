@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -28,7 +26,8 @@ from penstock.model.errors import (
     UsageError,
 )
 from penstock.model.machine import Actor, Edge, Machine
-from penstock.model.unit import Ref, Unit, unit_id_of
+from penstock.model.state import State, done, rest, work
+from penstock.model.unit import Ref, Unit, replace, unit_id_of
 from tests.support.hand import Hand, typed_insert, typed_move
 from tests.support.machines import (
     INVOICE,
@@ -159,7 +158,6 @@ def test_a_check_may_contain_percent_and_colon(ledger_url):
 
 
 def test_a_column_named_by_a_reserved_word_is_refused_untouched(ledger_url):
-    @dataclass(frozen=True, kw_only=True)
     class Reserved(Unit):
         key = ("name",)
         status: SampleState = SampleState.NEW
@@ -216,13 +214,12 @@ def test_a_table_of_another_shape_needs_a_migration_and_is_left_as_it_is(ledger_
     assert schema(ledger_url) == before
 
 
-class FewerStates(StrEnum):
-    QUEUED = "QUEUED"
-    SENDING = "SENDING"
-    SENT = "SENT"
+class FewerStates(State):
+    QUEUED = rest("QUEUED", "waits to be sent")
+    SENDING = work("SENDING", "claimed: the call may have left")
+    SENT = done("SENT", "accepted")
 
 
-@dataclass(frozen=True, kw_only=True)
 class FewerInvoice(Invoice):
     status: FewerStates = FewerStates.QUEUED  # type: ignore[assignment]
 
@@ -486,7 +483,7 @@ def test_a_virtual_clock_wakes_units_in_its_own_time(ledger_url):
         session = ledger.session()
         session.register()
         assert session.claim({"invoice": 1}) == []
-        ledger.wake([Ref("invoice", "acme/1")])
+        ledger.nudge([Ref("invoice", "acme/1")])
         (unit,) = session.claim({"invoice": 1})
         assert unit.due_at == clock.now()
 

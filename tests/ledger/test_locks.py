@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from penstock.ledger.session import Session
 from penstock.model.errors import LedgerBusy
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome, Write
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.fleet import until
 from tests.support.hand import Hand
 from tests.support.machines import Invoice, InvoiceState, ItemState, RunState, batch_item, batch_run, invoice

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from penstock.ledger.commit import Lost, Refused, Won
 from penstock.ledger.session import Session
 from penstock.model.errors import CommitUnknown, LedgerUnavailable
 from penstock.model.outcome import Event, Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import Invoice, InvoiceState, invoice
 from tests.support.world import World
 

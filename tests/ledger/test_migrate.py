@@ -8,10 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import sqlalchemy as sa
@@ -26,7 +24,8 @@ from penstock.ledger.store.database import open_database
 from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerMismatch, LedgerRefused, UsageError
 from penstock.model.machine import Actor, Edge, Machine
-from penstock.model.unit import Unit, column
+from penstock.model.state import State, done, fault, hold, rest, work
+from penstock.model.unit import Column, Unit
 from tests.support.crash_app import FOLDER, JOB, SETTINGS
 from tests.support.fleet import PATIENCE, ROOT, Fleet, Member, until
 from tests.support.hand import Hand, typed_insert, typed_move
@@ -342,15 +341,14 @@ def test_an_older_program_works_on_newer_edges_and_does_not_take_them_away(ledge
     assert describe(ledger_url) == before
 
 
-class MoreStates(StrEnum):
-    QUEUED = "QUEUED"
-    SENDING = "SENDING"
-    SENT = "SENT"
-    FAILED = "FAILED"
-    HELD = "HELD"
+class MoreStates(State):
+    QUEUED = rest("QUEUED", "waits to be sent")
+    SENDING = work("SENDING", "claimed: the call may have left")
+    SENT = done("SENT", "accepted")
+    FAILED = fault("FAILED", "a dead letter")
+    HELD = hold("HELD", "an operator holds it back")
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeldInvoice(Invoice):
     status: MoreStates = MoreStates.QUEUED  # type: ignore[assignment]
 
@@ -380,19 +378,16 @@ def test_an_older_definition_may_be_taken_back_on_purpose(ledger_url):
 # Expansion of a program's own tables.
 
 
-@dataclass(frozen=True, kw_only=True)
 class Grown(Invoice):
     note: str | None = None
     seen_at: datetime | None = None
-    copies: int = column(default=0, server_default="1")
+    copies: Annotated[int, Column(server_default="1")] = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Wrong(Invoice):
     copies: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Retyped(Unit):
     key = ("tenant", "number")
 
@@ -525,7 +520,7 @@ RETYPE = """with op.batch_alter_table("invoice") as batch:
 
 
 def own(url: str, machine: Machine, migrations: str) -> None:
-    Ledger.open(url, [machine], create=True, migrations=migrations).close()
+    Ledger.open(url, [machine], create=True, migrations=[migrations]).close()
 
 
 def test_an_app_brings_its_own_revisions(ledger_url, another_url, revisions):
@@ -539,7 +534,7 @@ def test_an_app_brings_its_own_revisions(ledger_url, another_url, revisions):
         assert hand.type("SELECT unit_id, amount_minor FROM invoice") == [("acme/1", "100")]
         sql = f"SELECT value FROM penstock_meta WHERE name = 'schema_version {place}'"
         assert hand.type(sql) == [("1",)]
-    with Ledger.open(ledger_url, [invoices_of(Retyped)], migrations=place) as ledger:
+    with Ledger.open(ledger_url, [invoices_of(Retyped)], migrations=[place]) as ledger:
         assert examine(ledger.database, ledger.machines) == []
     assert not (found := compare(describe(another_url), describe(ledger_url))), found
 
@@ -559,19 +554,19 @@ def test_an_apps_schema_out_of_range_is_refused(ledger_url, revisions):
     with pytest.raises(
         LedgerMismatch, match=r"has revision of own_\w+:migrations 0, this program knows 3; run 'penstock db"
     ):
-        Ledger.open(ledger_url, [INVOICE], migrations=place)
+        Ledger.open(ledger_url, [INVOICE], migrations=[place])
     own(ledger_url, INVOICE, place)
-    Ledger.open(ledger_url, [INVOICE], migrations=place).close()
+    Ledger.open(ledger_url, [INVOICE], migrations=[place]).close()
 
 
 @pytest.mark.parametrize("place", ["nowhere", "nowhere:migrations", "penstock.ledger:nothing", ":x", "penstock:"])
 def test_a_place_without_migrations_is_refused(tmp_path, place):
     with pytest.raises(UsageError, match="is no place of migrations; write package:folder"):
-        Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=place)
+        Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=[place])
 
 
 def test_a_gap_in_the_numbers_is_refused(tmp_path, revisions):
     revisions(1, "pass")
     place = revisions(3, "pass")
     with pytest.raises(UsageError, match="not numbered r0001_, r0002_ and so on without a gap"):
-        Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=place)
+        Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=[place])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from penstock.ledger.commit import Lost
 from penstock.model.errors import BadReference, BrokenFlow, IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import (
     INVOICE,
     PARTITION,
@@ -115,7 +114,7 @@ def test_whoever_holds_the_unit_loses_it(world):
 def test_a_wake_meanwhile_is_not_lost_by_a_move(world):
     (ref,) = world.born(feed("news", due_at=None))
     before = world.unit(ref)
-    world.ledger.wake([ref])
+    world.ledger.nudge([ref])
     entry = world.ledger.preparer.move(before, replace(before, url="https://x"), "edited", Actor.OPERATOR, "ann")
     world.ledger._committer.commit([entry])
     assert world.unit(ref).due_at == after(0)
@@ -139,7 +138,7 @@ def test_many_moves_say_what_was_skipped_and_why(world):
     assert done.moved == [*failed, queued], "staying is legal: a unit that is there already is changed where it is"
     assert done.skipped == {missing: "no such unit"}
     assert [world.unit(r).due_at for r in done.moved] == [after(5)] * 3
-    assert [len(world.history(r)) for r in done.moved] == [4, 4, 1]
+    assert [len(world.history(r)) for r in done.moved] == [4, 4, 2], "every change by hand is in the history"
 
 
 def test_many_moves_skip_illegal_edges_one_by_one(world):

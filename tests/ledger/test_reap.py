@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from penstock.ledger.reap import UNKNOWN_MACHINE, park_unknown
 from penstock.model.clock import VirtualClock
 from penstock.model.errors import IllegalMove, UnknownMachine
 from penstock.model.outcome import Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import FEED, INVOICE, InvoiceState, feed, invoice, partition
 from tests.support.world import after, ids
 
@@ -139,7 +138,7 @@ def test_a_wake_brings_the_schedule_forward_and_nothing_else(world):
     )
     before = [world.unit(r) for r in (later, never, overdue)]
     world.time.advance(10)
-    assert world.ledger.wake([later, never, overdue, Ref("invoice", "acme/none")]) == 3
+    assert world.ledger.nudge([later, never, overdue, Ref("invoice", "acme/none")]) == 3
     due = [after(10), after(10), after(1)]
     for ref, was, at in zip((later, never, overdue), before, due, strict=True):
         assert world.unit(ref) == replace(was, due_at=at, wakes=was.wakes + 1)
@@ -148,17 +147,17 @@ def test_a_wake_brings_the_schedule_forward_and_nothing_else(world):
 
 def test_a_wake_of_several_machines_and_of_nothing(world):
     refs = world.born(invoice("1", due_at=None), feed("news", due_at=None))
-    assert world.ledger.wake(refs) == 2
+    assert world.ledger.nudge(refs) == 2
     assert [world.unit(r).due_at for r in refs] == [after(0), after(0)]
-    assert world.ledger.wake([]) == 0
+    assert world.ledger.nudge([]) == 0
 
 
 def test_only_driven_machines_can_be_woken(world):
     (ref,) = world.born(partition())
     with pytest.raises(IllegalMove, match="not driven"):
-        world.ledger.wake([ref])
+        world.ledger.nudge([ref])
     with pytest.raises(UnknownMachine, match="invoce"):
-        world.ledger.wake([Ref("invoce", "acme/1")])
+        world.ledger.nudge([Ref("invoce", "acme/1")])
 
 
 @pytest.mark.parametrize("next_due", [None, after(500)], ids=["never", "later"])
@@ -167,7 +166,7 @@ def test_a_wake_of_a_claimed_unit_survives_its_commit(world, next_due):
     worker = world.worker()
     (unit,) = worker.claim({"invoice": 1})
     world.time.advance(5)
-    world.ledger.wake([ref])
+    world.ledger.nudge([ref])
     assert world.unit(ref).claimed_by == worker.identity.id
     assert world.unit(ref).version == unit.version
     done = Outcome(unit, replace(unit, status=InvoiceState.QUEUED, due_at=next_due), "waits")
@@ -183,14 +182,14 @@ def test_a_wake_does_not_delay_what_the_step_wants_sooner(world):
     (unit,) = worker.claim({"feed": 1})
     world.sql("UPDATE feeds SET next_refresh_at = NULL, wakes = wakes + 1")
     world.time.advance(5)
-    world.ledger.wake([ref])
+    world.ledger.nudge([ref])
     world.commit(worker, Outcome(unit, replace(unit, due_at=after(12)), "sooner"))
     assert world.unit(ref).due_at == after(12)
 
 
 def test_a_wake_before_the_claim_is_served_by_it(world):
     (ref,) = world.born(feed("news", due_at=None))
-    world.ledger.wake([ref])
+    world.ledger.nudge([ref])
     worker = world.worker()
     (unit,) = worker.claim({"feed": 1})
     world.commit(worker, Outcome(unit, replace(unit, due_at=None), "nothing more"))
@@ -201,17 +200,17 @@ def test_a_wake_does_not_bring_an_ended_unit_back(world):
     (ref,) = world.born(invoice("1"))
     worker = world.worker()
     (unit,) = worker.claim({"invoice": 1})
-    world.ledger.wake([ref])
+    world.ledger.nudge([ref])
     world.commit(worker, Outcome(unit, replace(unit, status=InvoiceState.SENT, remote_id="r1"), "accepted"))
     assert world.unit(ref).due_at is None
-    assert world.ledger.wake([ref]) == 0
+    assert world.ledger.nudge([ref]) == 0
     assert world.unit(ref).due_at is None
 
 
 def test_a_wake_does_not_unpark(world):
     (ref,) = world.born(invoice("1", due_at=None))
     world.sql("UPDATE invoice SET parked_at = changed_at, parked_reason = 'a person must look'")
-    world.ledger.wake([ref])
+    world.ledger.nudge([ref])
     unit = world.unit(ref)
     assert (unit.due_at, unit.parked_reason) == (after(0), "a person must look")
     assert world.worker().claim({"invoice": 1}) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from penstock.model.errors import BrokenFlow, TooLarge, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_EVENT, MAX_VALUE, Birth, Event, Outcome, Update, Where, Write
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.more_machines import PARCEL, Parcel, parcel, reading
 from tests.support.probe import Probe, work
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +13,7 @@ from penstock.model.clock import instant_text
 from penstock.model.limits import GateLimits, Limit
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome
+from penstock.model.unit import replace
 from tests.support.machines import DUE, InvoiceState, batch_item, batch_run, feed, invoice
 from tests.support.more_machines import ParcelState, parcel
 from tests.support.world import ALL_MACHINES, after

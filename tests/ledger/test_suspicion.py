@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ from penstock.ledger.commit import Won
 from penstock.ledger.session import Session
 from penstock.model.clock import instant
 from penstock.model.outcome import Outcome
+from penstock.model.unit import replace
 from tests.support.machines import InvoiceState, invoice
 from tests.support.world import ids
 

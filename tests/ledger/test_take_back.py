@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerMismatch
 from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Outcome, Write
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.ledger.test_migrate import Grown, data_table, invoices_of, revisions  # noqa: F401 - a fixture
 from tests.support.hand import Hand
 from tests.support.machines import INVOICE, InvoiceState, invoice
@@ -130,21 +129,21 @@ def test_a_column_that_births_would_have_to_fill_is_refused_untouched(ledger_url
 
 def test_a_release_that_brought_the_column_by_a_revision_of_its_own(ledger_url, revisions, tmp_path):  # noqa: F811
     place = revisions(1, "pass")
-    upgraded(ledger_url, INVOICE, OLD_LINE, migrations=place)
+    upgraded(ledger_url, INVOICE, OLD_LINE, migrations=[place])
     revisions(2, "op.add_column('line', sa.Column('note', sa.Text))")
     newer = data_table(sa.Column("note", sa.Text))
-    upgraded(ledger_url, INVOICE, newer, migrations=place)
+    upgraded(ledger_url, INVOICE, newer, migrations=[place])
     (second,) = tmp_path.glob("own_*/migrations/r0002_own.py")
     text = second.read_text()
     second.unlink()  # the older program is installed again
     with pytest.raises(LedgerMismatch, match="use a newer program"):
-        upgraded(ledger_url, INVOICE, OLD_LINE, migrations=place)
-    upgraded(ledger_url, INVOICE, OLD_LINE, migrations=place, take_back=True)
-    upgraded(ledger_url, INVOICE, OLD_LINE, migrations=place)
-    with Ledger.open(ledger_url, [INVOICE], migrations=place) as ledger:
+        upgraded(ledger_url, INVOICE, OLD_LINE, migrations=[place])
+    upgraded(ledger_url, INVOICE, OLD_LINE, migrations=[place], take_back=True)
+    upgraded(ledger_url, INVOICE, OLD_LINE, migrations=[place])
+    with Ledger.open(ledger_url, [INVOICE], migrations=[place]) as ledger:
         assert ledger.birth([invoice("2")], actor=Actor.API, who="test") == 1
     second.write_text(text)
-    upgraded(ledger_url, INVOICE, newer, migrations=place)  # does not run its revision again
+    upgraded(ledger_url, INVOICE, newer, migrations=[place])  # does not run its revision again
     second.unlink()
     with pytest.raises(LedgerMismatch, match="use a newer program"):
-        upgraded(ledger_url, INVOICE, OLD_LINE, migrations=place)
+        upgraded(ledger_url, INVOICE, OLD_LINE, migrations=[place])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +11,7 @@ from penstock.ledger.commit import Refused, Won
 from penstock.ledger.schema.columns import document, unit_decoder
 from penstock.model.errors import LedgerRefused
 from penstock.model.outcome import Outcome
-from penstock.model.unit import Ref, field_types
+from penstock.model.unit import Ref, field_types, replace
 from tests.support.crash_app import Job
 from tests.support.more_machines import PARCEL, Parcel, ParcelState, parcel
 from tests.support.probe import Probe, work

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -19,7 +18,7 @@ from penstock.ledger.store.statements import ALIKE_FROM
 from penstock.model.errors import BrokenFlow
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS, Event, Outcome, Write
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import invoice, sample
 from tests.support.more_machines import PARCEL, label, parcel, reading
 from tests.support.world import World, instant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.ledger.commit import Lost, Won
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.model.test_ledger_model import play
 from tests.support.machines import BATCH_ITEM, BATCH_RUN, BatchItem, ItemState, RunState, batch_item, batch_run
 from tests.support.world import World

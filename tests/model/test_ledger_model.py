@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,7 +33,7 @@ from penstock.ledger.suspicion import CRASH_LIMIT
 from penstock.model.errors import IllegalMove, LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.hand import literal
 from tests.support.machines import INVOICE, InvoiceState, invoice
 from tests.support.world import World
@@ -411,7 +411,7 @@ class LedgerModel(RuleBasedStateMachine):
         name = self.chosen(number)
         copy = self.units[name]
         ended = copy.status == "SENT"
-        assert self.world.ledger.wake([Ref("invoice", self.id_of(name))]) == (not ended)
+        assert self.world.ledger.nudge([Ref("invoice", self.id_of(name))]) == (not ended)
         if not ended:
             copy.wakes += 1
             copy.due = self.now if copy.due is None else min(copy.due, self.now)

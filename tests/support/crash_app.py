@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +20,7 @@ from penstock.connectors.http.client import Http
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
+from penstock.model.state import State, done, fault, rest, work
 from penstock.model.unit import Unit, replace
 from penstock.worker.flow import Flow, Io
 from tests.support import misbehave
@@ -31,11 +31,11 @@ SERVER = "CRASH_SERVER"
 _WORKER = frozenset({Actor.WORKER})
 
 
-class S(StrEnum):
-    QUEUED = "queued"
-    WORKING = "working"
-    DONE = "done"
-    FAILED = "failed"
+class S(State):
+    QUEUED = rest("queued", "waits for a worker")
+    WORKING = work("working", "a worker has it")
+    DONE = done("done", "ended well")
+    FAILED = fault("failed", "given up")
 
 
 class Kind(StrEnum):
@@ -51,7 +51,6 @@ class Kind(StrEnum):
     CALL = "call"  # its effect is a call to the test's server
 
 
-@dataclass(frozen=True, kw_only=True)
 class Job(Unit):
     key = ("name",)
 

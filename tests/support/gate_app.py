@@ -9,9 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from penstock.app.app import App
@@ -22,6 +20,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.limits import GateLimits, Limit
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.outcome import Act, Decision, Outcome, Wait
+from penstock.model.state import State, done, fault, rest
 from penstock.model.unit import Unit, replace
 from penstock.observe.logs import configure_logs
 from penstock.worker.flow import Flow, Gate, Io
@@ -33,13 +32,12 @@ SETTINGS = "GATE_APP_SETTINGS"
 _WORKER = frozenset({Actor.WORKER})
 
 
-class S(StrEnum):
-    OPEN = "open"
-    DONE = "done"
-    DEAD = "dead"
+class S(State):
+    OPEN = rest("open", "not called yet")
+    DONE = done("done", "the provider answered")
+    DEAD = fault("dead", "given up")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Call(Unit):
     key = ("name",)
 

@@ -203,7 +203,7 @@ class Bench:
 
     def tick(self) -> None:
         """The schedule's moment has come."""
-        self.ledger.wake([SCHEDULE])
+        self.ledger.nudge([SCHEDULE])
 
     async def settled(self, *, within: timedelta = timedelta(hours=2)) -> Any:
         """Let time pass until the last run rests; the run."""

@@ -10,15 +10,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
 from penstock.model.retry import RetryPolicy
-from penstock.model.unit import GuardedUnit, Unit, column
+from penstock.model.state import State, done, fault, hold, rest, work
+from penstock.model.unit import Column, GuardedUnit, Unit
 
 WORKER = frozenset({Actor.WORKER})
 OPERATOR = frozenset({Actor.OPERATOR})
@@ -28,14 +27,13 @@ DUE = datetime(2026, 1, 1, tzinfo=UTC)
 """The start of a `VirtualClock`: a unit made here is due from the first moment on."""
 
 
-class InvoiceState(StrEnum):
-    QUEUED = "QUEUED"
-    SENDING = "SENDING"
-    SENT = "SENT"
-    FAILED = "FAILED"
+class InvoiceState(State):
+    QUEUED = rest("QUEUED", "waits to be sent")
+    SENDING = work("SENDING", "claimed: the call may have left")
+    SENT = done("SENT", "accepted")
+    FAILED = fault("FAILED", "a dead letter")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Invoice(Unit):
     key = ("tenant", "number")
 
@@ -63,13 +61,12 @@ INVOICE = Machine(
 )
 
 
-class PartitionState(StrEnum):
-    PENDING = "pending"
-    SUCCESS = "success"
-    FAILED = "failed"
+class PartitionState(State):
+    PENDING = rest("pending", "not validated yet")
+    SUCCESS = done("success", "validated")
+    FAILED = fault("failed", "rejected")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Partition(GuardedUnit):
     key = ("source", "logical_date")
 
@@ -106,14 +103,13 @@ PARTITION = Machine(
 )
 
 
-class RunState(StrEnum):
-    CREATED = "created"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
+class RunState(State):
+    CREATED = rest("created", "not started")
+    RUNNING = hold("running", "its items are worked on")
+    COMPLETED = done("completed", "all items have ended well")
+    FAILED = fault("failed", "items have failed")
 
 
-@dataclass(frozen=True, kw_only=True)
 class BatchRun(Unit):
     key = ("run_id",)
 
@@ -140,14 +136,13 @@ BATCH_RUN = Machine(
 )
 
 
-class ItemState(StrEnum):
-    OPEN = "open"
-    WORKING = "working"
-    DONE = "done"
-    FAILED = "failed"
+class ItemState(State):
+    OPEN = rest("open", "waits for its turn")
+    WORKING = work("working", "a worker has it")
+    DONE = done("done", "ended well")
+    FAILED = fault("failed", "given up")
 
 
-@dataclass(frozen=True, kw_only=True)
 class BatchItem(Unit):
     key = ("run_id", "position")
 
@@ -179,12 +174,11 @@ BATCH_ITEM = Machine(
 )
 
 
-class SampleState(StrEnum):
-    NEW = "new"
-    OLD = "old"
+class SampleState(State):
+    NEW = rest("new", "not looked at")
+    OLD = done("old", "looked at")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sample(Unit):
     key = ("name", "number", "day", "moment", "token")
 
@@ -205,21 +199,20 @@ SAMPLE = Machine(
 )
 
 
-class FeedState(StrEnum):
-    MISSING = "missing"
-    FETCHING = "fetching"
-    COMPLETED = "completed"
-    ERROR = "error"
+class FeedState(State):
+    MISSING = rest("missing", "not requested yet")
+    FETCHING = hold("fetching", "the provider is making the report")
+    COMPLETED = done("completed", "loaded")
+    ERROR = fault("error", "given up")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Feed(Unit):
     key = ("feed_id",)
 
     status: FeedState = FeedState.MISSING
     feed_id: str
     url: str = ""
-    refreshing: bool = column(default=False, generated="claimed_by IS NOT NULL")
+    refreshing: Annotated[bool, Column(generated="claimed_by IS NOT NULL")] = False
 
 
 FEED = Machine(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -13,16 +11,16 @@ import sqlalchemy as sa
 
 from penstock.ledger.schema.columns import Day, Document, Exact, Identifier, Instant
 from penstock.model.machine import Edge, Machine
+from penstock.model.state import State, done, rest
 from penstock.model.unit import Unit
 from tests.support.machines import DUE, OPERATOR, WORKER
 
 
-class ParcelState(StrEnum):
-    OPEN = "open"
-    CLOSED = "closed"
+class ParcelState(State):
+    OPEN = rest("open", "not sent yet")
+    CLOSED = done("closed", "sent")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Parcel(Unit):
     """A column of every type."""
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 
 from penstock.app.app import App
@@ -19,6 +17,7 @@ from penstock.ledger.outbox import EventRow
 from penstock.model.errors import Rejected, Transient
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.outcome import Act, Decision, Event, Outcome, Wait
+from penstock.model.state import State, done, rest
 from penstock.model.unit import Unit, replace
 from penstock.worker.flow import Flow, Io
 from penstock.worker.outbox import Deliveries, Subscriber
@@ -27,12 +26,11 @@ from tests.support.program import main
 FOLDER = "POST_FOLDER"
 
 
-class S(StrEnum):
-    NEW = "new"
-    TOLD = "told"
+class S(State):
+    NEW = rest("new", "nobody was told")
+    TOLD = done("told", "everybody was told")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Order(Unit):
     key = ("name",)
 

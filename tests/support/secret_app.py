@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -16,6 +15,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.outcome import Act, Decision, Event, Outcome, Wait, Write
 from penstock.model.retry import RetryPolicy
+from penstock.model.state import State, done, fault, rest
 from penstock.model.unit import Unit, replace
 from penstock.settings.config import Config
 from penstock.settings.setting import Secret, Setting, secret, text
@@ -25,10 +25,10 @@ from penstock.worker.schedule import JobResult, Schedule
 _WORKER = frozenset({Actor.WORKER})
 
 
-class S(StrEnum):
-    NEW = "new"
-    DONE = "done"
-    DEAD = "dead"
+class S(State):
+    NEW = rest("new", "not sent yet")
+    DONE = done("done", "accepted")
+    DEAD = fault("dead", "given up")
 
 
 class Way(StrEnum):
@@ -44,7 +44,6 @@ class Way(StrEnum):
     BROKEN = "broken"  # the outcome breaks the rules
 
 
-@dataclass(frozen=True, kw_only=True)
 class Order(Unit):
     key = ("way",)
     status: S = S.NEW

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,17 +17,17 @@ from penstock.ledger.schema.columns import Document
 from penstock.ledger.stage import Staged
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.outcome import Act, Decision, Outcome, Wait
+from penstock.model.state import State, done, rest
 from penstock.model.unit import Unit, replace
 from penstock.worker.flow import Flow, Io
 from tests.support.program import main
 
 
-class S(StrEnum):
-    WANTED = "wanted"
-    LOADED = "loaded"
+class S(State):
+    WANTED = rest("wanted", "not loaded yet")
+    LOADED = done("loaded", "its rows are visible")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Load(Unit):
     key = ("name",)
 

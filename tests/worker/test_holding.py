@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from penstock.model.errors import Fatal, InDoubt, Throttled
 from penstock.model.outcome import Act, Look, Outcome
+from penstock.model.unit import replace
 from penstock.worker.flow import Flow, Gate, Io
 from tests.support.hand import Hand
 from tests.support.machines import BATCH_ITEM, FeedState, InvoiceState, ItemState, batch_item, batch_run, feed, invoice

@@ -206,7 +206,7 @@ def test_decide_runs_what_is_due_and_waits_for_what_is_not():
 def test_a_job_whose_other_side_was_away_is_tried_again_within_minutes(world):
     ledger, clock = world
     kept(ledger, Schedule(name="refresh", job="refresh", at=["12:00"]))
-    ledger.wake([Ref("schedule", "refresh")])
+    ledger.nudge([Ref("schedule", "refresh")])
     runs = []
 
     async def away(schedule, io):
@@ -224,7 +224,7 @@ def test_a_job_whose_other_side_was_away_is_tried_again_within_minutes(world):
 def test_a_closed_gate_puts_a_job_off_and_is_no_failure(world):
     ledger, clock = world
     kept(ledger, Schedule(name="refresh", job="refresh", at=["12:00"]))
-    ledger.wake([Ref("schedule", "refresh")])
+    ledger.nudge([Ref("schedule", "refresh")])
     runs = []
 
     async def throttled(schedule, io):

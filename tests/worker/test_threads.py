@@ -6,7 +6,6 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import Rng
 from penstock.model.outcome import Outcome
+from penstock.model.unit import replace
 from penstock.worker.flow import Flow, Io
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.fleet import PATIENCE

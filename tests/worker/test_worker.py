@@ -252,7 +252,7 @@ def test_a_wake_up_during_the_step_is_not_lost(world):
     def decide(unit: Any, now: Any, seen: Any) -> Any:
         steps.append(now)
         if len(steps) == 1:
-            world.ledger.wake([ref])
+            world.ledger.nudge([ref])
         return Wait(None, "nothing to do")
 
     work(world, FeedProbe(decide=decide), seconds=10)

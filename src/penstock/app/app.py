@@ -15,34 +15,24 @@ if TYPE_CHECKING:
     from penstock.ledger.schema.install import Wanted
 
 COMMANDS = frozenset(
-    [
-        "alerts",
-        "api",
-        "bulk",
-        "db",
-        "dead",
-        "demo",
-        "doctor",
-        "events",
-        "gates",
-        "help",
-        "history",
-        "init",
-        "machines",
-        "new",
-        "raw",
-        "schedules",
-        "simulate",
-        "simulator",
-        "status",
-        "token",
-        "units",
-        "up",
-        "web",
-        "why",
-        "worker",
-        "workers",
-    ]
+    {
+        *("alerts", "api", "bulk", "completion", "db", "dead", "demo", "doctor", "events", "gates", "help", "history"),
+        *(
+            "init",
+            "machines",
+            "new",
+            "raw",
+            "schedules",
+            "simulate",
+            "simulator",
+            "status",
+            "token",
+            "units",
+            "up",
+            "web",
+        ),
+        *("why", "worker", "workers"),
+    }
 )
 """Commands that are not a lifecycle's, today's and those that the design names: none is called like one of them."""
 

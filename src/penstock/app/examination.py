@@ -5,33 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 
-from penstock.app.app import App
+from penstock.app.program import Program
 from penstock.ledger.care import doctor
 from penstock.ledger.care.finding import Finding
 from penstock.ledger.schema.definitions import stored
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant_text
 from penstock.model.machine import Machine
-from penstock.settings.config import Config
 from penstock.worker.schedule import late_schedules, machine
 
 NAMES = (*doctor.NAMES, "schedules")
 
 
 def examine_program(
-    database: Database, app: App, config: Config, progress: Callable[[str], None] = lambda _: None
+    database: Database, program: Program, progress: Callable[[str], None] = lambda _: None
 ) -> list[Finding]:
     """Every check of the ledger, with the program's deadlines, and its schedules."""
-    known = {one.name: one for one in app.machines}
-    deadlines = _deadlines(app, config)
+    known = {one.name: one for one in program.app.machines}
+    deadlines = _deadlines(program)
     further = {"schedules": _schedules}
-    return doctor.examine(database, known, progress, app.views, deadlines=deadlines, further=further)
+    return doctor.examine(database, known, progress, program.app.data.views, deadlines=deadlines, further=further)
 
 
-def _deadlines(app: App, config: Config) -> dict[str, timedelta]:
+def _deadlines(program: Program) -> dict[str, timedelta]:
     """How long a step may take, by machine; none where the flows cannot be made with these settings."""
     try:
-        return {flow.machine.name: flow.deadline for flow in app.make_flows(config)}
+        return {flow.machine.name: flow.deadline for flow in program.flows()}
     except Exception:  # noqa: BLE001 - a program's own code; a worker says what is wrong, and the doctor goes on
         return {}
 

@@ -56,7 +56,7 @@ class Job(Generic[S]):
 
 
 def job(name: str, says: str) -> Callable[[Callable[[S, Schedule, Io, Ports], Awaitable[JobResult]]], Job[S]]:
-    """Declare a job: `@job("prune", "Removes what is older than its age.")` over `async (settings, schedule, io, ports)`."""
+    """Declare a job, an `async (settings, schedule, io, ports)`: `@job("prune", "Removes what is old.")`."""
 
     def declare(run: Callable[[S, Schedule, Io, Ports], Awaitable[JobResult]]) -> Job[S]:
         return Job(name, says, run)

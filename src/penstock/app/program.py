@@ -1,4 +1,4 @@
-"""A program under one configuration: its flows, jobs, schedules, gates and subscribers, made of the settings in force."""
+"""A program under one configuration: its flows, jobs, schedules, gates and subscribers."""
 
 from __future__ import annotations
 

@@ -64,7 +64,14 @@ def resume(
 
 
 @schedules.command("run")
-def run(name: NameArgument, config: ConfigOption = None, ledger: LedgerOption = None, json: JsonOption = False) -> None:
+def run(
+    name: NameArgument,
+    *,
+    by: ByOption = None,
+    config: ConfigOption = None,
+    ledger: LedgerOption = None,
+    json: JsonOption = False,
+) -> None:
     """Let an active schedule tick now; a worker that is running does the work."""
     from penstock.ledger.ledger import Ledger
     from penstock.model.errors import UsageError
@@ -76,7 +83,7 @@ def run(name: NameArgument, config: ConfigOption = None, ledger: LedgerOption = 
         if found.status is not S.ACTIVE:
             msg = f"the schedule {name!r} is {found.status}; resume it first"
             raise UsageError(msg)
-        opened.wake([Ref("schedule", name)])
+        opened.wake([Ref("schedule", name)], who=by or user(), reason="run by hand")
     _told(name, f"due now; follow it with 'penstock why schedule:{name}'", json=json)
 
 

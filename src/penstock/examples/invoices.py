@@ -7,9 +7,7 @@ step looks first: an invoice that arrived is recorded, not sent again. What the 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from penstock.app.app import App
 from penstock.connectors.http.client import Http
@@ -17,18 +15,18 @@ from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
 from penstock.model.retry import RetryPolicy
+from penstock.model.state import State, done, fault, rest, work
 from penstock.model.unit import Unit, replace
 from penstock.worker.flow import Flow, Gate, Io
 
 
-class S(StrEnum):
-    QUEUED = "QUEUED"
-    SENDING = "SENDING"  # claimed: the call may have left
-    SENT = "SENT"
-    FAILED = "FAILED"  # dead letter
+class S(State):
+    QUEUED = rest("QUEUED", "waits to be sent")
+    SENDING = work("SENDING", "claimed: the call may have left")
+    SENT = done("SENT", "the API accepted it")
+    FAILED = fault("FAILED", "a dead letter: the API refused it")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Invoice(Unit):
     key = ("tenant", "number")
     status: S = S.QUEUED

@@ -127,7 +127,7 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
     picks["changed_at"] = database.now_sql
     picks |= {machine.column(n): f"n_{n}" for n in named}
     for name in machine.columns:
-        value = made.get(name, UNCLAIMED.get(name) if name in _LEFT else vars(product.like)[name])
+        value = made.get(name, UNCLAIMED.get(name) if name in _LEFT else getattr(product.like, name))
         if name in machine.generated() or machine.column(name) in picks or value is None:
             continue
         parameters[f"like_{name}"] = plain(value)

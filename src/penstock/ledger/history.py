@@ -80,6 +80,8 @@ class Transition:
     reason: str | None
     version: int
     data: Any
+    #: The bulk action that it was a part of.
+    action_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ def history(database: Database, ref: Ref) -> list[Transition]:
             msg = f"no machine is called {ref.machine!r}; this ledger has {', '.join(known) or 'none'}"
             raise UnknownMachine(msg)
         rows = cursor.rows(
-            "SELECT seq, at, from_status, to_status, actor, reason, version, data FROM transition_log"
+            "SELECT seq, at, from_status, to_status, actor, reason, version, data, action_id FROM transition_log"
             " WHERE machine = :machine AND unit_id = :unit_id ORDER BY seq",
             machine=ref.machine,
             unit_id=ref.unit_id,
@@ -137,7 +139,7 @@ def history(database: Database, ref: Ref) -> list[Transition]:
         if not rows:
             msg = f"no unit {ref} in the ledger"
             raise UnknownUnit(msg)
-        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7])) for r in rows]
+        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7]), r[8]) for r in rows]
 
     return database.read(work)
 

@@ -6,7 +6,6 @@ import itertools
 import os
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
@@ -14,12 +13,12 @@ import sqlalchemy as sa
 
 from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won
 from penstock.ledger.gates.gates import Gates
+from penstock.ledger.hands import Hands, Moved
 from penstock.ledger.prepare import Preparer
 from penstock.ledger.processes import this_process
 from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.session import LEASE_MS, Identity, Session
-from penstock.ledger.store import statements
 from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database
 from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock
@@ -33,14 +32,6 @@ _BIRTHS_AT_ONCE = 5_000
 _MOVE_TRIES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What a bulk move came to; `skipped` maps a unit to the reason it stayed."""
-
-    moved: list[Ref]
-    skipped: dict[Ref, str]
-
-
 class Ledger:
     """One database and the machines this program knows in it."""
 
@@ -52,6 +43,7 @@ class Ledger:
         self.preparer = Preparer(self.machines, rng)
         self.gates = Gates(database, self.machines)
         self._committer = Committer(database, self.machines, self.gates.ensure)
+        self._hands = Hands(database, self.machine)
 
     @classmethod
     def open(
@@ -63,7 +55,7 @@ class Ledger:
         rng: Rng | None = None,
         create: bool = False,
         data_tables: Iterable[sa.Table] = (),
-        migrations: str | None = None,
+        migrations: Sequence[str] = (),
         kernel: Track = KERNEL,
         views: Mapping[str, str] | None = None,
         connections: int = CONNECTIONS,
@@ -188,28 +180,24 @@ class Ledger:
         entry = self.preparer.together(others, writes, events, who)
         self._committer.together(list(entry.moves), entry.births, entry)
 
-    def wake(self, refs: Iterable[Ref]) -> int:
-        """Ask for attention now: brings `due_at` forward, touching neither version nor claim.
+    def wake(self, refs: Iterable[Ref], *, who: str, reason: str, actor: Actor = Actor.OPERATOR) -> Moved:
+        """Ask for attention now, in somebody's name: brings `due_at` forward. A worker that holds a unit keeps it.
 
-        Returns how many were woken; a unit that has ended is not.
+        A unit that has ended is skipped; a parked one stays parked. Raises IllegalMove for a guarded machine.
         """
-        by_machine: dict[str, list[list[str]]] = {}
-        for ref in refs:
-            by_machine.setdefault(ref.machine, []).append([ref.unit_id])
-        for name in by_machine:
-            if not self.machine(name).driven:
-                msg = f"{name} is not driven by workers; there is nothing to wake"
-                raise IllegalMove(msg)
+        return self._hands.wake(refs, actor, who, reason)
 
-        def work(cursor: Cursor) -> int:
-            woken = 0
-            for name, ids in by_machine.items():
-                text = statements.batch_text(ids)
-                sql = statements.wake_units(self.database, self.machines[name])
-                woken += len(cursor.rows(sql, batch=text, **self.database.bind_now()))
-            return woken
+    def park(self, refs: Iterable[Ref], *, who: str, reason: str, actor: Actor = Actor.OPERATOR) -> Moved:
+        """Set units aside until somebody unparks them; whoever held one loses it. Those that have ended are skipped."""
+        return self._hands.park(refs, actor, who, reason)
 
-        return self.database.write(work)
+    def unpark(self, refs: Iterable[Ref], *, who: str, reason: str, actor: Actor = Actor.OPERATOR) -> Moved:
+        """Give parked units back to the workers, due now; their crashes and suspicion are forgiven, doubts are not."""
+        return self._hands.unpark(refs, actor, who, reason)
+
+    def nudge(self, refs: Iterable[Ref]) -> int:
+        """Wake units as the kernel does, in nobody's name and without a row of history; how many were woken."""
+        return self._hands.nudge(refs)
 
     def read(self, work: Callable[[Cursor], T]) -> T:
         """Run a function over one read-only snapshot."""

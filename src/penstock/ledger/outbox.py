@@ -13,7 +13,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from penstock.ledger.schema.triggers_postgres import PLANNER, function
@@ -23,6 +22,7 @@ from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.retry import RetryPolicy
+from penstock.model.state import State, done, fault, work
 from penstock.model.unit import Unit, unit_id_of
 
 ANY = "*"
@@ -31,15 +31,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}\Z")
 _REPLAY_AT_ONCE = 5_000
 
 
-class D(StrEnum):
+class D(State):
     """Pending until the subscriber took it; dead when it refused, or failed too often."""
 
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    DEAD = "dead"
+    PENDING = work("pending", "on its way; the subscriber has not taken it yet")
+    DELIVERED = done("delivered", "the subscriber has taken it")
+    DEAD = fault("dead", "the subscriber refused it, or failed too often")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Delivery(Unit):
     """One event for one subscriber."""
 

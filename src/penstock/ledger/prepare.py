@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import astuple
+
 from penstock.ledger.schema.columns import (
     LAND_IT,
     holds_secret,
@@ -20,7 +22,7 @@ from penstock.model import correlation
 from penstock.model.errors import BrokenFlow, MachineError, TooLarge, UnknownMachine
 from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import MAX_BYTES, MAX_EVENT, MAX_ROWS, Birth, Event, Move, Outcome, Update, Where, Write
-from penstock.model.unit import DRIVEN_COLUMNS, FORGIVEN, GuardedUnit, Unit, field_types, key_part, unit_id_of
+from penstock.model.unit import DRIVEN_COLUMNS, FORGIVEN, GuardedUnit, Unit, field_types, key_part, replace, unit_id_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -206,9 +208,8 @@ class Preparer:
             **(UNCLAIMED if machine.driven else {}),
         }
         skip = machine.generated() | {"changed_at"}
-        values = vars(unit)
         ref = f"{machine.name}:{made['unit_id']}"
-        row = [_plain(ref, n, made[n] if n in made else values[n]) for n in machine.columns if n not in skip]
+        row = [_plain(ref, n, made[n] if n in made else getattr(unit, n)) for n in machine.columns if n not in skip]
         return Newborn(machine, row, birth.if_absent)
 
     def _change(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Change:
@@ -217,25 +218,25 @@ class Preparer:
         if legal is None:
             legal = self._legal[move] = self._check(before, after, actor)
         machine, source, target = legal
-        old, new = vars(before), vars(after)
-        # Most steps change these two and nothing else; every step is asked, and dictionaries compare quickly.
-        often = old.copy()
-        often["status"] = new["status"]
-        if "due_at" in often:
-            often["due_at"] = new["due_at"]
-        changed = () if often == new else self._changed(machine, old, new)
+        # Most steps change state and schedule and nothing else; every step is asked, and structs compare quickly.
+        often: GuardedUnit
+        if isinstance(before, Unit) and isinstance(after, Unit):
+            often = replace(before, status=after.status, due_at=after.due_at)
+        else:
+            often = replace(before, status=after.status)
+        changed = () if often == after else self._changed(machine, before, after)
         if source == target and machine.tracked and any(name in machine.tracked for name in changed):
             machine.check_loop(source, actor)
         row = [before.unit_id, before.version, source, target, self._name(actor, who), readable(reason)]
         try:
-            if "wakes" in old:
-                row += (old["wakes"], None if target in machine.terminal else plain(new["due_at"]))
+            if isinstance(before, Unit) and isinstance(after, Unit):
+                row += (before.wakes, None if target in machine.terminal else plain(after.due_at))
             if changed:
-                row += [plain(old[n]) for n in machine.counters if n in changed]
-                row += [plain(new[n]) for n in changed]
+                row += [plain(getattr(before, n)) for n in machine.counters if n in changed]
+                row += [plain(getattr(after, n)) for n in changed]
         except (TypeError, ValueError, RecursionError):
             for name in (*changed, "due_at"):
-                _plain(f"{machine.name}:{before.unit_id}", name, new.get(name))
+                _plain(f"{machine.name}:{before.unit_id}", name, getattr(after, name, None))
             raise
         return Change(machine, changed, row)
 
@@ -259,12 +260,13 @@ class Preparer:
         machine.check_move(source, target, actor)
         return machine, source, target
 
-    def _changed(self, machine: Machine, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
+    def _changed(self, machine: Machine, before: GuardedUnit, after: GuardedUnit) -> tuple[str, ...]:
         """The columns that are now others, but for state and schedule. Raises BrokenFlow for what is not a step's."""
-        changed = tuple([n for n, value in new.items() if n not in _OFTEN and value is not old[n] and value != old[n]])
+        values = zip(before.__struct_fields__, astuple(before), astuple(after), strict=True)
+        changed = tuple([n for n, old, new in values if n not in _OFTEN and new is not old and new != old])
         sealed = ", ".join(sorted({*changed} - self._own[machine.name]))
         if sealed:
-            msg = f"{machine.name}:{old['unit_id']}: a step cannot change {sealed}"
+            msg = f"{machine.name}:{before.unit_id}: a step cannot change {sealed}"
             raise BrokenFlow(msg)
         return changed
 

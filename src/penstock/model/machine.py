@@ -6,7 +6,6 @@ declaration come the runtime check, the database's guard and history triggers, t
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -18,7 +17,8 @@ from uuid import UUID
 
 from penstock.model.errors import IllegalMove, MachineError
 from penstock.model.retry import RetryPolicy
-from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, is_key_type
+from penstock.model.state import Meaning, State
+from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, is_key_type, special_columns
 
 # 45 characters leave room for what the kernel adds: PostgreSQL cuts a name at 63, "penstock_<name>_truncate" included.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,44}\Z")
@@ -26,6 +26,15 @@ _LONGEST = 63
 _KERNEL_CHECKS = frozenset({"unit_id_is_key"})
 _KERNEL_INDEXES = frozenset({"parent", "due", "suspects", "parked", "claimed"})
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
+_MERMAID = frozenset('#;:<>"&%{}')
+# Readable on a light page and on a dark one: each names the colour of its text as well.
+_COLOURS = {
+    Meaning.REST: "fill:#e5e7eb,stroke:#6b7280,color:#111827",
+    Meaning.WORK: "fill:#dbeafe,stroke:#2563eb,color:#111827",
+    Meaning.DONE: "fill:#dcfce7,stroke:#16a34a,color:#111827",
+    Meaning.HOLD: "fill:#fef3c7,stroke:#d97706,color:#111827",
+    Meaning.FAULT: "fill:#fee2e2,stroke:#dc2626,color:#111827",
+}
 
 
 class Actor(StrEnum):
@@ -143,7 +152,13 @@ class Machine:
     @property
     def states(self) -> tuple[str, ...]:
         """All states, in the order of their declaration."""
-        return tuple(str(s) for s in field_types(self.unit)["status"])
+        return tuple(str(s) for s in self.status)
+
+    @property
+    def status(self) -> type[State]:
+        """The type of its states, which say what they are."""
+        kind: type[State] = field_types(self.unit)["status"]
+        return kind
 
     @property
     def on_claim(self) -> Mapping[str, Edge]:
@@ -161,8 +176,7 @@ class Machine:
 
     def generated(self) -> frozenset[str]:
         """Fields that the database computes; they are read, never written."""
-        specs = {f.name: f.metadata.get("penstock") for f in dataclasses.fields(self.unit)}
-        return frozenset(n for n, spec in specs.items() if spec is not None and spec.generated)
+        return frozenset(name for name, special in special_columns(self.unit).items() if special.generated)
 
     def check_birth(self, state: str, actor: Actor) -> None:
         """Raise IllegalMove unless the actor may give birth to a unit in that state."""
@@ -203,6 +217,11 @@ class Machine:
 
     def definition(self) -> dict[str, Any]:
         """The machine as plain data, in the shape that `penstock machines --json` prints."""
+        states = [{"name": str(s), "meaning": str(s.meaning), "says": s.says} for s in self.status]
+        return {**self.rules(), "states": states}
+
+    def rules(self) -> dict[str, Any]:
+        """What the ledger enforces: the definition without what its states say, which any program may word anew."""
         return {
             "name": self.name,
             "table": self.table,
@@ -236,7 +255,7 @@ class Machine:
     def digest(self) -> str:
         """What the ledger remembers of the definition; another digest means other triggers."""
         facts = {
-            **self.definition(),
+            **self.rules(),
             "shape": self.shape(),
             "tracked": list(self.tracked),
             "counters": list(self.counters),
@@ -245,14 +264,23 @@ class Machine:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def mermaid(self) -> str:
-        """The state diagram as Mermaid text."""
-        lines = ["stateDiagram-v2", *(f"    [*] --> {s}" for s in self.births)]
+        """The state diagram as Mermaid text: each state with its sentence, coloured by its meaning."""
+        lines = ["stateDiagram-v2", *(f"    {s}: {s}<br/>{_label(s.says)}" for s in self.status)]
+        lines += [f"    [*] --> {s}" for s in self.births]
         labels: dict[tuple[str, str], list[str]] = {}
         for e in self.edges:
             labels.setdefault((str(e.source), str(e.target)), []).append(e.trigger)
         lines += [f"    {s} --> {t}: {' / '.join(names)}" for (s, t), names in labels.items()]
         lines += [f"    {s} --> [*]" for s in self.states if s in self.terminal]
+        for meaning, colours in _COLOURS.items():
+            if found := [str(s) for s in self.status if s.meaning is meaning]:
+                lines += [f"    classDef {meaning} {colours}", f"    class {','.join(found)} {meaning}"]
         return "\n".join(lines) + "\n"
+
+
+def _label(text: str) -> str:
+    """A sentence as Mermaid can show it: what would end the line or open a tag is written as an entity."""
+    return "".join(f"#{ord(c)};" if c in _MERMAID else c for c in text)
 
 
 def _validate(machine: Machine) -> None:
@@ -269,13 +297,11 @@ def _unit_problems(machine: Machine) -> list[str]:
         if not _NAME.match(name):
             problems.append(f"{what} {name!r} must be snake_case, at most 45 characters")
     unit = machine.unit
-    if not (isinstance(unit, type) and issubclass(unit, GuardedUnit) and dataclasses.is_dataclass(unit)):
-        return [*problems, f"unit {unit!r} must be a frozen dataclass derived from Unit or GuardedUnit"]
-    if not unit.__dataclass_params__.frozen or "__slots__" in vars(unit):  # type: ignore[attr-defined]
-        problems.append(f"{unit.__name__} must be a frozen dataclass without slots")
+    if not (isinstance(unit, type) and issubclass(unit, GuardedUnit)):
+        return [*problems, f"unit {unit!r} must be a class derived from Unit or GuardedUnit"]
     if not unit.key:
         problems.append(f"{unit.__name__} names no key; add key = ('field', ...)")
-    names = [f.name for f in dataclasses.fields(unit)]
+    names = unit.__struct_fields__
     problems += [f"field {n!r} must be snake_case, at most 45 characters" for n in names if not _NAME.match(n)]
     missing = [f"key field {n!r} is not a field of {unit.__name__}" for n in unit.key if n not in names]
     if missing:
@@ -287,8 +313,8 @@ def _unit_problems(machine: Machine) -> list[str]:
         if not is_key_type(types[n])
     ]
     status = types.get("status")
-    if not (isinstance(status, type) and issubclass(status, StrEnum)):
-        problems.append(f"{unit.__name__}.status must be annotated with the StrEnum of the states")
+    if not (isinstance(status, type) and issubclass(status, State)):
+        problems.append(f"{unit.__name__}.status must be annotated with the State that lists its states")
     else:
         problems += [f"state {s!r} must be letters, digits and _" for s in map(str, status) if not _STATE.match(s)]
     return problems
@@ -337,6 +363,9 @@ def _graph_problems(machine: Machine) -> list[str]:
             problems.append(f"state {state} is a dead end; declare it terminal or give it an edge")
         if exits[state] and state in machine.terminal:
             problems.append(f"state {state} is declared terminal and has edges out of it")
+        meaning = machine.status(state).meaning
+        if state in machine.terminal and meaning not in {Meaning.DONE, Meaning.FAULT}:
+            problems.append(f"state {state} is declared terminal, so it must be done or fault, not {meaning}")
     return problems
 
 
@@ -348,7 +377,12 @@ def _extra_problems(machine: Machine) -> list[str]:
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:
         problems.append("counters are for driven machines")
-    kernels = {"claimed_at": machine.driven, "suspected_in": machine.driven, "tallies": machine.counters}
+    kernels: dict[str, Any] = {
+        "last_action": True,
+        "claimed_at": machine.driven,
+        "suspected_in": machine.driven,
+        "tallies": machine.counters,
+    }
     problems += [
         f"field {name!r} is a column of the kernel's" for name, used in kernels.items() if used and name in types
     ]

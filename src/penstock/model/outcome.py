@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from penstock.model.machine import Actor
 from penstock.model.unit import GuardedUnit, Unit
@@ -23,10 +24,7 @@ MAX_EVENT = 256 * 1024
 """How many bytes an event's payload has at most: it is sent as one message."""
 
 
-# Act and Outcome are values like the rest, but not frozen: a frozen one takes ten times as long to make, and every
-# step makes both.
-@dataclass(slots=True)
-class Act:
+class Act(Struct, frozen=True):
     """Do this now. `counts_attempt`: it makes a call, which the retry policy counts; recording a finding makes none."""
 
     what: str
@@ -34,8 +32,7 @@ class Act:
     counts_attempt: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """A fact from outside is needed first; decide is called again with it.
 
     `asks`: the provider is asked for it. A look at our own store or ledger says nothing of the provider's gate.
@@ -45,8 +42,7 @@ class Look:
     asks: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing to do until then; `None` means until somebody wakes the unit."""
 
     until: datetime | None
@@ -56,8 +52,7 @@ class Wait:
 Decision: TypeAlias = Act | Look | Wait
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """Rows of one data table. `on_conflict` speaks of the table's primary key; the last row of a key wins.
 
     `newer` names a column by which a row is replaced only by one that is not older: an instant or a whole number. What
@@ -74,8 +69,7 @@ class Write:
     columns: Sequence[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Struct, frozen=True):
     """Which rows of a data table: those that equal `where` (None: NULL) in all its columns.
 
     `span` bounds one column further (its first value belongs to it, its last does not), `among` lists values of one.
@@ -87,16 +81,14 @@ class Where:
     among: tuple[str, Sequence[Any]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """New values for rows that are there, by one statement: bound them so that it takes a second or so."""
 
     rows: Where
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Birth:
+class Birth(Struct, frozen=True):
     """A unit to be born with the outcome. `if_absent`: an existing one is left as it is."""
 
     unit: GuardedUnit
@@ -105,8 +97,7 @@ class Birth:
     actor: Actor = Actor.WORKER
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """Another unit's change, by compare-and-set on what was read; if it misses, the whole outcome fails."""
 
     before: GuardedUnit
@@ -115,8 +106,7 @@ class Move:
     actor: Actor = Actor.WORKER
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """A row of the event log, kept once per (key, tenant); with a severity it is an alert."""
 
     key: str
@@ -126,8 +116,7 @@ class Event:
     tenant: str = "default"
 
 
-@dataclass(slots=True)
-class Outcome(Generic[U]):
+class Outcome(Struct, Generic[U], frozen=True):
     """What a step came to. `after` is `replace(before, …)`; everything commits in one transaction or nothing does.
 
     - `writes`: rows of data tables, at most 5,000 of them or 4 MB.

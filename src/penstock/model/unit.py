@@ -1,4 +1,4 @@
-"""Units: rows with a state. A unit class is a frozen dataclass whose fields are columns.
+"""Units: rows with a state. A unit class is a frozen struct whose fields are columns.
 
 `GuardedUnit` carries what every machine's row has; `Unit` adds the schedule and the claim of a driven machine.
 A unit's key has one canonical, reversible text form, its `unit_id`; `machine:unit_id` names it everywhere.
@@ -6,17 +6,22 @@ A unit's key has one canonical, reversible text form, its `unit_id`; `machine:un
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 from uuid import UUID
 
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import BadReference
+from penstock.model.struct import FrozenStruct
+
+if TYPE_CHECKING:
+    # To the type checker it is the standard one, so that a misspelt column is an error.
+    from dataclasses import replace as replace  # noqa: PLC0414 - exported
+else:
+    from msgspec.structs import replace as replace  # noqa: PLC0414 - exported
 
 NO_GATE = "none"
 NOW = "now"
@@ -25,32 +30,20 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _KEY_TYPES = (str, int, date, datetime, UUID)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnSpec:
-    """What a field's column needs beyond the Python type."""
+class Column(FrozenStruct):
+    """What a field's column needs beyond the Python type: `Annotated[int, Column(sql_type="Integer")] = 0`.
 
+    `server_default` is a constant, or `NOW`. It is for whoever inserts by hand: the kernel always gives a value.
+    """
+
+    #: The name of a type of SQLAlchemy's.
     sql_type: str | None = None
+    #: The SQL from which the database computes the value.
     generated: str | None = None
     server_default: str | None = None
 
 
-def column(
-    default: Any = dataclasses.MISSING,
-    *,
-    sql_type: str | None = None,
-    generated: str | None = None,
-    server_default: str | None = None,
-) -> Any:
-    """A field whose column is special: another SQL type, a generated value, a default in the database.
-
-    The default is a constant, or `NOW`. It is for whoever inserts by hand: the kernel always gives a value.
-    """
-    spec = ColumnSpec(sql_type, generated, server_default)
-    return field(default=default, kw_only=True, metadata={"penstock": spec})
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuardedUnit:
+class GuardedUnit(FrozenStruct):
     """A row whose state is guarded and whose history is kept; nobody claims it."""
 
     key: ClassVar[tuple[str, ...]] = ()
@@ -63,7 +56,6 @@ class GuardedUnit:
     changed_at: datetime | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unit(GuardedUnit):
     """A row that workers move: it also has a schedule, a claim and a door."""
 
@@ -85,41 +77,38 @@ class Unit(GuardedUnit):
 FORGIVEN = ("crashes", "doubts", "suspicion")
 """What every commit of a step sets to zero, unless its outcome says otherwise: the step has ended, and is known."""
 
-if TYPE_CHECKING:
-    # To the type checker it is the standard one, so that a misspelt column is an error.
-    from dataclasses import replace as replace  # noqa: PLC0414 - exported
-else:
-
-    def replace(unit, /, **changes):  # noqa: ANN001, ANN003, ANN201 - declared above
-        """The unit with other values: `dataclasses.replace`, eight times faster, because every step makes one."""
-        values = unit.__dict__ | changes
-        if len(values) != len(unit.__dict__):
-            unknown = ", ".join(sorted(values.keys() - unit.__dict__.keys()))
-            msg = f"{type(unit).__name__} has no column {unknown}"
-            raise TypeError(msg)
-        other = object.__new__(type(unit))
-        object.__setattr__(other, "__dict__", values)
-        return other
-
-
-DRIVEN_COLUMNS = tuple(f.name for f in dataclasses.fields(Unit))
-_FIELD_TYPES: dict[type[GuardedUnit], dict[str, Any]] = {}
+DRIVEN_COLUMNS = Unit.__struct_fields__
+_FIELDS: dict[type[GuardedUnit], tuple[dict[str, Any], dict[str, Column]]] = {}
 
 
 def field_types(unit_type: type[GuardedUnit]) -> dict[str, Any]:
     """Field name to resolved type, in column order: key, status, the unit's own, the kernel's."""
-    found = _FIELD_TYPES.get(unit_type)
+    return _fields(unit_type)[0]
+
+
+def special_columns(unit_type: type[GuardedUnit]) -> dict[str, Column]:
+    """Field name to what its column needs beyond the type, for the fields that say so."""
+    return _fields(unit_type)[1]
+
+
+def _fields(unit_type: type[GuardedUnit]) -> tuple[dict[str, Any], dict[str, Column]]:
+    found = _FIELDS.get(unit_type)
     if found is None:
-        found = _FIELD_TYPES[unit_type] = _field_types(unit_type)
+        hints = get_type_hints(unit_type, include_extras=True)
+        names = unit_type.__struct_fields__
+        own = [n for n in names if n not in DRIVEN_COLUMNS and n not in unit_type.key]
+        kernel = [n for n in DRIVEN_COLUMNS if n in names and n not in {"unit_id", "status"}]
+        parts = {n: _parts(hints[n]) for n in ("unit_id", *unit_type.key, "status", *own, *kernel)}
+        types = {name: kind for name, (kind, _) in parts.items()}
+        found = _FIELDS[unit_type] = types, {name: column for name, (_, column) in parts.items() if column}
     return found
 
 
-def _field_types(unit_type: type[GuardedUnit]) -> dict[str, Any]:
-    hints = get_type_hints(unit_type)
-    names = [f.name for f in dataclasses.fields(unit_type)]
-    own = [n for n in names if n not in DRIVEN_COLUMNS and n not in unit_type.key]
-    kernel = [n for n in DRIVEN_COLUMNS if n in names and n not in {"unit_id", "status"}]
-    return {n: hints[n] for n in ("unit_id", *unit_type.key, "status", *own, *kernel)}
+def _parts(hint: Any) -> tuple[Any, Column | None]:
+    if get_origin(hint) is not Annotated:
+        return hint, None
+    kind, *extras = get_args(hint)
+    return kind, next((extra for extra in extras if isinstance(extra, Column)), None)
 
 
 class Ref(NamedTuple):

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.model.errors import PlanChanged, UsageError
 from penstock.model.machine import Actor
-from penstock.model.outcome import Birth
+from penstock.model.outcome import Birth, Move
 from penstock.model.unit import NOW, Ref, field_types
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.digest import digest
@@ -116,9 +116,9 @@ def carry_out(
     carried = Carried()
     plan = planned.plan
     if _is_bulk(plan):
-        from penstock.operations import bulk
+        from penstock.operations.bulk.actions import start
 
-        carried.action = bulk.start(ledger, planned, who=ask.who, reason=ask.reason)
+        carried.action = start(ledger, planned, who=ask.who, reason=ask.reason)
     else:
         _carry(ledger, ask, plan, carried, progress)
     skipped = {**getattr(plan, "skipped", {}), **carried.skipped}
@@ -146,7 +146,7 @@ def _carry(
             _move_part(ledger, ask, plan, part, carried)
             progress(carried.count, len(plan))
     elif isinstance(plan, Together):
-        others = [*plan.births, *plan.moves]
+        others: list[Birth | Move] = [*plan.births, *plan.moves]
         ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
         carried.count = len(plan)
     elif isinstance(plan, Births):

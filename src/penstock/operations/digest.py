@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import singledispatch
 from typing import Any
 
 import msgspec
 
-from penstock.model.outcome import Birth, Move
+from penstock.model.outcome import Move
 from penstock.model.unit import GuardedUnit, Ref, field_types
 from penstock.operations.fields import Parameters
 from penstock.operations.plan import Births, Each, GateChange, Park, Plan, Together, Unpark, Wake
@@ -33,43 +34,60 @@ def digest(name: str, parameters: Parameters, version: str, plan: Plan, now: dat
     return told.hexdigest()[:_LENGTH]
 
 
+@singledispatch
 def _facts(plan: Plan) -> Iterator[list[Any]]:
     """What would be changed, one fact for each unit or row."""
-    if isinstance(plan, Each):
-        for part in plan.parts:
-            for unit_id, _ in part.units:
-                yield [plan.machine.name, unit_id, part.source, part.target, dict(part.changes)]
-    elif isinstance(plan, Together):
-        for other in (*plan.moves, *plan.births):
-            yield _other(other)
-        for write in plan.writes:
-            rows = [list(row.items()) if isinstance(row, Mapping) else list(row) for row in write.rows]
-            yield ["write", write.table.name, rows]
-        for event in plan.events:
-            yield ["event", event.kind]
-        if plan.then is not None:
-            yield from _facts(plan.then)
-    elif isinstance(plan, Births):
-        for unit in plan.units:
-            yield ["born", plan.machine.name, str(unit.status), _columns(unit)]
-        for product in plan.products:
-            yield ["product", product.machine.name, [list(r.values()) for r in product.these.rows]]
-            yield ["product", product.machine.name, [_without_due(r) for r in product.those.rows]]
-    elif isinstance(plan, GateChange):
-        yield ["gate", plan.name, plan.pause, plan.span and plan.span.total_seconds(), *plan.gates]
-    elif isinstance(plan, (Wake, Park, Unpark)):
-        for ref in plan.refs:
-            yield [str(ref)]
+    raise NotImplementedError(type(plan))
+
+
+@_facts.register
+def _(plan: Each) -> Iterator[list[Any]]:
+    for part in plan.parts:
+        for unit_id, _ in part.units:
+            yield [plan.machine.name, unit_id, part.source, part.target, dict(part.changes)]
+
+
+@_facts.register
+def _(plan: Together) -> Iterator[list[Any]]:
+    yield from map(_move, plan.moves)
+    yield from (["born", type(birth.unit).__name__, _columns(birth.unit)] for birth in plan.births)
+    for write in plan.writes:
+        rows = [list(row.items()) if isinstance(row, Mapping) else list(row) for row in write.rows]
+        yield ["write", write.table.name, rows]
+    for event in plan.events:
+        yield ["event", event.kind]
+    if plan.then is not None:
+        yield from _facts(plan.then)
+
+
+@_facts.register
+def _(plan: Births) -> Iterator[list[Any]]:
+    for unit in plan.units:
+        yield ["born", plan.machine.name, str(unit.status), _columns(unit)]
+    for product in plan.products:
+        yield ["product", product.machine.name, [list(row.values()) for row in product.these.rows]]
+        yield ["product", product.machine.name, [_without_due(row) for row in product.those.rows]]
+
+
+@_facts.register
+def _(plan: GateChange) -> Iterator[list[Any]]:
+    yield ["gate", plan.name, plan.pause, plan.span and plan.span.total_seconds(), *plan.gates]
+
+
+@_facts.register(Wake)
+@_facts.register(Park)
+@_facts.register(Unpark)
+def _(plan: Wake | Park | Unpark) -> Iterator[list[Any]]:
+    for ref in plan.refs:
+        yield [str(ref)]
 
 
 def _without_due(row: Mapping[str, Any]) -> list[Any]:
     return [value for name, value in row.items() if name != "due_at"]
 
 
-def _other(other: Birth | Move) -> list[Any]:
-    if isinstance(other, Birth):
-        return ["born", type(other.unit).__name__, _columns(other.unit)]
-    before, after = other.before, other.after
+def _move(move: Move) -> list[Any]:
+    before, after = move.before, move.after
     changed = {n: getattr(after, n) for n in field_types(type(after)) if getattr(after, n) != getattr(before, n)}
     return ["move", type(after).__name__, before.unit_id, str(before.status), _without(changed)]
 

@@ -157,9 +157,9 @@ def load(
     names that exist; they are asked after `unknown`. `raw` is what the file says, where it was read already.
     """
     raw = read(path) if raw is None else raw
-    found = list(errors)
     left = tuple(name for name, value in raw.items() if name not in {*_KERNEL, *kinds} and isinstance(value, Mapping))
     kinds = {**kinds, **(unknown(left) if unknown is not None and left else {})}
+    found = list(errors)  # after `unknown`, which may have found some
     folder = None if path is None else path.absolute().parent
     reading = _Reading(raw, folder, _path_text(path), found)
     kernel = reading.kernel(_overriding(given or {}, environment or {}))

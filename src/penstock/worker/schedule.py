@@ -16,7 +16,6 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
@@ -40,6 +39,7 @@ from penstock.model.errors import (
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.outcome import Act, Birth, Decision, Event, Move, Outcome, Wait, Write
 from penstock.model.retry import RetryPolicy
+from penstock.model.state import State, hold, rest
 from penstock.model.unit import Ref, Unit, replace
 from penstock.settings.config import Config
 from penstock.worker.failure import following_of, traceback_of
@@ -53,15 +53,14 @@ _AHEAD = timedelta(minutes=1)
 _SOON = RetryPolicy(base=timedelta(minutes=1), cap=timedelta(hours=1), multiplier=4)
 
 
-class S(StrEnum):
+class S(State):
     """Active ticks; paused and retired rest, one by a person's wish and one because nobody wants it any more."""
 
-    ACTIVE = "active"
-    PAUSED = "paused"
-    RETIRED = "retired"
+    ACTIVE = rest("active", "runs at its next tick")
+    PAUSED = hold("paused", "stopped by hand until somebody resumes it")
+    RETIRED = rest("retired", "no program wants it any more")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Schedule(Unit):
     """A periodic job: what, how often, in which hours of which time zone, and how the last run went."""
 

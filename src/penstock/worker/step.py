@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -366,7 +365,7 @@ class Stepping(ABC):
         outcome = own or failed(flow.machine, held.unit, error, now, rng)
         if trouble is not None:
             after = replace(outcome.after, failing_since=trouble.failing_since)
-            outcome = dataclasses.replace(outcome, after=after)
+            outcome = replace(outcome, after=after)
         return outcome
 
     def _submit(self, held: Held, outcome: Outcome[Any]) -> None:
@@ -385,7 +384,7 @@ class Stepping(ABC):
             if held.flow in self._with_door:
                 gate = held.flow.gate(outcome.after).gate_id
                 if gate != outcome.after.gate_id:
-                    outcome = dataclasses.replace(outcome, after=replace(outcome.after, gate_id=gate))
+                    outcome = replace(outcome, after=replace(outcome.after, gate_id=gate))
             return self._prepare(outcome, self._who)
         except Exception as error:  # noqa: BLE001 - an outcome that breaks the rules is a handler's bug
             self._crash(held, error)

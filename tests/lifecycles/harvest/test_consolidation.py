@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -17,7 +17,7 @@ from penstock.model.clock import Rng, instant, instant_text
 from penstock.model.errors import Transient
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.consolidation import FEEDS, Site, a_run, processes, run_id, wait_for
 from tests.support.harvest import FEED, START
 
@@ -179,7 +179,9 @@ def test_what_was_set_aside_is_mapped_when_the_run_is_consolidated_again(site):
     site.ledger.move(
         ref, R.CONSOLIDATION_TRIGGERED, actor=Actor.OPERATOR, who="ann", reason="mended", error=None, **given
     )
-    mended = replace(FEEDS[FEED], map=lambda payload: FEEDS[FEED].map(json.dumps({"price": 5, **json.loads(payload)})))
+    mended = dataclasses.replace(
+        FEEDS[FEED], map=lambda payload: FEEDS[FEED].map(json.dumps({"price": 5, **json.loads(payload)}))
+    )
     run = site.consolidate(feeds={FEED: mended})
     assert (run.status, run.records_consolidated, run.records_rejected) == (R.COMPLETED, 20, 0)
     assert site.prices()["s0007"] == 5
@@ -354,7 +356,7 @@ def test_a_run_is_not_completed_while_a_row_is_unconsolidated(site):
             site.raw({"late": 9, **{f"late{n}": 9 for n in range(4)}}, 1)
         return FEEDS[FEED].map(payload)
 
-    run = site.consolidate(feeds={FEED: replace(FEEDS[FEED], map=map_late)})
+    run = site.consolidate(feeds={FEED: dataclasses.replace(FEEDS[FEED], map=map_late)})
     assert run.status is R.FAILED
     assert "not consolidated" in run.error
     assert site.watermark() is None
@@ -371,7 +373,7 @@ def test_a_chunk_of_a_run_that_was_cancelled_goes_with_it(site):
             site.ledger.move(ref, R.FAILED, actor=Actor.OPERATOR, who="ann", reason="enough", **cancelled)
         return FEEDS[FEED].map(payload)
 
-    site.consolidate(feeds={FEED: replace(FEEDS[FEED], map=cancel)})
+    site.consolidate(feeds={FEED: dataclasses.replace(FEEDS[FEED], map=cancel)})
     assert site.run().status is R.FAILED
     assert site.watermark() is None
 

@@ -232,6 +232,6 @@ def test_a_failed_chunk_is_reopened_while_its_run_consolidates(site):
     assert site.run().failed_chunks == 0
     with pytest.raises(UsageError, match=r"no chunk of run .* has failed"):
         operate.reopen(site.ledger, str(run_id(1)), who="ada", reason="again")
-    site.ledger.wake([Ref("harvest_chunk", f"{run_id(1)}/1")])
+    site.ledger.nudge([Ref("harvest_chunk", f"{run_id(1)}/1")])
     assert site.consolidate().status is R.COMPLETED
     assert len(site.prices()) == 4

@@ -165,7 +165,7 @@ def test_duplicate_and_late_deliveries_change_nothing(ledger_url):
     async def test(bench: Bench) -> None:
         def again(what: str, span: Span, offset: int) -> None:
             if what == "page":
-                bench.ledger.wake([Ref("harvest_partition", p.unit_id) for p in bench.partitions()])
+                bench.ledger.nudge([Ref("harvest_partition", p.unit_id) for p in bench.partitions()])
 
         source.trouble = again
         run = await bench.harvest()
@@ -174,7 +174,7 @@ def test_duplicate_and_late_deliveries_change_nothing(ledger_url):
         # And the last record of each once more, after it was counted again.
         assert source.asked("page") == sum(-(-p.expected_records // 30) + 1 for p in bench.partitions())
         before = bench.partitions()
-        bench.ledger.wake([Ref("harvest_partition", p.unit_id) for p in before])
+        bench.ledger.nudge([Ref("harvest_partition", p.unit_id) for p in before])
         await bench.quiet()
         after = bench.partitions()
         assert [p.duplicate_pages for p in after] == [p.duplicate_pages + 1 for p in before]

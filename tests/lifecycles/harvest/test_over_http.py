@@ -86,7 +86,7 @@ def test_lost_doubled_and_late_answers_give_the_same_bytes_as_a_clean_run(ledger
             if calls[0] == 20:
                 simulator.expire_tokens()
             if disturbed.runs():
-                disturbed.ledger.wake([Ref("harvest_partition", p.unit_id) for p in disturbed.partitions()])
+                disturbed.ledger.nudge([Ref("harvest_partition", p.unit_id) for p in disturbed.partitions()])
 
     async def test(bench: Bench, simulator: NivodaSimulator) -> None:
         benches.append((bench, simulator))

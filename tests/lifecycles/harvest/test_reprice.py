@@ -91,7 +91,7 @@ def tick(site: Site) -> None:
             worker.stop()
             await running
 
-    site.ledger.wake([SCHEDULE])
+    site.ledger.nudge([SCHEDULE])
     asyncio.run(main())
 
 

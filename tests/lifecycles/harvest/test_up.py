@@ -116,6 +116,6 @@ def test_a_feed_taken_away_under_a_run_waits_and_comes_back(ledger_url, tmp_path
             # Whatever waits looks again after minutes; that is brought forward.
             tables = {"partition": "partition_progress", "run": "run_metadata", "chunk": "harvest_chunk"}
             for name, table in tables.items():
-                ledger.wake([Ref(f"harvest_{name}", unit_id) for unit_id in due(ledger, table)])
+                ledger.nudge([Ref(f"harvest_{name}", unit_id) for unit_id in due(ledger, table)])
             until(lambda: runs(ledger)[0].status is R.COMPLETED, said(members))
             assert count(ledger, "SELECT count(*) FROM diamonds WHERE deleted_at IS NULL") == STONES

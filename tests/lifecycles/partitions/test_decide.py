@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace as other
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,6 +15,7 @@ from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.validate import Verdict
 from penstock.model.errors import UsageError
 from penstock.model.outcome import Act, Look, Wait
+from penstock.model.unit import replace as other
 from penstock.raw.paths import run_id_at
 from tests.support.partitions import KEY
 

@@ -11,6 +11,7 @@ import structlog
 from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, S
 from penstock.model.clock import instant_text
+from penstock.model.unit import replace
 from penstock.simulators.amazon_ads import Fate, Fault, compressed, throttle
 from penstock.simulators.amazon_stream import StreamSimulator
 from tests.support.reports import ACME, GLOBEX, REF, START, dataset, days, on_bench, ref_of
@@ -280,7 +281,7 @@ def test_revoked_credentials_stop_their_account_with_one_alert_and_the_others_go
 
 def test_a_dataset_of_an_unknown_account_rests_in_error_with_one_alert(ledger_url, tmp_path):
     strangers = [dataset(ACME, entity=e) for e in EntityType]
-    strangers = [type(u)(**{**vars(u), "account": "nobody"}) for u in strangers]
+    strangers = [replace(u, account="nobody") for u in strangers]
 
     async def test(b):
         await b.until(START + days(1))

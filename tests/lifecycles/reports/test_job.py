@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import structlog
+from msgspec.structs import asdict
 
 from penstock.connectors.amazon_ads.stream import AmazonStream
 from penstock.ledger.care.doctor import examine
@@ -21,7 +22,7 @@ from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
 from penstock.model.clock import Rng, VirtualClock
 from penstock.model.errors import LedgerRefused
 from penstock.model.machine import Actor
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from penstock.simulators.amazon_stream import StreamSimulator
 
 NOW = datetime(2026, 11, 15, 12, 34, 56, tzinfo=UTC)
@@ -131,7 +132,7 @@ def test_downtime_leaves_no_gap_within_the_window(town):
 def test_an_account_is_added_paused_removed_and_comes_back(town):
     town.update({"acme": ACCOUNTS["acme"]})
     assert town.update(ACCOUNTS).born == 2 * (DAILY + HOURLY)
-    paused = {**ACCOUNTS, "acme": replace(ACCOUNTS["acme"], paused=True)}
+    paused = {**ACCOUNTS, "acme": dataclasses.replace(ACCOUNTS["acme"], paused=True)}
     town.clock.advance(3_600)
     assert town.update(paused).born == 2 * 2
     without = {name: a for name, a in ACCOUNTS.items() if name != "acme"}
@@ -177,7 +178,7 @@ def test_days_begin_at_local_midnight_also_when_clocks_change(zone, day, begins)
     within = window(Settings(accounts={}), Aggregation.DAILY, zone, begins + timedelta(hours=1))
     assert within is not None
     assert within.last == day
-    (found,) = periods(replace(within, first=day), zone, Aggregation.DAILY)
+    (found,) = periods(dataclasses.replace(within, first=day), zone, Aggregation.DAILY)
     assert found == {"period": day.isoformat(), "timestamp": begins, "report_date": day}
 
 
@@ -260,7 +261,7 @@ def test_an_aggregation_without_offsets_is_off_and_what_it_has_is_kept(town):
 @pytest.mark.parametrize(("column", "value"), [("aggregation", "weekly"), ("entity_type", "campaign")])
 def test_an_unknown_aggregation_or_entity_type_is_refused_by_the_database(town, column, value):
     town.update({"acme": ACCOUNTS["acme"]})
-    known = vars(town.unit("acme/2026-11-01/daily/target"))
+    known = asdict(town.unit("acme/2026-11-01/daily/target"))
     row = {"account": "acme", "period": "2026-11-01", "aggregation": "daily", "entity_type": "target"} | {column: value}
     changed = {**{name: known[name] for name in ("timestamp", "report_date", "time_zone", "country")}, **row}
     with pytest.raises(LedgerRefused, match=f"{column}_is_known"):

@@ -12,6 +12,7 @@ from penstock.ledger.care.finding import Finding
 from penstock.ledger.history import BASELINE
 from penstock.ledger.schema.birth_rules import SQL
 from penstock.ledger.schema.definitions import stored
+from penstock.ledger.schema.foreign import HANDS
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.machine import Actor, Machine
 
@@ -45,7 +46,10 @@ def _legal(definition: Mapping[str, Any]) -> dict[Pair, set[str]]:
         for pair, actors in _declared(definition).items()
     }
     logged = any(one["tracked"] or one["judged"] for one in (definition, *definition.get("former", ())))
-    stays = {*map(str, Actor), SQL} if logged else {SQL}  # SQL that changes any column is logged everywhere
+    # SQL that changes any column is logged everywhere, and so is everybody who is not a worker.
+    stays = {*map(str, Actor), SQL} if logged else {*HANDS, SQL}
+    if definition["shape"]["driven"]:  # woken or parked in any state, whoever may pull its loop
+        legal = {pair: {*actors, *HANDS} if pair[0] == pair[1] else actors for pair, actors in legal.items()}
     return {(state, state): stays for state in definition["states"]} | legal
 
 
@@ -101,15 +105,21 @@ def _tracked(database: Database, cursor: Cursor, table: str, columns: list[str])
     ]
 
 
-def contiguous(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
-    """Each row of a history starts where the row before it ended, under a later version; the first is a birth."""
+def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
+    """Each row of a history starts where the row before it ended, under a later version; the first is a birth.
+
+    A wake-up by hand raises no version: it leaves the unit to whoever holds it.
+    """
+    hands = ", ".join(f"'{hand}'" for hand in HANDS)
+    woken = f"version = older AND from_status = to_status AND {_who(database, 'actor')} IN ({hands})"
     rows = cursor.rows(
         f"""SELECT machine, unit_id, seq, from_status, before, version, older FROM (
-              SELECT machine, unit_id, seq, from_status, to_status, version,
+              SELECT machine, unit_id, seq, from_status, to_status, version, actor,
                      lag(to_status) OVER past AS before, lag(version) OVER past AS older FROM transition_log
               WINDOW past AS (PARTITION BY machine, unit_id ORDER BY seq)) AS h
              WHERE COALESCE(from_status, '') <> COALESCE(before, '')
-                OR (from_status IS NOT NULL AND to_status IS NOT NULL AND version <= older) LIMIT {MOST}"""
+                OR (from_status IS NOT NULL AND to_status IS NOT NULL AND version <= older AND NOT ({woken}))
+             LIMIT {MOST}"""
     )
     for machine, unit_id, seq, source, before, version, older in rows:
         text = f"history row {seq} starts at {source or 'birth'}, the row before ended at {before or 'nothing'}"

@@ -16,13 +16,13 @@ from penstock.ledger.store.database import Cursor, Database
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found. `program` and `ledger` are revisions of the kernel, the App's beside them if it has any."""
+    """What was found. `program` and `ledger` are revisions of the kernel; `tracks` those of the program."""
 
     url: str
     program: int
     ledger: int
-    app_program: int | None
-    app_ledger: int | None
+    #: By place: what the program knows, and what the ledger has.
+    tracks: dict[str, tuple[int, int]]
     findings: list[Finding]
 
 
@@ -31,13 +31,12 @@ def check(database: Database, wanted: Wanted) -> Checked:
 
     def work(cursor: Cursor) -> Checked:
         require_ledger(database, cursor)
-        own = migrate.app_track(wanted.migrations) if wanted.migrations else None
+        own = {place: migrate.app_track(place) for place in wanted.migrations}
         return Checked(
             database.url,
             wanted.kernel.head(),
             migrate.stamped(cursor, wanted.kernel) or 0,
-            own.head() if own else None,
-            (migrate.stamped(cursor, own) or 0) if own else None,
+            {place: (track.head(), migrate.stamped(cursor, track) or 0) for place, track in own.items()},
             list(_findings(database, cursor, wanted)),
         )
 
@@ -45,7 +44,7 @@ def check(database: Database, wanted: Wanted) -> Checked:
 
 
 def _findings(database: Database, cursor: Cursor, wanted: Wanted) -> Iterator[Finding]:
-    tracks = [wanted.kernel, *([migrate.app_track(wanted.migrations)] if wanted.migrations else [])]
+    tracks = [wanted.kernel, *map(migrate.app_track, wanted.migrations)]
     for track in tracks:
         yield from _revision(cursor, track)
     tables = [*kernel_tables(database.dialect), *wanted.tables(database.dialect)]

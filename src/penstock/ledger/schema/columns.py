@@ -6,7 +6,6 @@ first made plain (`plain`); what comes back is made Python again by a decoder bu
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import types
@@ -23,7 +22,7 @@ from sqlalchemy.dialects import postgresql
 from penstock.model.clock import instant_text
 from penstock.model.errors import MachineError, TooLarge
 from penstock.model.outcome import MAX_VALUE
-from penstock.model.unit import ColumnSpec, GuardedUnit, field_types
+from penstock.model.unit import Column, GuardedUnit, field_types
 from penstock.settings.redaction import PATTERNS, holds, redact
 
 G = TypeVar("G", bound=GuardedUnit)
@@ -111,7 +110,7 @@ def python_type(annotation: Any) -> tuple[type, bool]:
     return annotation, False
 
 
-def sql_type(kind: type, spec: ColumnSpec | None = None) -> sa.types.TypeEngine[Any]:
+def sql_type(kind: type, spec: Column | None = None) -> sa.types.TypeEngine[Any]:
     """The column type of a Python type."""
     if spec is not None and spec.sql_type:
         return getattr(sa, spec.sql_type)()  # type: ignore[no-any-return]
@@ -281,7 +280,7 @@ _DECODERS: dict[tuple[type[GuardedUnit], str], Any] = {}
 
 
 def unit_decoder(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], G]:
-    """A function from a row, in `field_types` order, to a unit; several times faster than calling the class."""
+    """A function from a row, in `field_types` order, to a unit."""
     # Kept for each type: to compile it takes longer than most reads.
     made: Callable[[Sequence[Any]], G] | None = _DECODERS.get((unit_type, dialect))
     if made is None:
@@ -290,7 +289,7 @@ def unit_decoder(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], 
 
 
 def _compiled(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], G]:
-    readers: dict[str, Any] = {"new": object.__new__, "unit_type": unit_type}
+    readers: dict[str, Any] = {"unit_type": unit_type}
     values = []
     for index, (name, annotation) in enumerate(field_types(unit_type).items()):
         kind = python_type(annotation)[0]
@@ -302,17 +301,9 @@ def _compiled(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], G]:
         elif reader := _reader(kind, dialect):
             readers[f"read_{index}"] = reader
             value = f"None if {value} is None else read_{index}({value})"
-        values.append(f"values[{name!r}] = {value}")
-    # Written out once per type, because a loop over columns would be most of what a claim costs. One by one in one
-    # order, because then all units of a type share the keys of their dictionaries, which are less than half as large.
-    body = "\n ".join(["unit = new(unit_type)", "values = unit.__dict__", *values, "return unit"])
-    source = f"def decode(row):\n {body}"
+        values.append(f"{name}={value}")
+    # Written out once per type, because a loop over columns would be most of what a claim costs.
+    source = f"def decode(row):\n return unit_type({', '.join(values)})"
     exec(source, readers)  # noqa: S102 - made of field names, which are identifiers
     decode: Callable[[Sequence[Any]], G] = readers["decode"]
     return decode
-
-
-def column_specs(unit_type: type[GuardedUnit]) -> dict[str, ColumnSpec]:
-    """The special columns of a unit type."""
-    found = ((f.name, f.metadata.get("penstock")) for f in dataclasses.fields(unit_type))
-    return {name: spec for name, spec in found if spec is not None}

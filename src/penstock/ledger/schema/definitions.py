@@ -33,7 +33,7 @@ def replaced(cursor: Cursor) -> frozenset[str]:
 def facts(machine: Machine) -> dict[str, Any]:
     """What the ledger keeps of a machine."""
     made = {
-        **machine.definition(),
+        **machine.rules(),
         "shape": machine.shape(),
         "tracked": list(machine.tracked),
         "counters": list(machine.counters),

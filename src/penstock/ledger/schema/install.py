@@ -29,11 +29,11 @@ _PAGES_CHECKED = 8_000  # 32 MB: about half a second
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a program wants the ledger to be. `migrations` is its own track of revisions, if it has one."""
+    """What a program wants the ledger to be. `migrations` are its own tracks of revisions, as package:folder."""
 
     machines: tuple[Machine, ...]
     data_tables: tuple[sa.Table, ...] = ()
-    migrations: str | None = None
+    migrations: tuple[str, ...] = ()
     kernel: Track = KERNEL
     #: Name to the SELECT that it stands for, in the order of creation.
     views: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def install(
     machines: Iterable[Machine],
     data_tables: Iterable[sa.Table] = (),
     *,
-    migrations: str | None = None,
+    migrations: Sequence[str] = (),
     kernel: Track = KERNEL,
     take_back: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -66,7 +66,7 @@ def install(
 
     `take_back` lets a program replace definitions that replaced its own.
     """
-    wanted = Wanted(tuple(machines), tuple(data_tables), migrations, kernel, dict(views or {}))
+    wanted = Wanted(tuple(machines), tuple(data_tables), tuple(migrations), kernel, dict(views or {}))
     if database.dialect != "sqlite" or Path(database.url.removeprefix("sqlite:///")).exists():
         # Asked before anything is touched, and again under the lock: a refusal leaves not even a lock file.
         database.read(lambda cursor: _refuse_strangers(database, cursor, wanted, take_back=take_back))
@@ -80,7 +80,9 @@ def _install(
     if present:
         views_of.clear(database, cursor, wanted.views)  # a revision may take away what an old view reads
     migrated = _kernel(database, cursor, wanted.kernel, present, progress)
-    migrated |= _app_revisions(database, cursor, wanted, present, progress, take_back=take_back)
+    for place in wanted.migrations:
+        track = migrate.app_track(place)
+        migrated |= _own_revisions(database, cursor, wanted, track, present, progress, take_back=take_back)
     _own_tables(database, cursor, wanted, take_back=take_back)
     cursor.run("INSERT INTO gate (gate_id) VALUES (:gate) ON CONFLICT DO NOTHING", gate=NO_GATE)
     for machine in wanted.machines:
@@ -123,19 +125,17 @@ def _kernel(
     return migrated
 
 
-def _app_revisions(
+def _own_revisions(  # noqa: PLR0917 - all that an upgrade works with
     database: Database,
     cursor: AlterCursor,
     wanted: Wanted,
+    track: Track,
     present: set[str],
     progress: Callable[[str], None],
     *,
     take_back: bool,
 ) -> bool:
-    """Run the App's own revisions, unless none of its tables is there yet; whether any ran."""
-    if wanted.migrations is None:
-        return False
-    track = migrate.app_track(wanted.migrations)
+    """Run the revisions of one track of the program, unless none of its tables is there yet; whether any ran."""
     there = migrate.stamped(cursor, track)
     if there is None and not present & {table.name for table in wanted.tables(database.dialect)}:
         migrate.stamp(cursor, track, track.head())
@@ -183,7 +183,7 @@ def check_definitions(
     database: Database,
     machines: Mapping[str, Machine],
     *,
-    migrations: str | None = None,
+    migrations: Sequence[str] = (),
     kernel: Track = KERNEL,
 ) -> None:
     """Refuse to work on a ledger whose schema or definitions this program cannot work with."""
@@ -195,8 +195,7 @@ def check_definitions(
             msg = f"{database.url} is not a Penstock ledger yet; run 'penstock db upgrade'"
             raise LedgerMismatch(msg)
         migrate.refuse_distant(database, kernel, migrate.stamped(cursor, kernel) or 0)
-        if migrations is not None:
-            track = migrate.app_track(migrations)
+        for track in map(migrate.app_track, migrations):
             migrate.refuse_distant(database, track, migrate.stamped(cursor, track) or 0)
         definitions.refuse_stale(database, cursor, machines.values())
 

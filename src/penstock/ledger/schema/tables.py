@@ -14,11 +14,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
-from penstock.ledger.schema.columns import Document, Instant, column_specs, python_type, sql_type
+from penstock.ledger.schema.columns import Document, Instant, python_type, sql_type
 from penstock.ledger.schema.strict import STRICT
 from penstock.model.errors import MachineError
 from penstock.model.machine import Machine
-from penstock.model.unit import NO_GATE, NOW, field_types
+from penstock.model.unit import NO_GATE, NOW, field_types, special_columns
 
 _LONGEST = 63
 # No column may need quotes, in either database: the kernel's statements write names as they are.
@@ -181,6 +181,8 @@ def transition_log(dialect: str) -> sa.Table:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("at", Instant, nullable=False),
         sa.Column("data", Document),
+        # The bulk action that the change was a part of.
+        sa.Column("action_id", sa.Text),
         # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others. No
         # AUTOINCREMENT: the newest row is never deleted, and anybody could exhaust the counter that it keeps.
         *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
@@ -286,11 +288,13 @@ def kernel_tables(dialect: str) -> list[sa.Table]:
 def machine_table(machine: Machine, dialect: str) -> sa.Table:
     """The table of a machine: its unit's fields as columns, its CHECKs, and the kernel's indexes."""
     unit_types = field_types(machine.unit)
-    specs = column_specs(machine.unit)
+    specs = special_columns(machine.unit)
     columns = [_column(machine, name, unit_types[name], specs.get(name), dialect) for name in unit_types]
     if machine.counters:
         # No field of the unit: it only tells a tally from what a stranger does to the counters.
         columns.append(sa.Column("tallies", sa.BigInteger, nullable=False, server_default="0"))
+    # No field either: the last bulk action that changed the unit, for the row of its history.
+    columns.append(sa.Column("last_action", sa.Text))
     if machine.driven:
         # No fields either: when the last claim was made, for the doctor; and the workers that `suspicion` counts.
         columns.append(sa.Column("claimed_at", Instant))

@@ -13,8 +13,12 @@ from penstock.ledger.schema import birth_rules, foreign
 from penstock.model.machine import Machine
 
 CLOCK = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
-_LOG = "INSERT INTO transition_log (machine, unit_id, from_status, to_status, actor, reason, version, at, data)"
+_LOG = (
+    "INSERT INTO transition_log (machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id)"
+)
 _WHO = "substr(NEW.changed_by, 1, instr(NEW.changed_by || ':', ':') - 1)"
+_NEW_WHO = "substr(NEW.actor, 1, instr(NEW.actor || ':', ':') - 1)"
+_HANDS = ", ".join(f"'{hand}'" for hand in foreign.HANDS)
 _LAST = "FROM transition_log WHERE machine = NEW.machine AND unit_id = NEW.unit_id ORDER BY seq DESC LIMIT 1"
 
 
@@ -26,7 +30,7 @@ def kernel_triggers(definitions: Mapping[str, Mapping[str, Any]]) -> dict[str, s
         "penstock_log_update": """CREATE TRIGGER penstock_log_update BEFORE UPDATE ON transition_log
 WHEN NOT (NEW.seq IS OLD.seq AND NEW.machine IS OLD.machine AND NEW.unit_id IS OLD.unit_id
   AND NEW.from_status IS NULL AND NEW.to_status IS OLD.to_status AND NEW.version IS OLD.version
-  AND NEW.at IS OLD.at AND NEW.data IS OLD.data AND EXISTS (SELECT 1 FROM prune_permit
+  AND NEW.at IS OLD.at AND NEW.data IS OLD.data AND NEW.action_id IS OLD.action_id AND EXISTS (SELECT 1 FROM prune_permit
     WHERE machine = OLD.machine AND open IS NOT NULL AND NEW.actor = 'prune:' || id))
 BEGIN SELECT RAISE(ABORT, 'penstock: transition_log is append-only; its rows cannot be changed'); END""",
         "penstock_log_delete": """CREATE TRIGGER penstock_log_delete BEFORE DELETE ON transition_log
@@ -80,13 +84,18 @@ def _log_insert(definitions: Mapping[str, Mapping[str, Any]]) -> str:
     # A unit that stays is logged when SQL changed any column of it, a commit a tracked one, or a validator's unit its hands.
     news = f"NEW.actor = 'sql' OR NEW.data IS NOT (SELECT data {_LAST})"
     news += f" OR (NEW.machine IN ({judged}) AND NEW.actor IS NOT (SELECT actor {_LAST}))"
+    news = f"NEW.version IS NOT (SELECT version {_LAST}) AND ({news})"
+    # Or when somebody who is not a worker says something that the history does not end with. A baseline keeps the moment.
+    said = "actor GLOB 'prune:*' OR (actor IS NEW.actor AND reason IS NEW.reason AND action_id IS NEW.action_id)"
+    told = f"(SELECT at IS NEW.at AND ({said}) {_LAST})"
+    news += f" OR ({_NEW_WHO} IN ({_HANDS}) AND NOT {told})"
     return f"""CREATE TRIGGER penstock_log_insert BEFORE INSERT ON transition_log
 WHEN EXISTS (SELECT 1 FROM transition_log WHERE seq = NEW.seq)
   OR NEW.from_status IS NOT (SELECT to_status {_LAST})
   OR COALESCE(NEW.machine NOT IN ({names}), 1)
   OR NEW.to_status IS NOT {found}
   OR (NEW.from_status IS NEW.to_status
-    AND (NEW.to_status IS NULL OR NEW.version IS (SELECT version {_LAST}) OR NOT ({news})))
+    AND (NEW.to_status IS NULL OR NOT ({news})))
 BEGIN
   SELECT RAISE(ABORT, 'penstock: transition_log is append-only; a row of it cannot be replaced')
     WHERE EXISTS (SELECT 1 FROM transition_log WHERE seq = NEW.seq);
@@ -99,6 +108,8 @@ END"""
 def _told(definition: Mapping[str, Any]) -> str:
     """The state of the unit, if the new row of the history says truly who made it so; NULL when it is gone."""
     true = "version = NEW.version AND changed_by = NEW.actor"
+    stayed = "change_reason IS NEW.reason AND COALESCE(changed_at, NEW.at) IS NEW.at"
+    true += f" AND (NEW.from_status IS NOT NEW.to_status OR NEW.actor = 'sql' OR ({stayed}))"
     if definition["tracked"]:
         true += f" AND NEW.data IS {_document(definition['tracked'], definition['table'])}"
     return (
@@ -132,7 +143,7 @@ BEGIN
     WHERE NOT COALESCE({birth_rules.legal(machine, "NEW.", _WHO)}, 0);
   {_LOG}
   VALUES ('{machine.name}', NEW.unit_id, NULL, NEW.status, COALESCE(NEW.changed_by, 'sql'), NEW.change_reason,
-          COALESCE(NEW.version, 0), COALESCE(NEW.changed_at, {CLOCK}), {_data(machine, "NEW")});
+          COALESCE(NEW.version, 0), COALESCE(NEW.changed_at, {CLOCK}), {_data(machine, "NEW")}, NULL);
   UPDATE {machine.table} SET changed_at = {CLOCK} WHERE unit_id = NEW.unit_id AND NEW.changed_at IS NULL;
 END"""
 
@@ -176,11 +187,12 @@ def _history(machine: Machine) -> str:
     changed = " OR ".join(f"NOT {_same(c)}" for c in ("status", *machine.tracked))
     if machine.judged:
         changed += f" OR (NOT {_same('changed_by')} AND NEW.changed_by IS NOT 'sql')"
-    strange = _same("version")
+    changed += f" OR {foreign.by_hand(machine, _same, _WHO)}"
+    strange = f"({_same('version')} AND NOT ({foreign.as_it_was(machine, _same)}))"
     reason = foreign.reason(machine, _same, _named, "NEW.change_reason")
     freed = foreign.freed(machine, "NEW", "OLD")
     return f"""CREATE TRIGGER penstock_{machine.name}_history AFTER UPDATE ON {machine.table}
-WHEN {changed} OR ({strange} AND NOT ({foreign.as_it_was(machine, _same)}))
+WHEN {changed} OR {strange}
 BEGIN
   UPDATE {machine.table} SET version = NEW.version + 1, changed_by = 'sql', changed_at = {CLOCK}{freed}
     WHERE unit_id = NEW.unit_id AND {strange};
@@ -189,7 +201,8 @@ BEGIN
           CASE WHEN {strange} THEN 'sql' ELSE COALESCE(NEW.changed_by, 'sql') END,
           CASE WHEN {strange} THEN {reason} ELSE NEW.change_reason END,
           COALESCE(NEW.version, 0) + ({strange}),
-          CASE WHEN {strange} THEN {CLOCK} ELSE COALESCE(NEW.changed_at, {CLOCK}) END, {_data(machine, "NEW")});
+          CASE WHEN {strange} THEN {CLOCK} ELSE COALESCE(NEW.changed_at, {CLOCK}) END, {_data(machine, "NEW")},
+          CASE WHEN NOT {strange} AND NOT {_same("last_action")} THEN NEW.last_action END);
 END"""
 
 
@@ -210,7 +223,7 @@ BEGIN
   SELECT RAISE(ABORT, 'penstock: {machine.name}: a unit is never deleted; old ones go by "penstock db prune"')
     WHERE NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = '{machine.name}' AND open IS NOT NULL);
   {_LOG}
-  SELECT '{machine.name}', OLD.unit_id, OLD.status, NULL, actor, reason, COALESCE(OLD.version, 0), at, {_data(machine, "OLD")}
+  SELECT '{machine.name}', OLD.unit_id, OLD.status, NULL, actor, reason, COALESCE(OLD.version, 0), at, {_data(machine, "OLD")}, NULL
     FROM prune_permit WHERE machine = '{machine.name}' AND open IS NOT NULL ORDER BY id LIMIT 1;
 END"""
 

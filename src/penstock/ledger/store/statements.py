@@ -104,7 +104,8 @@ def _when_ended(machine: Machine) -> str:
     return f"WHEN n_status IN ({_states(machine.terminal)}) THEN NULL " if machine.terminal else ""
 
 
-def _unless_ended(machine: Machine) -> str:
+def unless_ended(machine: Machine) -> str:
+    """The condition, to be added to others, that the unit has not ended."""
     return f" AND t.status NOT IN ({_states(machine.terminal)})" if machine.terminal else ""
 
 
@@ -278,18 +279,18 @@ def wake_complete(database: Database, parent: Machine, child: Machine) -> str:
     source = batch(database, {"unit_id": sa.Text()})
     return (
         f"UPDATE {parent.table} AS t SET {parent.due} = {least_due('t.' + parent.due, database.now_sql)}, wakes = t.wakes + 1"
-        f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}) AND {total} = t.{fan_in.expected}{_unless_ended(parent)}"
+        f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}) AND {total} = t.{fan_in.expected}{unless_ended(parent)}"
         f" AND (SELECT count(*) FROM {child.table} AS c WHERE {same} AND c.status IN ({states})) = t.{fan_in.expected}"
     )
 
 
-def wake_units(database: Database, machine: Machine) -> str:
+def wake_units(database: Database, machine: Machine, *, also: str = "") -> str:
     """Bring units' attention forward to now, touching neither their version nor their claim; not those that ended."""
     source = batch(database, {"unit_id": sa.Text()})
     due = least_due("t." + machine.due, database.now_sql)
     return (
-        f"UPDATE {machine.table} AS t SET {machine.due} = {due}, wakes = t.wakes + 1"
-        f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}){_unless_ended(machine)} RETURNING unit_id"
+        f"UPDATE {machine.table} AS t SET {machine.due} = {due}, wakes = t.wakes + 1{also}"
+        f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}){unless_ended(machine)} RETURNING unit_id"
     )
 
 

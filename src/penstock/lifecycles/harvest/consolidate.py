@@ -100,8 +100,7 @@ class Consolidator:
             "loaded_at": io.now(),
         }
         outcome = _next(run, Phase.FETCHING_RAW_BATCH, f"{len(rules)} pricing rules")
-        outcome.writes = [Write(harvest_pricing, [kept])]
-        return outcome
+        return replace(outcome, writes=[Write(harvest_pricing, [kept])])
 
     async def _cut(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         now = io.now()
@@ -130,13 +129,13 @@ class Consolidator:
                 f" of them; the first: {found.why}"
             )
         outcome = _next(run, Phase.UPDATING_RUN_METADATA, f"{found.rejected:,} of {found.rows:,} rows are set aside")
-        outcome.after = replace(
+        after = replace(
             outcome.after,
             records_consolidated=found.rows - found.rejected,
             records_rejected=found.rejected,
             unseen=None,
         )
-        return outcome
+        return replace(outcome, after=after)
 
     async def _complete(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         # Asked again under the lock. Here it is asked so that a row that has come since leads back and not in circles.

@@ -6,21 +6,23 @@ commits. A partition that ends is counted on its run by the kernel, and so is a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
 from penstock.model.retry import RetryPolicy
-from penstock.model.unit import NOW, GuardedUnit, Unit, column
+from penstock.model.state import State, done, fault, hold, rest, work
+from penstock.model.unit import NOW, Column, GuardedUnit, Unit
 
 _WORKER = frozenset({Actor.WORKER})
 _OPERATOR = frozenset({Actor.OPERATOR})
 _SCHEDULER = frozenset({Actor.SCHEDULER})
 _EITHER = _WORKER | _OPERATOR
-_ZERO: dict[str, Any] = {"sql_type": "Integer", "server_default": "0"}
+_Count = Annotated[int, Column(sql_type="Integer", server_default="0")]
+_Flag = Annotated[bool, Column(server_default="false")]
+_Moment = Annotated[datetime, Column(server_default=NOW)]
 CALLS = RetryPolicy(max_retries=3, base=timedelta(seconds=2), cap=timedelta(seconds=64))
 """How often a page is asked for again before its partition has failed."""
 CONSOLIDATIONS = RetryPolicy(max_retries=2, base=timedelta(seconds=2), cap=timedelta(seconds=64))
@@ -34,16 +36,16 @@ class RunType(StrEnum):
     INCREMENTAL = "incremental"
 
 
-class R(StrEnum):
+class R(State):
     """The states of a run."""
 
-    CREATED = "created"
-    WORKERS_RUNNING = "workers_running"
-    CONSOLIDATION_TRIGGERED = "consolidation_triggered"
-    CONSOLIDATION_SKIPPED = "consolidation_skipped"
-    CONSOLIDATING = "consolidating"
-    COMPLETED = "completed"
-    FAILED = "failed"
+    CREATED = rest("created", "planned; no partition has started")
+    WORKERS_RUNNING = hold("workers_running", "its partitions are being fetched")
+    CONSOLIDATION_TRIGGERED = rest("consolidation_triggered", "fetched; consolidation starts next")
+    CONSOLIDATION_SKIPPED = fault("consolidation_skipped", "partitions failed, so nothing is consolidated")
+    CONSOLIDATING = work("consolidating", "raw records become products, chunk by chunk")
+    COMPLETED = done("completed", "consolidated; the watermark has moved on")
+    FAILED = fault("failed", "failed or cancelled; the watermark has not moved")
 
 
 class Phase(StrEnum):
@@ -61,7 +63,6 @@ class Phase(StrEnum):
     ADVANCING_WATERMARK = "advancing_watermark"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Run(Unit):
     """One pass over a catalogue. `window_to` is fixed at birth and becomes the watermark; a full run asks without one.
 
@@ -73,14 +74,14 @@ class Run(Unit):
     status: R = R.CREATED
     run_id: UUID
     run_type: RunType
-    expected_workers: int = column(sql_type="Integer")
-    completed_workers: int = column(0, **_ZERO)
-    failed_workers: int = column(0, **_ZERO)
+    expected_workers: Annotated[int, Column(sql_type="Integer")]
+    completed_workers: _Count = 0
+    failed_workers: _Count = 0
     #: Completed partitions whose records were found to be all there.
-    verified_workers: int = column(0, **_ZERO)
+    verified_workers: _Count = 0
     watermark_before: datetime | None = None
     watermark_after: datetime | None = None
-    started_at: datetime = column(server_default=NOW)
+    started_at: _Moment
     completed_at: datetime | None = None
 
     feed: str
@@ -90,9 +91,9 @@ class Run(Unit):
     expected_records: int
     scan_calls: int = 0
     phase: Phase | None = None
-    expected_chunks: int = column(0, **_ZERO)
-    completed_chunks: int = column(0, **_ZERO)
-    failed_chunks: int = column(0, **_ZERO)
+    expected_chunks: _Count = 0
+    completed_chunks: _Count = 0
+    failed_chunks: _Count = 0
     records_consolidated: int = 0
     records_rejected: int = 0
     records_deleted: int = 0
@@ -163,17 +164,16 @@ harvest_run = Machine(
 )
 
 
-class P(StrEnum):
+class P(State):
     """The states of a partition."""
 
-    PENDING = "pending"
-    IN_PROGRESS = "in_progress"
-    FETCHING_PAGES = "fetching_pages"
-    COMPLETED = "completed"
-    FAILED = "failed"
+    PENDING = rest("pending", "waits to be fetched")
+    IN_PROGRESS = work("in_progress", "claimed; its first page is fetched")
+    FETCHING_PAGES = work("fetching_pages", "its pages are fetched one by one")
+    COMPLETED = done("completed", "every page is fetched")
+    FAILED = fault("failed", "given up; its error says why")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Partition(Unit):
     """A range of the feed's axis, fetched page by page. `low` belongs to it and `high` does not; None: without end."""
 
@@ -182,10 +182,10 @@ class Partition(Unit):
     status: P = P.PENDING
     run_id: UUID
     partition_id: str
-    next_offset: int = column(0, **_ZERO)
-    completed: bool = column(False, server_default="false")
-    created_at: datetime = column(server_default=NOW)
-    updated_at: datetime = column(server_default=NOW)
+    next_offset: _Count = 0
+    completed: _Flag = False
+    created_at: _Moment
+    updated_at: _Moment
 
     feed: str
     #: Its place among the run's partitions.
@@ -205,11 +205,11 @@ class Partition(Unit):
     duplicate_pages: int = 0
     rescans: int = 0
     #: Whether a page at or past the count showed that nothing follows.
-    ended: bool = column(False, server_default="false")
+    ended: _Flag = False
     #: The record that the page before saw coming: the next page has it, or records have moved.
     coming: str | None = None
     #: How often it stepped back because they had.
-    steps_back: int = column(0, **_ZERO)
+    steps_back: _Count = 0
     #: Why what it did not find may be there all the same; None, once it is verified: everything was found.
     doubt: str | None = None
     #: When its records were compared with a fresh count, and enough of them were there.
@@ -255,15 +255,14 @@ harvest_partition = Machine(
 )
 
 
-class W(StrEnum):
+class W(State):
     """The states of a worker's record."""
 
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
+    RUNNING = work("running", "a worker fetches the partition")
+    COMPLETED = done("completed", "the partition is fetched")
+    FAILED = fault("failed", "the partition was given up")
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerRun(GuardedUnit):
     """The seed's record of who fetches a partition. Its id is made of run and partition: there is one of each."""
 
@@ -274,10 +273,10 @@ class WorkerRun(GuardedUnit):
     run_id: UUID
     partition_id: str
     worker_id: str
-    records_processed: int = column(0, **_ZERO)
+    records_processed: _Count = 0
     error_message: str | None = None
     work_item_payload: dict[str, Any] | None = None
-    started_at: datetime = column(server_default=NOW)
+    started_at: _Moment
     completed_at: datetime | None = None
 
 
@@ -303,16 +302,15 @@ harvest_worker = Machine(
 )
 
 
-class C(StrEnum):
+class C(State):
     """The states of a chunk."""
 
-    OPEN = "open"
-    WORKING = "working"
-    DONE = "done"
-    FAILED = "failed"
+    OPEN = rest("open", "waits to be consolidated")
+    WORKING = work("working", "its records are mapped, priced and written")
+    DONE = done("done", "its records are consolidated")
+    FAILED = fault("failed", "given up; its error says why")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Chunk(Unit):
     """A range of a run's raw rows, by their `position`: `first` belongs to it and `last` does not."""
 
@@ -322,8 +320,8 @@ class Chunk(Unit):
     run_id: UUID
     number: int
     feed: str
-    first: int = column(sql_type="BigInteger")
-    last: int = column(sql_type="BigInteger")
+    first: Annotated[int, Column(sql_type="BigInteger")]
+    last: Annotated[int, Column(sql_type="BigInteger")]
     records: int = 0
     rejected: int = 0
     error: str | None = None

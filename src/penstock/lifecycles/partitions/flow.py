@@ -133,7 +133,8 @@ class Extractions(Flow[Extraction, Settings, Landed]):
         """As the machine declares it; but one that is given up has a next offset."""
         outcome = failure.failed(self.machine, unit, error, now, rng)
         if outcome.after.status is X.FAILED:
-            outcome.after = replace(outcome.after, due_at=next_attention(outcome.after, now, self.settings))
+            after = replace(outcome.after, due_at=next_attention(outcome.after, now, self.settings))
+            return replace(outcome, after=after)
         return outcome
 
     def _refresh(self, unit: Extraction, io: Io) -> Outcome[Extraction]:

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date, datetime
-from enum import StrEnum
+from typing import Annotated
 
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.retry import RetryPolicy
-from penstock.model.unit import GuardedUnit, Unit, column
+from penstock.model.state import State, done, fault, rest, work
+from penstock.model.unit import Column, GuardedUnit, Unit
 from penstock.raw.paths import PARTS, PartitionKey
 from penstock.raw.reader import MACHINE, TABLE
 
 
-class P(StrEnum):
+class P(State):
     """Whether consumers may read. A key without a row is pending."""
 
-    PENDING = "pending"
-    SUCCESS = "success"
-    FAILED = "failed"
+    PENDING = rest("pending", "not validated yet; consumers wait")
+    SUCCESS = done("success", "validated; consumers read the current run")
+    FAILED = fault("failed", "the last run was rejected; consumers must not read it")
 
 
-class X(StrEnum):
+class X(State):
     """How far the work on one key is."""
 
-    WANTED = "wanted"
-    EXTRACTING = "extracting"  # claimed: the source may have been asked
-    LANDED = "landed"  # a run is finalised, and nobody has judged it
-    DONE = "done"
-    FAILED = "failed"  # dead letter: the source would not give it
+    WANTED = rest("wanted", "waits for its turn to be fetched")
+    EXTRACTING = work("extracting", "the source is asked, or may have been")
+    LANDED = work("landed", "the run is in the raw sink; it is validated next")
+    DONE = done("done", "the run is validated, and the verdict recorded")
+    FAILED = fault("failed", "a dead letter: the source did not deliver")
 
 
-@dataclass(frozen=True, kw_only=True)
 class PartitionState(GuardedUnit):
     """The status of one logical partition, and the run that is authoritative."""
 
@@ -46,10 +45,9 @@ class PartitionState(GuardedUnit):
     record_count: int | None = None
     updated_at: datetime | None = None
     error_message: str | None = None
-    attempt_count: int = column(0, sql_type="Integer", server_default="0")
+    attempt_count: Annotated[int, Column(sql_type="Integer", server_default="0")] = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class Extraction(Unit):
     """One wanted partition. `run_id` is that of the run under way, drawn before the source is asked.
 

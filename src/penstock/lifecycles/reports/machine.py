@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
+from typing import Annotated
 
 from penstock.model.machine import Actor, Edge, Machine
-from penstock.model.unit import Unit, column
+from penstock.model.state import State, done, fault, hold, rest, work
+from penstock.model.unit import Column, Unit
 
 _WORKER = frozenset({Actor.WORKER})
 _EITHER = frozenset({Actor.WORKER, Actor.OPERATOR})
 
 
-class S(StrEnum):
-    """The statuses of the seed."""
+class S(State):
+    """How far a dataset is."""
 
-    MISSING = "missing"
-    FETCHING = "fetching"  # the provider is making the report
-    PARSING = "parsing"  # it is being downloaded and loaded
-    COMPLETED = "completed"
-    ERROR = "error"
+    MISSING = rest("missing", "not requested yet")
+    FETCHING = hold("fetching", "the provider is making the report")
+    PARSING = work("parsing", "the report is ready; it is downloaded and loaded")
+    COMPLETED = done("completed", "loaded; refreshed at its next offset")
+    ERROR = fault("error", "given up until its next offset or until somebody retries it")
 
 
 class Aggregation(StrEnum):
@@ -41,7 +42,6 @@ def _listed(words: type[StrEnum]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Report(Unit):
     """A dataset: whose, of when, of what kind; the report under way, the one that is loaded, and what went wrong.
 
@@ -92,7 +92,7 @@ class Report(Unit):
     loaded_digest: str | None = None
     raw_run_id: str | None = None
 
-    refreshing: bool = column(default=False, generated="claimed_by IS NOT NULL")
+    refreshing: Annotated[bool, Column(generated="claimed_by IS NOT NULL")] = False
 
 
 machine = Machine(

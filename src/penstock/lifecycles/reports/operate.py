@@ -8,7 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
-from penstock.ledger.ledger import Ledger, Moved
+from penstock.ledger.hands import Moved
+from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.lifecycles import refreshes

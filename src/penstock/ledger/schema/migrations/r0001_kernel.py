@@ -168,6 +168,7 @@ CREATE TABLE transition_log (
     version INTEGER NOT NULL,
     at TEXT NOT NULL,
     data TEXT,
+    action_id TEXT,
     PRIMARY KEY (seq),
     CHECK (seq > 0)
 )
@@ -316,6 +317,7 @@ CREATE TABLE transition_log (
     version BIGINT NOT NULL,
     at TIMESTAMP WITH TIME ZONE NOT NULL,
     data JSONB,
+    action_id TEXT,
     PRIMARY KEY (machine, unit_id, seq)
 );
 

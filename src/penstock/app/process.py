@@ -14,15 +14,15 @@ from typing import TypeVar
 
 import structlog
 
-from penstock.app.app import App
+from penstock.app.program import Program
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.install import table_names
-from penstock.ledger.store.database import CONNECTIONS, open_database
+from penstock.ledger.store.database import open_database
 from penstock.ledger.store.presence import Presence
 from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
-from penstock.model.limits import GateLimits
 from penstock.observe.logs import configure_logs
+from penstock.settings.kernel import KernelSettings
 from penstock.worker.executor import ThreadExecutor, unless
 from penstock.worker.flow import AnyFlow
 from penstock.worker.outbox import keep_subscriptions
@@ -51,80 +51,82 @@ def on_signals(handlers: dict[signal.Signals, Callable[[], None]]) -> Iterator[N
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One configuration made ready to run: flows, how much at once, and the schedules to keep (None: not ours)."""
+class InForce:
+    """One configuration made ready to run: the program, its flows, how much at once; `schedules` None: not ours."""
 
+    program: Program
     flows: list[AnyFlow]
     settings: WorkerSettings
-    version: str | None = None
-    path: str = "no file"
     schedules: list[Schedule] | None = None
-    log: tuple[str, str] | None = None
-    providers: tuple[GateLimits, ...] | None = None
-    warnings: tuple[str, ...] = ()
-    connections: int = CONNECTIONS
+
+    @property
+    def kernel(self) -> KernelSettings:
+        """The settings of the kernel."""
+        return self.program.configuration.kernel
 
 
 class Process:
-    """Works on a ledger until SIGTERM or Ctrl-C. A database that is away is waited for, from the start.
+    """Works on a ledger until it is told to stop. A database that is away is waited for, from the start.
 
-    SIGHUP asks `again` for another plan. What it refuses changes nothing; what it gives is put into force by a worker
-    under a fresh id, so that the history tells under which configuration each step was made. `create` makes a ledger
-    where there is nothing at all.
+    SIGHUP asks `again` for another configuration. What it refuses changes nothing; what it gives is put into force by a
+    worker under a fresh id, so that the history tells under which configuration each step was made. `create` makes a
+    ledger where there is nothing at all.
     """
 
-    def __init__(
-        self, url: str, app: App, plan: Plan, *, again: Callable[[], Plan] | None = None, create: bool = False
-    ) -> None:
-        self._url = url
-        self._app = app
-        self._plan = plan
+    def __init__(self, first: InForce, *, again: Callable[[], InForce] | None = None, create: bool = False) -> None:
+        self._now = first
+        self._url = first.program.configuration.ledger_url()
         self._again = again
         self._create = create
-        self._following: Plan | None = None
+        self._following: InForce | None = None
         self._worker: Worker | None = None
         self._stop = asyncio.Event()
         self._presence = Presence()
 
     async def run(self) -> None:
-        """Work until told to stop."""
-        handlers = {signal.SIGTERM: self._end, signal.SIGINT: self._end}
+        """Work until SIGTERM or Ctrl-C."""
+        handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
         if self._again is not None:
             handlers[signal.SIGHUP] = self._hang_up
         # One handler from the first moment to the last: a signal that came between two would be lost.
-        announce(self._presence)
         with on_signals(handlers):
-            ledger = await self._patiently(self._open)
-            if ledger is None:
-                return
-            with ledger:
-                while not self._stop.is_set():
-                    await self._work(ledger)
+            await self.work()
+
+    async def work(self) -> None:
+        """Work until `stop` is called, without a look at signals."""
+        announce(self._presence)
+        ledger = await self._patiently(self._open)
+        if ledger is None:
+            return
+        with ledger:
+            while not self._stop.is_set():
+                await self._work(ledger)
 
     async def _work(self, ledger: Ledger) -> None:
         """One worker, under one configuration."""
         if self._following is not None:
-            self._plan, self._following = self._following, None
-            configure_logs(*(self._plan.log or ()))
-        plan = self._plan
-        if plan.version is not None:
-            log.info("config.loaded", version=plan.version, path=plan.path)
-        for line in plan.warnings:
+            self._now, self._following = self._following, None
+            configure_logs(self._now.kernel.log.level, self._now.kernel.log.format)
+        now, program = self._now, self._now.program
+        version = program.configuration.version
+        log.info("config.loaded", version=version, path=program.configuration.path_text)
+        for line in program.warnings():
             log.warning("config.warning", says=line)
-        if plan.schedules is not None:
-            keep = functools.partial(keep_schedules, ledger, plan.schedules, f"config-{plan.version}")
+        if now.schedules is not None:
+            keep = functools.partial(keep_schedules, ledger, now.schedules, f"config-{version}")
             kept = await self._patiently(keep)
             if kept is None:
                 return
             log.info("schedules.kept", born=kept["born"], changed=kept["changed"], retired=kept["retired"])
-        if self._app.subscribers:
-            await self._patiently(functools.partial(keep_subscriptions, ledger, self._app.subscribers))
-        ledger.gates.providers = plan.providers
-        self._worker = Worker(ledger, plan.flows, plan.settings, config_version=plan.version, watchdog=True)
+        if subscribers := program.subscribers():
+            await self._patiently(functools.partial(keep_subscriptions, ledger, subscribers))
+        ledger.gates.providers = program.limits()
+        self._worker = Worker(ledger, now.flows, now.settings, config_version=version, watchdog=True)
         if not self._stop.is_set() and self._following is None:
             await self._worker.run()
 
-    def _end(self) -> None:
+    def stop(self) -> None:
+        """Finish or give back what is held, and end."""
         self._stop.set()
         if self._worker is not None:
             self._worker.stop()
@@ -134,7 +136,7 @@ class Process:
         try:
             self._following = self._again()
         except UsageError as error:
-            log.error("config.refused", error=str(error), version=self._plan.version)  # noqa: TRY400 - one line is enough
+            log.error("config.refused", error=str(error), version=self._now.program.configuration.version)  # noqa: TRY400 - one line is enough
             return
         if self._worker is not None:
             self._worker.stop()
@@ -170,18 +172,18 @@ class Process:
         return ledger
 
     def _found_or_made(self) -> Ledger:
-        app = self._app
+        app, connections = self._now.program.app, self._now.kernel.ledger.connections
         if self._create and _nothing_there(self._url):
             return Ledger.open(
                 self._url,
                 app.machines,
                 create=True,
-                data_tables=app.data_tables,
+                data_tables=app.data.tables,
                 migrations=app.migrations,
-                views=app.views,
-                connections=self._plan.connections,
+                views=app.data.views,
+                connections=connections,
             )
-        return Ledger.open(self._url, app.machines, migrations=app.migrations, connections=self._plan.connections)
+        return Ledger.open(self._url, app.machines, migrations=app.migrations, connections=connections)
 
 
 def _nothing_there(url: str) -> bool:

@@ -1,0 +1,102 @@
+"""Starting a bulk action, driving it where no worker runs, and what it came to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.ledger.schema.columns import plain
+from penstock.model.machine import Actor
+from penstock.model.outcome import MAX_ROWS, Birth, Move, Write
+from penstock.model.unit import Ref
+from penstock.operations.bulk.flow import BulkActions
+from penstock.operations.bulk.machine import B, BulkAction, bulk_action
+from penstock.operations.bulk.tables import bulk_item
+from penstock.operations.plan import Each, Together
+from penstock.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from penstock.ledger.ledger import Ledger
+    from penstock.operations.carry import Planned
+
+_COLUMNS = ("action_id", "position", "unit_id", "version", "part", "result", "laid_at")
+_LOOK_SECONDS = 0.2
+Watch = Callable[[int, int | None], None]
+
+
+def start(ledger: Ledger, planned: Planned, *, who: str, reason: str, progress: Watch = lambda *_: None) -> Ref:
+    """Keep what was seen as rows, and give birth to the action, together with what the plan does at once.
+
+    The rows are written first, some thousands in each transaction; until the action is born they mean nothing.
+    """
+    plan = planned.plan
+    each = plan if isinstance(plan, Each) else plan.then if isinstance(plan, Together) else None
+    assert each is not None  # noqa: S101 - only such plans become actions
+    action = _action(ledger, planned, each, who, reason)
+    waiting = _items(action, each)
+    while chunk := list(islice(waiting, MAX_ROWS)):
+        ledger.together([], who=who, writes=[Write(bulk_item, chunk, on_conflict="error", columns=_COLUMNS)])
+        progress(int(chunk[-1][1]) + 1, action.total)
+    birth = Birth(action, reason, actor=Actor.OPERATOR)
+    if isinstance(plan, Together):
+        others: list[Birth | Move] = [*plan.births, *plan.moves, birth]
+        ledger.together(others, who=who, writes=plan.writes, events=plan.events)
+    else:
+        ledger.together([birth], who=who)
+    return Ref(bulk_action.name, action.action_id)
+
+
+def _action(ledger: Ledger, planned: Planned, each: Each, who: str, reason: str) -> BulkAction:
+    parts: list[Any] = []
+    first = 0
+    for part in each.parts:
+        after = first + len(part.units)
+        parts.append([part.source, part.target, {n: plain(v) for n, v in part.changes.items()}, first, after])
+        first = after
+    now = ledger.clock.now()
+    return BulkAction(
+        action_id=ledger.rng.token(),
+        operation=planned.preview.operation,
+        says=each.says,
+        target=each.machine.name,
+        digest=planned.preview.digest,
+        requested_by=who,
+        requested_at=now,
+        reason=reason,
+        parts=parts,
+        total=len(each),
+        due_at=now,
+    )
+
+
+def _items(action: BulkAction, each: Each) -> Iterator[list[Any]]:
+    position = 0
+    for number, part in enumerate(each.parts):
+        for unit_id, version in part.units:
+            yield [action.action_id, position, unit_id, version, number, None, action.requested_at]
+            position += 1
+
+
+def drive(
+    ledger: Ledger, ref: Ref, progress: Watch = lambda *_: None, *, config_version: str | None = None
+) -> BulkAction:
+    """Work on bulk actions in this process until this one has ended; other workers may help. Ctrl-C leaves it to them."""
+    return asyncio.run(_drive(ledger, ref, progress, config_version))
+
+
+async def _drive(ledger: Ledger, ref: Ref, progress: Watch, config_version: str | None) -> BulkAction:
+    worker = Worker(ledger, [BulkActions()], config_version=config_version)
+    working = asyncio.create_task(worker.run())
+    try:
+        while True:
+            action = await asyncio.to_thread(ledger.get, ref)  # noqa: TID251 - beside the worker, which has its own threads
+            assert isinstance(action, BulkAction)  # noqa: S101 - the machine's units
+            progress(action.position, action.total)
+            if action.status is not B.RUNNING or working.done():
+                return action
+            await asyncio.wait([working], timeout=_LOOK_SECONDS)
+    finally:
+        worker.stop()
+        await working
