@@ -8,6 +8,7 @@ import os
 import sys
 
 from penstock.cli.run import configure_logs, serve, tune_interpreter
+
 from penstock.model.errors import LedgerError, UsageError
 from penstock.worker.worker import WorkerSettings
 from tests.support.crash_app import SETTINGS, app

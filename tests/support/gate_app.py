@@ -12,9 +12,10 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from penstock.app.app import App
 from penstock.cli.process import Plan, Process
 from penstock.cli.run import tune_interpreter
+
+from penstock.app.app import App
 from penstock.connectors.http.client import Http
 from penstock.model.clock import SystemClock
 from penstock.model.limits import GateLimits, Limit

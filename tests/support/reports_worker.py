@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.app.app import App
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.reports.flow import make_flow
 from penstock.lifecycles.reports.machine import machine
-from penstock.lifecycles.reports.program import app as reports
-from penstock.lifecycles.reports.program import make_flow
+from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.clock import SystemClock
-from penstock.settings.config import SETTINGS, Config, read, validate
+from penstock.raw.sink import RawSink
+from penstock.settings.file import Configuration, load
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
-from tests.support.program import main
+from penstock.worker.worker import Worker, WorkerSettings
 
 CONFIG = "REPORTS_CONFIG"
 
@@ -25,7 +30,6 @@ def write_config(
     (folder / "client").write_text(simulator.client_secret)
     (folder / "refresh").write_text(min(simulator.refresh_tokens))
     lines = [
-        'app = "penstock.lifecycles.reports:app"',
         "[ledger]",
         f'url = "{ledger_url}"',
         "[reports]",
@@ -37,7 +41,7 @@ def write_config(
     ]
     for name, profile in accounts.items():
         lines += [
-            f"[accounts.{name}]",
+            f"[reports.accounts.{name}]",
             f'profile_id = "{profile}"',
             f'api_url = "{address}"',
             f'token_url = "{address}/auth/o2/token"',
@@ -47,10 +51,27 @@ def write_config(
     return path
 
 
-def configuration() -> Config:
+def configuration() -> Configuration:
     path = Path(os.environ[CONFIG])
-    return validate(read(path), path, (*SETTINGS, *reports.settings))
+    return load(path, {"reports": ReportSettings})
+
+
+def main() -> None:
+    url, settings = sys.argv[1], WorkerSettings(**json.loads(sys.argv[2]))
+    found = configuration()
+    reports = found.sections["reports"]
+    assert isinstance(reports, ReportSettings)
+    flow = make_flow(reports, RawSink(found.kernel.raw.url), SystemClock())
+
+    async def work() -> None:
+        with Ledger.open(url, [machine]) as ledger:
+            worker = Worker(ledger, [flow], settings)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+            await worker.run()
+
+    asyncio.run(work())
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main(App(machines=[machine], flows=lambda: [make_flow(configuration(), SystemClock())]))
+    main()

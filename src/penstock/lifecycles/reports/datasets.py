@@ -1,9 +1,9 @@
 """Datasets, made and pruned by the set: those of every account's retention window.
 
 The job is `update-report-datasets`; what it makes for one account is `update-report-dataset-for-account`, in the log
-and in the history. Accounts of one time zone have the same periods, so a window is a product: these accounts, those periods. How far an
-account's window has been made is kept in `report_account`, in the transaction that made it; a pass with nothing to
-make reads that table and no other.
+and in the history. Accounts of one time zone have the same periods, so a window is a product: these accounts, those
+periods. How far an account's window has been made is kept in `report_account`, in the transaction that made it; a pass
+with nothing to make reads that table and no other.
 """
 
 from __future__ import annotations

@@ -25,10 +25,6 @@ CALLS = RetryPolicy(max_retries=5, base=timedelta(seconds=2), cap=timedelta(minu
 CHARGED = RetryPolicy(base=timedelta(minutes=15), cap=timedelta(hours=6), multiplier=4)
 DUPLICATES = RetryPolicy(base=timedelta(minutes=5), cap=timedelta(hours=6))
 """While the provider names old reports instead of making one."""
-NONE: dict[str, Any] = dict.fromkeys(
-    ("duplicates", "create_failures", "provider_failures", "pending_failures", "parse_failures", "link_expiries"), 0
-)
-"""The counters of an offset that has just begun."""
 _UNDER_WAY = (S.FETCHING, S.PARSING)
 
 

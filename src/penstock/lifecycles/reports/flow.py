@@ -21,6 +21,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.statements import waiting
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
+    NO_FAILURES,
     Seen,
     decide,
     is_served,
@@ -70,8 +71,8 @@ class Reports(Flow[Report, ReportSettings, Seen]):
         return Gate(gate_of(unit.account, unit.aggregation))
 
     async def stop(self) -> None:
-        for connections in self._close:
-            await connections.close()
+        for region in self._close:
+            await region.close()
 
     async def look(self, unit: Report, io: Io) -> Seen:
         if unit.report_id is None:
@@ -118,7 +119,7 @@ class Reports(Flow[Report, ReportSettings, Seen]):
         assert offset is not None  # noqa: S101 - decide has just said so
         seconds = int(offset.total_seconds())
         if report.create_requested_at is None or report.serving_offset != seconds:
-            fresh = {} if report.serving_offset == seconds else {**failure.NONE, "attempts": 0}
+            fresh = {} if report.serving_offset == seconds else {**NO_FAILURES, "attempts": 0}
             after = replace(report, serving_offset=seconds, create_requested_at=now, **fresh)
             why = f"a report is about to be created for {named(report, offset)}"
             return Outcome(report, after, why, keep_claim=True, keep_crashes=True)
@@ -207,7 +208,7 @@ class Reports(Flow[Report, ReportSettings, Seen]):
             loaded_rows=totals.rows,
             loaded_digest=totals.digest,
             raw_run_id=raw_run_id(report),
-            **{"serving_offset": None, **failure.NONE, **still},
+            **{"serving_offset": None, **NO_FAILURES, **still},
         )
         after = replace(after, due_at=next_attention(after, now, self.settings))
         load = _load_row(report, totals, before, now)
@@ -218,11 +219,11 @@ class Reports(Flow[Report, ReportSettings, Seen]):
 
 def make_flow(settings: ReportSettings, sink: RawSink, clock: Clock) -> Reports:
     """The flow of these settings. Raises ConfigError with every account that lacks credentials."""
-    reached, streams = connections(settings), streams_of(settings, clock)
+    accounts, reached, streams = settings.accounts, connections(settings), streams_of(settings, clock)
     allowed = Allowed(DOWNLOAD_HOSTS, private_hosts=settings.private_downloads)
     regions = {own.region: Amazon(own.region, clock, downloads=allowed) for own in reached.values()}
     sources = {
-        name: Source(regions[own.region].profile(settings.accounts[name].profile_id, own.credentials), streams.get(name))
+        name: Source(regions[own.region].profile(accounts[name].profile_id, own.credentials), streams.get(name))
         for name, own in reached.items()
     }
     return Reports(settings, sources, sink, close=list(regions.values()))
