@@ -306,7 +306,7 @@ def _chosen(settings: ReportSettings, wanted: BackfillWanted) -> tuple[dict[str,
     chosen = {name: known[name] for name in asked if name not in off}
     if off and (wanted.account or not chosen):
         raise UsageError(sources.told(off))
-    left = [f"{len(paused):,} paused accounts are left out"] if paused else []
+    left = [f"paused accounts are left out: {sources.some_of(paused)}"] if paused else []
     return chosen, [*left, *([sources.told(off)] if off else [])]
 
 

@@ -7,7 +7,7 @@ fills it, and the account's profile has a folder in it. For the others no hourly
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
@@ -135,6 +135,11 @@ def _lacks(stream: AmazonStream) -> str | None:
 
 def told(lacking: Mapping[str, str]) -> str:
     """One line about at least one account: that hourly is off, for whom, and why."""
-    names = sorted(lacking)
-    more = f" and {len(names) - _MOST:,} more" if len(names) > _MOST else ""
-    return f"hourly is off for {', '.join(names[:_MOST])}{more}: {lacking[names[0]]}"
+    return f"hourly is off for {some_of(lacking)}: {lacking[min(lacking)]}"
+
+
+def some_of(names: Iterable[str]) -> str:
+    """The first few of many names."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _MOST:,} more" if len(ordered) > _MOST else ""
+    return f"{', '.join(ordered[:_MOST])}{more}"
