@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import structlog
-from penstock.cli.run import tune_interpreter
+from penstock.app.running import tune_interpreter
 
 from benchmarks.peers import common
 from penstock.ledger.ledger import Ledger

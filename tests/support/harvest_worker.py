@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.cli.process import Plan, Process
+
+from penstock.app.app import App, load_app
 from penstock.cli.run import configure_logs
 
 from penstock.app.app import App, load_app

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.reports.flow import make_flow
+from penstock.lifecycles.reports.flow import Reports, make_flow
 from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.clock import SystemClock
 from penstock.raw.sink import RawSink
-from penstock.settings.file import Configuration, load
+from penstock.settings.file import load
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
-from penstock.worker.worker import Worker, WorkerSettings
+from tests.support.program import main
 
 CONFIG = "REPORTS_CONFIG"
 
@@ -51,27 +46,12 @@ def write_config(
     return path
 
 
-def configuration() -> Configuration:
-    path = Path(os.environ[CONFIG])
-    return load(path, {"reports": ReportSettings})
-
-
-def main() -> None:
-    url, settings = sys.argv[1], WorkerSettings(**json.loads(sys.argv[2]))
-    found = configuration()
-    reports = found.sections["reports"]
-    assert isinstance(reports, ReportSettings)
-    flow = make_flow(reports, RawSink(found.kernel.raw.url), SystemClock())
-
-    async def work() -> None:
-        with Ledger.open(url, [machine]) as ledger:
-            worker = Worker(ledger, [flow], settings)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
-            await worker.run()
-
-    asyncio.run(work())
-    os._exit(0)
+def flows() -> list[Reports]:
+    found = load(Path(os.environ[CONFIG]), {"reports": ReportSettings})
+    settings = found.sections["reports"]
+    assert isinstance(settings, ReportSettings)
+    return [make_flow(settings, RawSink(found.kernel.raw.url), SystemClock())]
 
 
 if __name__ == "__main__":
-    main()
+    main([machine], flows)
