@@ -34,6 +34,7 @@ from penstock.raw.collect import Collected
 from penstock.raw.paths import PartitionKey, partition_folder, run_id_at
 from penstock.raw.sink import RawSink
 from penstock.settings.config import SETTINGS, validate
+from penstock.settings.typed import TimeZone
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import in_thread
 from penstock.worker.schedule import Schedule, Schedules, keep_schedules
@@ -121,7 +122,7 @@ def test_every_program_with_landed_data_collects_by_itself():
 
 @pytest.mark.parametrize("aggregation", list(Aggregation))
 def test_the_dataset_of_a_partition_is_the_one_that_landed_it(aggregation):
-    account = Account(profile_id="1", country="ES", time_zone="Europe/Madrid")
+    account = Account(profile_id="1", country="ES", time_zone=TimeZone("Europe/Madrid"))
     unit = dataset("a/c-me %", account, aggregation=aggregation, hour=datetime(2026, 11, 1, 23, tzinfo=UTC))
     key = raw_key(unit)
     assert dataset_of(key) == unit_id_of(unit)

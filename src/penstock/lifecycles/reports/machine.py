@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.state import State, done, fault, hold, rest, work
@@ -92,6 +93,20 @@ class Report(Unit):
     raw_run_id: str | None = None
 
     refreshing: Annotated[bool, Column(generated="claimed_by IS NOT NULL")] = False
+
+
+NO_FAILURES: Mapping[str, Any] = dict.fromkeys(
+    ("duplicates", "create_failures", "provider_failures", "pending_failures", "parse_failures", "link_expiries"), 0
+)
+"""The counters of an offset that has just begun."""
+UNBORN: Mapping[str, Any] = {
+    **dict.fromkeys(("serving_offset", "create_requested_at", "last_report_created_at", "last_processed_report_id")),
+    **dict.fromkeys(("loaded_stage", "loaded_report_id", "loaded_at", "loaded_rows", "loaded_digest", "raw_run_id")),
+    **NO_FAILURES,
+    "error": None,
+    "attempts": 0,
+}
+"""A dataset of which nothing is known yet."""
 
 
 machine = Machine(
