@@ -209,7 +209,7 @@ def cadence(ask: ReportAsk, wanted: CadenceWanted) -> Page[OffsetRow]:
     return Page(rows=[OffsetRow(**one.document()) for one in found], note=note)
 
 
-@reading("accounts", "How each account stands under the configuration, and what becomes of its datasets.")
+@reading("accounts", "How each account stands, and what becomes of its datasets.")
 def accounts(ask: ReportAsk) -> Page[Standing]:
     """With --config of a file that is not in force yet, this says it before it happens."""
     from penstock.lifecycles.reports import listing
@@ -231,9 +231,9 @@ def refresh(ask: ReportAsk, wanted: RefreshWanted) -> Plan:
     return moves.plan(f"fetch {_counted(len(moves))} again")
 
 
-@operation("reset", "Put datasets in error back to missing, as on the day they were made.")
+@operation("reset", "Put datasets in error back to missing.")
 def reset(ask: ReportAsk, wanted: ResetWanted) -> Plan:
-    """They are due at once. What was loaded of them is hidden until the next load."""
+    """They are as on the day they were made, and due at once. What they had loaded is hidden until the next load."""
     if wanted == ResetWanted():
         raise UsageError("this would be every dataset in error; name some, or give an account, a kind or dates")
     moves, loaded = Moves(machine), 0
