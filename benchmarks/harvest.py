@@ -24,7 +24,7 @@ import psycopg
 from benchmarks import noop
 from benchmarks.big_report import peak
 from benchmarks.harvest_fetch import LOGIN, fetched
-from penstock.cli.run import tune_interpreter
+from penstock.app.running import tune_interpreter
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest import operate

@@ -36,7 +36,7 @@ from rich.console import Console
 
 from benchmarks import environment, noop
 from benchmarks.report import Table
-from penstock.cli.run import tune_interpreter
+from penstock.app.running import tune_interpreter
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS, Chunks
 from penstock.lifecycles.harvest.consolidate import Consolidator, Limits

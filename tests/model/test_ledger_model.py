@@ -71,6 +71,10 @@ class Copy:
             self.history.append((self.status, status, actor))
             self.status = status
 
+    def told(self, actor: str) -> None:
+        """Somebody who is not a worker changed it where it is: that is in the history too."""
+        self.history.append((self.status, self.status, actor))
+
     def typed(self, status: str) -> None:
         """A stranger changed something: whoever held the unit has lost it, and may have made a call."""
         self.history.append((self.status, status, "sql"))
@@ -114,6 +118,10 @@ class LedgerModel(RuleBasedStateMachine):
 
     def gate(self, name: str) -> str:
         return f"{self.tenant}-{name}"
+
+    def word(self) -> str:
+        """A reason that nobody has given before: the same words in the same millisecond are one change."""
+        return f"reason {next(EXAMPLES)}"
 
     def id_of(self, number: str) -> str:
         return f"{self.tenant}/{number}"
@@ -417,6 +425,45 @@ class LedgerModel(RuleBasedStateMachine):
             copy.due = self.now if copy.due is None else min(copy.due, self.now)
 
     @precondition(has_units)
+    @rule(number=pick)
+    def wake_by_hand(self, number: int) -> None:
+        """As `wake`, in somebody's name: the version stays, and so does whoever holds the unit."""
+        name = self.chosen(number)
+        copy = self.units[name]
+        done = self.world.ledger.wake([Ref("invoice", self.id_of(name))], who="ann", reason=self.word())
+        assert len(done.moved) == (copy.status != "SENT")
+        if done.moved:
+            copy.told("operator:ann")
+            copy.wakes += 1
+            copy.due = self.now if copy.due is None else min(copy.due, self.now)
+
+    @precondition(has_units)
+    @rule(number=pick)
+    def park_by_hand(self, number: int) -> None:
+        name = self.chosen(number)
+        copy = self.units[name]
+        done = self.world.ledger.park([Ref("invoice", self.id_of(name))], who="ann", reason=self.word())
+        assert len(done.moved) == (copy.status != "SENT" and not copy.parked)
+        if done.moved:
+            copy.told("operator:ann")
+            copy.doubts = copy.doubts or int(copy.claimed_by is not None)
+            copy.parked, copy.claimed_by = True, None
+            copy.version += 1
+
+    @precondition(has_units)
+    @rule(number=pick)
+    def unpark_by_hand(self, number: int) -> None:
+        name = self.chosen(number)
+        copy = self.units[name]
+        done = self.world.ledger.unpark([Ref("invoice", self.id_of(name))], who="ann", reason=self.word())
+        assert len(done.moved) == (copy.status != "SENT" and copy.parked)
+        if done.moved:
+            copy.told("operator:ann")
+            copy.due = self.now if copy.due is None else min(copy.due, self.now)
+            copy.parked, copy.crashes, copy.deaths = False, 0, []
+            copy.version += 1
+
+    @precondition(has_units)
     @rule(number=pick, due=st.none() | seconds, unpark=st.booleans())
     def move(self, number: int, due: int | None, unpark: bool) -> None:
         """An operator retries by hand: an edge from FAILED, staying in QUEUED, illegal from elsewhere."""
@@ -426,15 +473,16 @@ class LedgerModel(RuleBasedStateMachine):
         changes: dict[str, Any] = {"due_at": at} | ({"parked_at": None, "parked_reason": None} if unpark else {})
 
         def pull() -> None:
-            self.world.ledger.move(
-                Ref("invoice", self.id_of(name)), "QUEUED", actor=Actor.OPERATOR, who="ann", reason="again", **changes
-            )
+            said = {"actor": Actor.OPERATOR, "who": "ann", "reason": self.word()}
+            self.world.ledger.move(Ref("invoice", self.id_of(name)), "QUEUED", **said, **changes)
 
         if copy.status not in ("FAILED", "QUEUED"):
             with pytest.raises(IllegalMove):
                 pull()
             return
         pull()
+        if copy.status == "QUEUED":
+            copy.told("operator:ann")
         copy.go("QUEUED", "operator:ann")
         copy.doubts = copy.doubts or int(copy.claimed_by is not None)
         copy.due, copy.claimed_by, copy.crashes, copy.deaths = at, None, 0, []
@@ -531,7 +579,9 @@ class LedgerModel(RuleBasedStateMachine):
             assert [r[0] for r in line[1:]] == [r[1] for r in line[:-1]]
             assert line[-1][1] == self.units[number].status
             versions = [r[3] for r in line]
-            assert versions == sorted(set(versions)), "versions only grow"
+            assert versions == sorted(versions), "versions never fall"
+            woken = [a[0] == a[1] and a[2] == "operator:ann" for a in line]
+            assert all(a < b or by for a, b, by in zip(versions, versions[1:], woken[1:], strict=False)), "or wake"
             assert versions[-1] <= self.units[number].version
 
     def teardown(self) -> None:

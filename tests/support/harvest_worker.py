@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from penstock.app.app import App, load_app
 from penstock.cli.process import Plan, Process
+
+from penstock.app.app import App, load_app
 from penstock.cli.run import configure_logs
 from penstock.connectors.watermark import FileBlob
 from penstock.ledger.session import Session

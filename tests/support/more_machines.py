@@ -80,4 +80,15 @@ reading = sa.Table(
 label = sa.Table("label", data, sa.Column("name", sa.Text, primary_key=True))
 """A data table that is nothing but its key."""
 
-DATA_TABLES = (reading, label)
+chosen = sa.Table(
+    "chosen",
+    data,
+    sa.Column("action_id", sa.Text, primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True),
+    sa.Column("unit_id", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("result", sa.Text),
+)
+"""Units that somebody chose, for a set move."""
+
+DATA_TABLES = (reading, label, chosen)

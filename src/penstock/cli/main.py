@@ -3,255 +3,208 @@
 Exit codes: 0 all is well, 1 the command found something wrong (doctor) or failed on the way, 2 what was asked cannot be
 done as it was asked, 130 interrupted.
 
-A command imports what it needs when it runs, and a group's module does the same, so that help is quick.
+The root knows its commands by a table, and lifecycles by the sections of `penstock.toml`: help imports nothing else.
 """
 
 from __future__ import annotations
 
-import functools
+import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any
 
-import typer
+import click
 
-from penstock.cli import harvest_prices as _harvest_prices  # noqa: F401 - its commands join those of harvest
-from penstock.cli.database import db
-from penstock.cli.events import events
-from penstock.cli.harvest import harvest
-from penstock.cli.options import AppOption, ConfigOption, JsonOption, LedgerOption, echo, settle
-from penstock.cli.partitions import partitions
-from penstock.cli.providers import providers
-from penstock.cli.raw import raw
-from penstock.cli.reports import reports
-from penstock.cli.schedules import schedules
+from penstock.app.shipped import SHIPPED
+from penstock.cli.lazy import Entry, LazyGroup
+from penstock.cli.terminal import echo
 from penstock.model.errors import LedgerError, LedgerUnavailable, PenstockError, UsageError
 from penstock.settings.redaction import last_words, redact
 
-cli = typer.Typer(
+ON = "Lifecycles switched on here"
+OFF = "Lifecycles that can be switched on, by [NAME] in penstock.toml"
+
+COMMANDS = {
+    "init": Entry("Run", "Write a commented penstock.toml that works as it is.", "penstock.cli.init:command"),
+    "new": Entry("Run", "Write a small lifecycle of your own, with tests.", "penstock.cli.new:command"),
+    "up": Entry("Run", "Run everything in one process: schedules and work.", "penstock.cli.run:up"),
+    "worker": Entry("Run", "Work until stopped, beside others.", "penstock.cli.run:worker"),
+    "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.demo:command"),
+    "simulator": Entry("Run", "Serve a simulated API by itself.", "penstock.cli.simulator:command"),
+    "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
+    "status": Entry("Look", "How everything stands: units, workers, gates, alerts."),
+    "machines": Entry("Look", "State machines: their states, and who moves units where."),
+    "why": Entry("Look", "What holds a unit back or moves it on, and until when."),
+    "history": Entry("Look", "Every transition of one unit, or how it stood then."),
+    "events": Entry("Look", "Events and alerts, and whom they were delivered to."),
+    "units": Entry("Act", "Units of any machine: list, create, move, wake, park."),
+    "dead": Entry("Act", "Dead letters, grouped by cause: retry or dismiss them."),
+    "bulk": Entry("Act", "Bulk actions: watch or cancel them."),
+    "gates": Entry("Act", "Gates to providers: budgets, pause and resume."),
+    "schedules": Entry("Act", "Periodic jobs: run, pause and resume them."),
+    "raw": Entry("Act", "Landed data: collect what nobody needs."),
+    "doctor": Entry("Look after the ledger", "Look for what must never be, and for what soon will be."),
+    "db": Entry("Look after the ledger", "Make, check, back up, prune and open it.", "penstock.cli.database:command"),
+}
+"""The commands of the root. Those without a place are declared by the kernel's own lifecycle."""
+
+
+class Root(LazyGroup):
+    """Commands, the kernel's declarations, and the lifecycles."""
+
+    def entries(self, ctx: click.Context) -> dict[str, Entry]:
+        """What root help shows. It reads `penstock.toml` and imports none but the lifecycles that the file names."""
+        raw = _sections(ctx)
+        own = {} if ctx.resilient_parsing and not raw else _own(raw)
+        on = {name: Entry(ON, SHIPPED[name].says) for name in SHIPPED if name in raw}
+        on |= {name: Entry(ON, "Brought by an installed package.") for name in raw if name not in {*SHIPPED, *own}}
+        on |= {name: Entry(ON, says) for name, says in own.items()}
+        off = {name: Entry(OFF, shipped.says) for name, shipped in SHIPPED.items()}
+        return {**COMMANDS, **off, **on}
+
+    def load(self, ctx: click.Context, name: str) -> click.Command | None:
+        """A command of the kernel's declarations, or a lifecycle's group."""
+        from penstock.cli import declared
+
+        if name in SHIPPED:
+            from penstock.app.discover import shipped
+
+            return declared.lifecycle_group(shipped(name))
+        if name in self.entries(ctx) and name not in COMMANDS:
+            from penstock.cli.setup import load_program
+
+            return declared.lifecycle_group(load_program(_config(ctx)).app.lifecycle(name))
+        from penstock.app.kernel import lifecycle as kernel
+
+        return declared.root_command(kernel, name, COMMANDS[name].says if name in COMMANDS else None)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A lifecycle may be switched on by the file that `--config` names further on."""
+        for place, argument in enumerate(args):
+            if argument.startswith("--config="):
+                ctx.meta[_CONFIG] = argument.partition("=")[2]
+            elif argument == "--config":
+                ctx.meta[_CONFIG] = "".join(args[place + 1 : place + 2])
+        return super().resolve_command(ctx, args)
+
+
+_CONFIG = "penstock.config"
+
+
+def _config(ctx: click.Context) -> Path | None:
+    named = ctx.meta.get(_CONFIG)
+    return Path(named) if named else None
+
+
+def _sections(ctx: click.Context) -> dict[str, Any]:
+    """The lifecycles that the configuration switches on. A file that cannot be read says so when it is needed."""
+    import tomllib
+
+    path = _config(ctx) or Path(os.environ.get("PENSTOCK_CONFIG") or "penstock.toml")
+    try:
+        with path.open("rb") as file:
+            raw = tomllib.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    kernel = {"ledger", "worker", "log", "gates", "schedules", "prune", "raw"}
+    named = raw.get("lifecycles")
+    found = {n: v for n, v in raw.items() if isinstance(v, dict) and n not in kernel and v.get("enabled") is not False}
+    return {**found, **({"": named} if isinstance(named, list) else {})}
+
+
+def _own(raw: dict[str, Any]) -> dict[str, str]:
+    """The lifecycles that the file names by their modules, which are light; one that cannot be imported is left out."""
+    places = raw.pop("", [])
+    if not places:
+        return {}
+    from penstock.app.discover import import_lifecycle, look_for_modules
+
+    look_for_modules()
+    found = {}
+    for place in places:
+        try:
+            lifecycle = import_lifecycle(str(place))
+        except UsageError:
+            continue
+        found[lifecycle.name] = lifecycle.says
+    return found
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        echo(f"penstock {version('penstock')}")
+        ctx.exit()
+
+
+cli = Root(
     name="penstock",
     help="A durable control plane for exchanging data with other people's APIs.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help, in half the time: Rich is loaded by what shows tables
+    epilog="'penstock COMMAND --help' says more of each.",
+    params=[
+        click.Option(
+            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+        )
+    ],
 )
-cli.add_typer(db, name="db")
-cli.add_typer(events, name="events")
-cli.add_typer(harvest, name="harvest")
-cli.add_typer(partitions, name="partitions")
-cli.add_typer(providers, name="providers")
-cli.add_typer(raw, name="raw")
-cli.add_typer(reports, name="reports")
-cli.add_typer(schedules, name="schedules")
-
-ConcurrencyOption = Annotated[
-    int | None, typer.Option("--concurrency", help="How many steps run at once; else PENSTOCK_CONCURRENCY, else 1000.")
-]
-LogLevelOption = Annotated[
-    str | None, typer.Option("--log-level", help="debug, info, warning or error; else PENSTOCK_LOG, else info.")
-]
-
-
-@cli.command()
-def init(
-    dir: Annotated[Path, typer.Option("--dir", help="Where to write penstock.toml.")] = Path(),  # noqa: A002
-    app: AppOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-) -> None:
-    """Write a commented penstock.toml that works as it is."""
-    from penstock.cli.init import next_steps, write_sample
-
-    for line in next_steps(write_sample(dir, app, force=force), app):
-        echo(line)
-
-
-@cli.command()
-def up(
-    config: ConfigOption = None,
-    ledger: LedgerOption = None,
-    app: AppOption = None,
-    concurrency: ConcurrencyOption = None,
-    log_level: LogLevelOption = None,
-) -> None:
-    """Run everything in one process: keep the schedules of the configuration, and work until stopped."""
-    from penstock.cli.run import run_worker
-
-    run_worker(config, _wishes(ledger, app, concurrency, log_level), scheduler=True)
-
-
-@cli.command()
-def worker(
-    config: ConfigOption = None,
-    ledger: LedgerOption = None,
-    app: AppOption = None,
-    concurrency: ConcurrencyOption = None,
-    log_level: LogLevelOption = None,
-) -> None:
-    """Work until stopped: claim due units, step them, commit. SIGTERM and Ctrl-C finish or give back what is held."""
-    from penstock.cli.run import run_worker
-
-    run_worker(config, _wishes(ledger, app, concurrency, log_level), scheduler=False)
-
-
-def _wishes(
-    ledger: str | None, app: str | None, concurrency: int | None, log_level: str | None
-) -> dict[str, str | int | None]:
-    return {"ledger.url": ledger, "app": app, "worker.concurrency": concurrency, "log.level": log_level}
-
-
-@cli.command()
-def machines(
-    config: ConfigOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
-    format: Annotated[Literal["table", "mermaid"], typer.Option(help="How to show them.")] = "table",  # noqa: A002
-) -> None:
-    """List the state machines: their states, and who may move a unit where."""
-    from penstock.cli import show
-
-    found = settle(config, {"app": app}, program=True).app.machines
-    if json:
-        show.print_json([m.definition() for m in found])
-    elif format == "mermaid":
-        echo("\n".join(m.mermaid() for m in found), nl=False)
-    else:
-        show.machines(found)
-
-
-@cli.command()
-def status(config: ConfigOption = None, ledger: LedgerOption = None, json: JsonOption = False) -> None:
-    """Show how every machine's units stand, who works on them, closed gates and alerts."""
-    from penstock.cli import show
-    from penstock.ledger import history
-
-    with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
-        found = history.status(database)
-    if json:
-        show.print_json(found)
-    else:
-        show.status(found)
-
-
-@cli.command()
-def why(
-    unit: Annotated[str, typer.Argument(help="machine:key, for example invoice:acme/17.")],
-    config: ConfigOption = None,
-    ledger: LedgerOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Say what holds a unit back or moves it on: state, due, claim, gate, budget, family, decision; and until when."""
-    from penstock.cli import show
-    from penstock.ledger.ledger import Ledger
-    from penstock.model.unit import Ref
-    from penstock.operations.why import explain
-
-    ref = Ref.parse(unit)
-    setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
-    with Ledger.open(setup.url, setup.app.machines, migrations=setup.app.migrations) as opened:
-        flows = {flow.machine.name: flow for flow in setup.app.make_flows(setup.config)}
-        found = explain(opened, flows, ref)
-    if json:
-        show.print_json(found)
-    else:
-        show.why(found)
-
-
-@cli.command()
-def history(
-    unit: Annotated[str, typer.Argument(help="machine:key, for example invoice:acme/17.")],
-    config: ConfigOption = None,
-    ledger: LedgerOption = None,
-    as_of: Annotated[
-        str | None,
-        typer.Option("--as-of", metavar="INSTANT", help="How it stood then, for example 2026-11-15T19:31:00Z."),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Print every transition of one unit: from, to, who, why, when. Or how it stood at one moment."""
-    from penstock.cli import show
-    from penstock.ledger import history
-    from penstock.model.unit import Ref
-
-    ref, moment = Ref.parse(unit), show.moment(as_of) if as_of else None
-    with show.reading(settle(config, {"ledger.url": ledger}).url) as database:
-        if moment is not None:
-            then = history.as_of(database, ref, moment)
-            show.print_json(then) if json else show.as_of(then)
-            return
-        found = history.history(database, ref)
-    if json:
-        show.print_json(found)
-    else:
-        show.history(ref, found)
-
-
-@cli.command()
-def doctor(
-    config: ConfigOption = None, ledger: LedgerOption = None, app: AppOption = None, json: JsonOption = False
-) -> None:
-    """Check the ledger for what must never be, and for what soon will be. Exit code 1 when something is wrong."""
-    from penstock.app.examination import NAMES, examine_program
-    from penstock.cli import show
-    from penstock.ledger.care.finding import Finding
-
-    setup = settle(config, {"ledger.url": ledger, "app": app}, program=True)
-    connections = setup.config["ledger.connections"]
-    with show.reading(setup.url, connections) as database, show.progress(len(NAMES), quiet=json) as step:
-        findings = examine_program(database, setup.app, setup.config, step)
-    where = str(setup.config.path or "no file")
-    findings += [Finding("configuration", where, line, "warning") for line in setup.app.warn(setup.config)]
-    checks = [*NAMES, "configuration"]
-    if json:
-        show.print_json({"checks": checks, "findings": findings})
-    else:
-        show.findings(findings, checks)
-    if any(finding.severity == "error" for finding in findings):
-        raise typer.Exit(1)
-
-
-@cli.command()
-def demo(
-    dir: Annotated[Path, typer.Option("--dir", help="Where its ledger and its data are kept.")] = Path("demo"),  # noqa: A002
-    once: Annotated[bool, typer.Option("--once", help="Stop when the days are over.")] = False,
-    ledger: Annotated[str | None, typer.Option("--ledger", help="Another ledger than DIR/penstock.db.")] = None,
-) -> None:
-    """Run the lifecycles against simulated APIs over sixty days that pass in seconds, and show what happened."""
-    from penstock.cli.demo import run_demo
-
-    run_demo(dir, ledger, once=once)
-
-
-@functools.cache
-def command() -> Callable[[], None]:
-    """All commands, ready to be called. Called as it is, `cli` would put its own hook for bugs in place of ours."""
-    return typer.main.get_command(cli)
 
 
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
     sys.excepthook = last_words
     try:
-        command()()
+        code = cli.main(prog_name="penstock", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as nothing:
+        echo(nothing.ctx.get_help() if nothing.ctx else nothing.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        _say(_worded(error))
+        sys.exit(2)
     except (UsageError, LedgerError) as error:
-        _say(error)
+        _say(f"{error}{'; is it running, and is --ledger right?' if isinstance(error, LedgerUnavailable) else ''}")
         sys.exit(2)
     except PenstockError as error:
-        _say(error)
+        _say(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         echo("penstock: interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:
         # The reader (head, less) has gone: nothing more to say, and Python must not complain at exit.
         sys.stderr.close()
         sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(error: PenstockError) -> None:
+def _say(error: str) -> None:
     """One line for each thing that is wrong."""
-    advice = "; is it running, and is --ledger right?" if isinstance(error, LedgerUnavailable) else ""
-    for line in redact(f"{error}{advice}").split("\n"):
+    for line in redact(error).split("\n"):
         echo(f"penstock: {line}", err=True)
+
+
+def _worded(error: click.ClickException) -> str:
+    """What Click found wrong, in our words."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "penstock"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        named, says = _named(error.param), getattr(error.param, "help", None) or ""
+        return f"{path} needs {named}" + (f": {says[0].lower()}{says[1:].removesuffix('.')}" if says else "")
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return f"{_named(error.param, bare=True)} {error.message}"
+    if isinstance(error, click.NoSuchOption):
+        near = f"did you mean {error.possibilities[0]}?" if error.possibilities else f"'{path} --help' lists them"
+        return f"{path} has no option {error.option_name}; {near}"
+    message = error.format_message().replace("Got unexpected extra argument", "it takes no further argument")
+    if isinstance(error, click.UsageError) and path not in message and "--" not in message:
+        return f"{path}: {message.removesuffix('.')}; '{path} --help' says what it takes"
+    return message.removesuffix(".")
+
+
+def _named(param: click.Parameter, *, bare: bool = False) -> str:
+    if isinstance(param, click.Argument):
+        return param.make_metavar(click.Context(click.Command("penstock"))).strip("[]")
+    metavar = "" if bare or getattr(param, "is_flag", False) else f" {getattr(param, 'metavar', None) or 'TEXT'}"
+    return f"{max(param.opts, key=len)}{metavar}"

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from penstock.ledger.commit import statements_of
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.prepare import UNCLAIMED, plain_writes
+from penstock.ledger.prepare import UNCLAIMED
+from penstock.ledger.rows import plain_writes
 from penstock.ledger.schema.columns import plain, readable
 from penstock.ledger.schema.tables import machine_table
 from penstock.ledger.store import statements

@@ -14,9 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.ledger.prepare import Change, Newborn, PreparedOutcome, Tally
+from penstock.ledger.prepare import Change, Newborn, PreparedOutcome
 from penstock.ledger.schema.columns import UNREADABLE, unit_decoder
 from penstock.ledger.schema.tables import event_log, machine_table
+from penstock.ledger.sets import PreparedSet, SetMover, Tally
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.errors import LedgerBroken, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable
@@ -137,6 +138,7 @@ class Committer:
         self._make_gates = make_gates
         self._known_gates = {NO_GATE}
         self._statement = functools.cache(self._make_statement)
+        self._sets = SetMover(database, machines)
         self._decoders = {m.unit: unit_decoder(m.unit, database.dialect) for m in machines.values()}
 
     def attempt(
@@ -191,6 +193,17 @@ class Committer:
 
         return self._database.write(work)
 
+    def move_set(self, given: PreparedSet) -> int:
+        """A move of many units in a transaction of its own; how many moved."""
+
+        def work(cursor: Cursor) -> int:
+            self._ensure_gates(cursor, set(given.gates))
+            moved, counted = self._sets.apply(cursor, [given])
+            self._parents(cursor, counted)
+            return moved
+
+        return self._database.write(work)
+
     def together(self, moves: list[Change], births: Sequence[Newborn], rows: PreparedOutcome) -> None:
         """Moves and births of units, with the writes and events of an entry, in one transaction or not at all."""
 
@@ -224,8 +237,9 @@ class Committer:
             self._moves(cursor, [m for e in winners for m in e.moves])
             self._insert(cursor, [b for e in winners for b in e.births])
             self._write(cursor, winners)
+            _, counted = self._sets.apply(cursor, [s for e in winners for s in e.sets])
             self._events(cursor, winners)
-            self._parents(cursor, [t for e in winners for t in e.tallies])
+            self._parents(cursor, [*(t for e in winners for t in e.tallies), *counted])
         return batch.results(lost, kept)
 
     def _lock_mixed(self, cursor: Cursor, batch: _Batch) -> None:

@@ -11,19 +11,22 @@ from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won
+from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won, statements_of
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.hands import Hands, Moved
 from penstock.ledger.prepare import Preparer
 from penstock.ledger.processes import this_process
+from penstock.ledger.rows import outcome_writes
 from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.session import LEASE_MS, Identity, Session
+from penstock.ledger.store import statements
 from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database
 from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock
 from penstock.model.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.model.machine import Actor, Machine
+from penstock.model.move_set import MoveSet
 from penstock.model.outcome import Birth, Event, Move, Write
 from penstock.model.unit import GuardedUnit, Ref, Unit, parse_key, replace
 
@@ -170,6 +173,13 @@ class Ledger:
                     skipped[ref] = "changed meanwhile" if isinstance(result, Lost) else str(result.error)
         return Moved(moved, skipped)
 
+    def move_set(self, given: MoveSet, *, who: str) -> int:
+        """Move many units by one statement, in a transaction of its own; how many moved. Raises IllegalMove.
+
+        `who` is for the history where the set names nobody.
+        """
+        return self._committer.move_set(self.preparer.move_set(given.machine, given, who))
+
     def together(
         self, others: Sequence[Birth | Move], *, who: str, writes: Sequence[Write] = (), events: Sequence[Event] = ()
     ) -> None:
@@ -179,6 +189,11 @@ class Ledger:
         """
         entry = self.preparer.together(others, writes, events, who)
         self._committer.together(list(entry.moves), entry.births, entry)
+
+    def write(self, writes: Sequence[Write]) -> None:
+        """Rows of data tables alone, in one transaction: what no unit goes with."""
+        made = [statements.upsert(self.database, *s) for s in statements_of(outcome_writes("rows", writes))]
+        self.database.write(lambda cursor: [cursor.run(sql, **given) for sql, given in made])
 
     def wake(self, refs: Iterable[Ref], *, who: str, reason: str, actor: Actor = Actor.OPERATOR) -> Moved:
         """Ask for attention now, in somebody's name: brings `due_at` forward. A worker that holds a unit keeps it.

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import astuple
 
-from penstock.ledger.schema.columns import (
-    LAND_IT,
-    holds_secret,
-    plain,
-    plain_column,
-    plain_unseen,
-    python_type,
-    readable,
-)
+from penstock.ledger.rows import outcome_writes, plain_update, plain_value, plain_where
+from penstock.ledger.schema.columns import LAND_IT, plain, python_type, readable
+from penstock.ledger.sets import PreparedSet, Tally, prepare_set
 from penstock.model import correlation
 from penstock.model.errors import BrokenFlow, MachineError, TooLarge, UnknownMachine
 from penstock.model.machine import Actor, Machine
-from penstock.model.outcome import MAX_BYTES, MAX_EVENT, MAX_ROWS, Birth, Event, Move, Outcome, Update, Where, Write
+from penstock.model.move_set import MoveSet
+from penstock.model.outcome import MAX_EVENT, MAX_ROWS, Birth, Event, Move, Outcome, Update, Where, Write
 from penstock.model.unit import DRIVEN_COLUMNS, FORGIVEN, GuardedUnit, Unit, field_types, key_part, replace, unit_id_of
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-
     from penstock.model.clock import Rng
 
 # What only the kernel writes. The rest of a driven unit's kernel columns a step may set.
@@ -75,16 +68,6 @@ class Newborn:
     if_absent: bool
 
 
-@dataclass(slots=True)
-class Tally:
-    """Increments on one parent."""
-
-    child: Machine
-    parent: Machine
-    unit_id: str
-    counters: Mapping[str, int]
-
-
 class PreparedOutcome:
     """One outcome, ready to commit: all values are plain, the rows of `writes` in column order.
 
@@ -97,6 +80,7 @@ class PreparedOutcome:
     tallies: Sequence[Tally] = ()
     writes: Sequence[Write] = ()
     updates: Sequence[Update] = ()
+    sets: Sequence[PreparedSet] = ()
     only_if_absent: Sequence[Where] = ()
     events: Sequence[list[Any]] = ()
     gates: Collection[str] = ()
@@ -107,7 +91,7 @@ class PreparedOutcome:
     @property
     def rows(self) -> int:
         """How many rows it writes, about."""
-        return 1 + len(self.births) + sum(len(w.rows) for w in self.writes)
+        return 1 + len(self.births) + sum(len(w.rows) for w in self.writes) + sum(s.limit for s in self.sets)
 
 
 class Preparer:
@@ -145,6 +129,7 @@ class Preparer:
             change.machine.parent is not None
             or after.gate_id != before.gate_id
             or outcome.others
+            or outcome.move_sets
             or outcome.parent_counts
         )
         if units or outcome.writes or outcome.updates or outcome.only_if_absent or outcome.events:
@@ -163,12 +148,15 @@ class Preparer:
             if len(outcome.others) > MAX_ROWS:
                 msg = f"{_ref(change)}: {len(outcome.others):,} others; an outcome carries at most {MAX_ROWS:,}"
                 raise BrokenFlow(msg)
+        if outcome.move_sets:
+            entry.sets = [self.move_set(_ref(change), one, who) for one in outcome.move_sets]
+            entry.gates = {*entry.gates, *(gate for one in entry.sets for gate in one.gates)}
         if outcome.writes:
-            entry.writes = _writes(_ref(change), outcome.writes)
+            entry.writes = outcome_writes(_ref(change), outcome.writes)
         if outcome.updates:
-            entry.updates = [_amend(_ref(change), amend) for amend in outcome.updates]
+            entry.updates = [plain_update(_ref(change), amend) for amend in outcome.updates]
         if outcome.only_if_absent:
-            entry.only_if_absent = [_rows(_ref(change), rows) for rows in outcome.only_if_absent]
+            entry.only_if_absent = [plain_where(_ref(change), rows) for rows in outcome.only_if_absent]
         if outcome.events:
             entry.events = [_event(change, event) for event in outcome.events]
 
@@ -182,6 +170,16 @@ class Preparer:
         entry.gates = () if gate is None or gate == getattr(before, "gate_id", None) else (gate,)
         return entry
 
+    def move_set(self, ref: str, given: MoveSet, who: str) -> PreparedSet:
+        """A move of many, checked like any other. Raises UnknownMachine, IllegalMove or BrokenFlow, naming `ref`."""
+        machine = self.machines.get(given.machine)
+        if machine is None:
+            raise UnknownMachine(f"{ref}: no machine is called {given.machine!r}")
+        fan_in = machine.parent
+        if fan_in is not None and fan_in.machine not in self.machines:
+            raise UnknownMachine(f"{machine.name} counts on {fan_in.machine!r}, which this program does not know")
+        return prepare_set(ref, machine, given, self._own[machine.name], f"{given.actor}:{given.who or who}")
+
     def together(
         self, others: Sequence[Birth | Move], writes: Sequence[Write], events: Sequence[Event], who: str
     ) -> PreparedOutcome:
@@ -191,7 +189,7 @@ class Preparer:
         )
         entry.more = True
         self._also(entry, others, who)
-        entry.writes = _writes(_ref(entry.change), writes)
+        entry.writes = outcome_writes(_ref(entry.change), writes)
         entry.events = [_event(entry.change, event) for event in events]
         return entry
 
@@ -209,7 +207,9 @@ class Preparer:
         }
         skip = machine.generated() | {"changed_at"}
         ref = f"{machine.name}:{made['unit_id']}"
-        row = [_plain(ref, n, made[n] if n in made else getattr(unit, n)) for n in machine.columns if n not in skip]
+        row = [
+            plain_value(ref, n, made[n] if n in made else getattr(unit, n)) for n in machine.columns if n not in skip
+        ]
         return Newborn(machine, row, birth.if_absent)
 
     def _change(self, before: GuardedUnit, after: GuardedUnit, reason: str, actor: Actor, who: str) -> Change:
@@ -236,7 +236,7 @@ class Preparer:
                 row += [plain(getattr(after, n)) for n in changed]
         except (TypeError, ValueError, RecursionError):
             for name in (*changed, "due_at"):
-                _plain(f"{machine.name}:{before.unit_id}", name, getattr(after, name, None))
+                plain_value(f"{machine.name}:{before.unit_id}", name, getattr(after, name, None))
             raise
         return Change(machine, changed, row)
 
@@ -347,16 +347,8 @@ def _ref(change: Change) -> str:
     return f"{change.machine.name}:{change.unit_id}"
 
 
-def _plain(ref: str, name: str, value: Any) -> Any:
-    try:
-        return plain(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        msg = f"{ref}: {name} cannot be kept: {error}"
-        raise (TooLarge if isinstance(error, TooLarge) else BrokenFlow)(msg) from error
-
-
 def _event(change: Change, event: Event) -> list[Any]:
-    payload = _plain(_ref(change), f"the event {event.key!r}", dict(event.payload))
+    payload = plain_value(_ref(change), f"the event {event.key!r}", dict(event.payload))
     if len(payload) * _WIDEST > MAX_EVENT and (size := len(payload.encode())) > MAX_EVENT:
         msg = f"its payload has {size:,} bytes, an event's at most {MAX_EVENT:,}; {LAND_IT}"
         raise TooLarge(f"{_ref(change)}: the event {event.key!r} cannot be kept: {msg}")
@@ -364,128 +356,3 @@ def _event(change: Change, event: Event) -> list[Any]:
     step = correlation.current() or f"{_ref(change)}@{change.row[1] + 1}"
     about = (change.machine.name, change.unit_id)
     return [event.tenant, event.key, event.kind, event.severity, payload, *about, step]
-
-
-def _writes(ref: str, writes: Sequence[Write]) -> list[Write]:
-    """The same with plain rows, as many as an outcome carries."""
-    made = plain_writes(ref, writes)
-    _check_size(ref, made)
-    return made
-
-
-def plain_writes(ref: str, writes: Sequence[Write]) -> list[Write]:
-    """The same writes with plain rows."""
-    made = []
-    for w in writes:
-        _known(ref, w.table, [*w.first, *([w.newer] if w.newer else ()), *(w.columns or ())])
-        rows: Any = w.rows
-        rows = plain_rows(ref, w.table, rows) if w.columns is None else _plain_lists(ref, w.table, w.columns, rows)
-        made.append(Write(w.table, rows, w.on_conflict, w.newer, tuple(w.first), w.columns and tuple(w.columns)))
-    return made
-
-
-def _amend(ref: str, amend: Update) -> Update:
-    """The same with plain values."""
-    _known(ref, amend.rows.table, amend.values)
-    if not amend.values:
-        raise BrokenFlow(f"{ref}: {amend.rows.table.name} is amended in no column")
-    values = {n: _plain(ref, f"{amend.rows.table.name}.{n}", v) for n, v in amend.values.items()}
-    return Update(_rows(ref, amend.rows), values)
-
-
-def _rows(ref: str, rows: Where) -> Where:
-    """The same with plain values. Raises BrokenFlow for what would mean a whole table."""
-    name = rows.table.name
-    _known(ref, rows.table, [*rows.where, *(part[0] for part in (rows.span, rows.among) if part)])
-    if all(value is None for value in rows.where.values()):
-        raise BrokenFlow(f"{ref}: rows of {name} are named by at least one value")
-    where = {n: _plain(ref, f"{name}.{n}", v) for n, v in rows.where.items()}
-    span, among = rows.span, rows.among
-    if span is not None:
-        column, first, last = span
-        span = (column, _plain(ref, f"{name}.{column}", first), _plain(ref, f"{name}.{column}", last))
-    if among is not None:
-        among = (among[0], [_plain(ref, f"{name}.{among[0]}", v) for v in among[1]])
-        if len(among[1]) > MAX_ROWS:
-            listed = f"{len(among[1]):,} rows of {name} are listed"
-            raise BrokenFlow(f"{ref}: {listed}; an outcome carries at most {MAX_ROWS:,}")
-    return Where(rows.table, where, span, among)
-
-
-def _known(ref: str, table: Table, names: Iterable[str]) -> None:
-    unknown = ", ".join(repr(n) for n in names if n not in table.columns)
-    if unknown:
-        msg = f"{ref}: {table.name} has no column {unknown}"
-        raise BrokenFlow(msg)
-
-
-def plain_rows(ref: str, table: Table, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of a data table made plain, each in the order of the table's columns."""
-    rows = rows if isinstance(rows, Sequence) else list(rows)
-    make = plain if holds_secret(row.values() for row in rows) else plain_unseen
-    shapes: dict[tuple[str, ...], list[str]] = {}
-    last: tuple[str, ...] | None = None
-    names: list[str] = []
-    made = []
-    for row in rows:
-        given = tuple(row)
-        if given != last:
-            if given not in shapes:
-                _known(ref, table, given)
-                shapes[given] = [c.name for c in table.columns if c.name in row]
-            last, names = given, shapes[given]
-        try:
-            made.append({n: make(row[n]) for n in names})
-        except (TypeError, ValueError, RecursionError):
-            for name in names:
-                _plain(ref, f"{table.name}.{name}", row[name])  # says which
-            raise
-    return made
-
-
-def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The same of rows that are lists in the order of `columns`; column by column, which have mostly one type."""
-    width = len(columns)
-    if {*map(len, rows)} - {width}:
-        raise BrokenFlow(f"{ref}: a row of {table.name} has not {width} values, one for each of its columns")
-    unseen = not holds_secret(rows)
-    made = []
-    for name, values in zip(columns, zip(*rows, strict=True), strict=False):
-        try:
-            made.append(plain_column(values, unseen=unseen))
-        except (TypeError, ValueError, RecursionError):
-            for value in values:
-                _plain(ref, f"{table.name}.{name}", value)  # says which
-            raise
-    return [*zip(*made, strict=True)]
-
-
-def size_of(row: Mapping[str, Any]) -> int:
-    """How much a plain row weighs: its texts, of which documents are one kind."""
-    return sum([len(v) for v in row.values() if type(v) is str])
-
-
-def weight_of(rows: Sequence[Sequence[Any]]) -> int:
-    """The same of many rows that are lists."""
-    weight = 0
-    for column in zip(*rows, strict=True):
-        try:
-            weight += sum(map(len, column))  # all texts, as most columns are
-        except TypeError:
-            weight += sum([len(v) for v in column if type(v) is str])
-    return weight
-
-
-def _weight(write: Write) -> int:
-    rows: Any = write.rows
-    if write.columns is None:
-        return sum([size_of(row) for row in rows])
-    return weight_of(rows)
-
-
-def _check_size(ref: str, writes: Sequence[Write]) -> None:
-    rows = sum(len(w.rows) for w in writes)
-    size = sum([_weight(w) for w in writes])
-    if rows > MAX_ROWS or size > MAX_BYTES:
-        msg = f"{ref}: an outcome carries at most {MAX_ROWS:,} rows or 4 MB; this has {rows:,} rows, {size:,} bytes"
-        raise BrokenFlow(msg)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from penstock.ledger.commit import statements_of
-from penstock.ledger.prepare import plain_rows, size_of
+from penstock.ledger.rows import plain_rows, size_of
 from penstock.ledger.schema.columns import python_type
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database, instant_sql

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 from msgspec import Struct
 
 from penstock.model.machine import Actor
+from penstock.model.move_set import MoveSet
 from penstock.model.unit import GuardedUnit, Unit
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class Outcome(Struct, Generic[U], frozen=True):
     - `only_if_absent`: rows that must not be there, asked in the outcome's own transaction once its unit is locked. If
       one is found, nothing is written and the step is taken again.
     - `others`: births and moves of other units.
+    - `move_sets`: moves of many other units by one statement each.
     - `parent_counts`: increments on the parent's columns, beyond those that its machine counts by itself.
     - `keep_claim`: commit, keep the unit, and let `decide` run again on what came back.
     - `keep_crashes`: leave the unit's crashes, doubts and suspicion as they are, and tell the gate nothing. Any other
@@ -137,6 +139,7 @@ class Outcome(Struct, Generic[U], frozen=True):
     updates: Sequence[Update] = ()
     only_if_absent: Sequence[Where] = ()
     others: Sequence[Birth | Move] = ()
+    move_sets: Sequence[MoveSet] = ()
     parent_counts: Mapping[str, int] | None = None
     events: Sequence[Event] = ()
     keep_claim: bool = False

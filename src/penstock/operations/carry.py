@@ -151,12 +151,10 @@ def _carry(
         carried.count = len(plan)
     elif isinstance(plan, Births):
         carried.count = _give_birth(ledger, ask, plan, progress)
-    elif isinstance(plan, Wake):
-        carried.count = ledger.wake_by_hand(plan.refs, who=ask.who, reason=ask.reason)
-    elif isinstance(plan, Park):
-        carried.count = ledger.park(plan.refs, who=ask.who, reason=ask.reason)
-    elif isinstance(plan, Unpark):
-        carried.count = ledger.unpark(plan.refs, who=ask.who, reason=ask.reason)
+    elif isinstance(plan, (Wake, Park, Unpark)):
+        act = ledger.wake if isinstance(plan, Wake) else ledger.park if isinstance(plan, Park) else ledger.unpark
+        moved = act(plan.refs, who=ask.who, reason=ask.reason)
+        carried.count, carried.skipped = len(moved.moved), moved.skipped
     elif isinstance(plan, GateChange):
         carried.count = _change_gates(ledger, ask, plan)
     else:

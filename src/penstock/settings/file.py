@@ -41,7 +41,7 @@ FILE = "penstock.toml"
 VARIABLE = "PENSTOCK_CONFIG"
 ENABLED = "enabled"
 _LARGEST = 16 * 1024 * 1024
-_KERNEL = tuple(field.key for field in fields_of(KernelSettings))
+_KERNEL = KernelSettings.__struct_encode_fields__
 
 Names = Callable[[], Collection[str]]
 Finder = Callable[[tuple[str, ...]], Mapping[str, type[Settings]]]

@@ -207,7 +207,7 @@ def gate_limits(gates: Mapping[str, GateSettings]) -> tuple[GateLimits, ...]:
 def _refuse_repeated(limits: tuple[Limit, ...]) -> None:
     names = [limit.name for limit in limits]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"limits: {', '.join(repeated)} is there twice; each limit has a name of its own")
+        raise ValueError(f"limits: {', '.join(repeated)} is there twice; each limit needs a name of its own")
 
 
 def _is_named(text: str) -> bool:

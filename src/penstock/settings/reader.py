@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
-from penstock.settings.scalars import Scalar
+from penstock.settings.scalars import ANYTHING, Scalar
 from penstock.settings.shapes import REQUIRED, Field, Items, Section, Shape, Table, fields_of, holds_secret
 from penstock.settings.typed import Settings
 
@@ -20,7 +20,6 @@ Key = tuple[str | int, ...]
 _LONGEST = 300
 _LONGEST_NAME = 100
 _LONGEST_KEY = 150
-_DEEPEST = 20
 _LISTED = 12
 _BROKEN: Any = object()
 """Stands for a value that has an error, which is already told."""
@@ -72,7 +71,8 @@ def wanted(shape: Shape) -> str:
     if isinstance(shape, Items):
         return f"a list{' that is not empty' if shape.filled else ''}; each item is {wanted(shape.item)}"
     if isinstance(shape, Table):
-        return "a table" if isinstance(shape.item, Section) else f"a table; each value is {wanted(shape.item)}"
+        plain = isinstance(shape.item, Section) or shape.item == ANYTHING
+        return "a table" if plain else f"a table; each value is {wanted(shape.item)}"
     return "a table" if isinstance(shape, Section) else shape.wanted
 
 
@@ -91,9 +91,8 @@ class _Walk:
         self, kind: type[Settings], given: Any, at: Key, defaults: Settings | None = None, also: Collection[str] = ()
     ) -> Any:
         if not isinstance(given, Mapping):
-            return self._wrong(at, given, f"a table, [{shown_key(at)}]", hidden=holds_secret(Section(kind)))
-        if len(at) > _DEEPEST:
-            return self._say(f"{shown_key(at)} is deeper than any setting")
+            heading = "" if any(isinstance(part, int) for part in at) else f", [{shown_key(at)}]"
+            return self._wrong(at, given, f"a table{heading}", hidden=holds_secret(Section(kind)))
         fields = fields_of(kind)
         known = [field.key for field in fields]
         strangers = [name for name in given if name not in known and name not in also]

@@ -6,13 +6,14 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
+
+import msgspec
 
 from penstock.model.cadence import parse_span, parse_time, parse_zone
 from penstock.model.errors import UsageError
@@ -34,8 +35,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(msgspec.Struct, frozen=True):
     """One type of value. `wanted` follows "must be"; `read` raises ValueError, whose text comes before `wanted`."""
 
     wanted: str
@@ -156,7 +156,7 @@ def span_text(span: timedelta) -> str:
 
 def _span(says: Says) -> Scalar:
     least = says.ge is not None and says.ge <= timedelta(seconds=1)
-    shown = Says(text="", ge=None if least else says.ge, le=says.le, gt=says.gt, lt=says.lt)
+    shown = msgspec.structs.replace(says, ge=None) if least else says
     never = f', or "{NEVER}"' if says.never else ""
     wanted = f'a span of time{_bounds(shown, span_text)}, for example "5m"{never}'
     zero = says.ge is not None and not says.ge
@@ -378,8 +378,7 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MOST
 
 
-def _anything(_says: Says) -> Scalar:
-    return Scalar("a value", _same)
+ANYTHING = Scalar("a value", _same)
 
 
 _MAKERS: dict[Any, Callable[[Says], Scalar]] = {
@@ -401,7 +400,7 @@ _MAKERS: dict[Any, Callable[[Says], Scalar]] = {
     Secret: _secret,
     str | Secret: _text_or_secret,
     Limit: _limit,
-    Any: _anything,
+    Any: lambda _says: ANYTHING,
 }
 
 

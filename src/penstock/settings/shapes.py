@@ -6,10 +6,10 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.settings.scalars import Scalar, choice, scalar_of
 from penstock.settings.secret import Secret
@@ -19,8 +19,7 @@ REQUIRED: Any = msgspec.NODEFAULT
 """The default of a setting that must be given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(msgspec.Struct, frozen=True):
     """A list; `make` is what it becomes."""
 
     item: Shape
@@ -28,16 +27,14 @@ class Items:
     filled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """A table whose names the file chooses: sub-sections, or values by name."""
 
     item: Shape
     filled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """A table with settings of its own."""
 
     kind: type[Settings]
@@ -46,8 +43,7 @@ class Section:
 Shape: TypeAlias = Scalar | Items | Table | Section
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """One setting: its attribute, its key in the file, what is said of it and its shape."""
 
     name: str
@@ -55,7 +51,6 @@ class Field:
     says: Says
     shape: Shape
     default: Any
-    optional: bool
 
     @property
     def private(self) -> bool:
@@ -66,7 +61,12 @@ class Field:
 @functools.cache
 def fields_of(kind: type[Settings]) -> tuple[Field, ...]:
     """The settings of a class. Raises TypeError for a field that says nothing, or of a type that cannot be read."""
-    return tuple(_field(kind, found) for found in msgspec.structs.fields(kind))
+    # Not by `msgspec.structs.fields`: it looks for names in the class first, and `date: date` finds itself.
+    hints = typing.get_type_hints(kind, localns={}, include_extras=True)
+    required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
+    defaults = (REQUIRED,) * required + kind.__struct_defaults__
+    named = zip(kind.__struct_fields__, kind.__struct_encode_fields__, defaults, strict=True)
+    return tuple(_field(f"{kind.__name__}.{name}", name, key, hints[name], default) for name, key, default in named)
 
 
 def leaves(kind: type[Settings], at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Field]]:
@@ -104,17 +104,17 @@ def written(settings: Settings) -> dict[str, Any]:
     return {field.key: write(field.shape, value) for field, value in values if value is not None or field.says.never}
 
 
-def _field(kind: type[Settings], found: msgspec.structs.FieldInfo) -> Field:
-    annotation, said = _unwrapped(found.type)
+def _field(place: str, name: str, key: str, hint: Any, default: Any) -> Field:
+    annotation, said = _unwrapped(hint)
     if said is None:
-        raise TypeError(f"{kind.__name__}.{found.name} says nothing; write Annotated[…, says('What it means.')]")
-    annotation, optional = _without_none(annotation)
-    default = found.default if found.default_factory is REQUIRED else found.default_factory()
+        raise TypeError(f"{place} says nothing; write Annotated[…, says('What it means.')]")
     try:
-        shape = _shape(annotation, said)
+        shape = _shape(_without_none(annotation), said)
     except TypeError as error:
-        raise TypeError(f"{kind.__name__}.{found.name}: {error}") from None
-    return Field(found.name, found.encode_name, said, shape, default, optional)
+        raise TypeError(f"{place}: {error}") from None
+    # A table or a list is made anew for each struct; its factory is an object of msgspec's whose class has no name.
+    made = default.factory() if not isinstance(default, Settings) and hasattr(default, "factory") else default
+    return Field(name, key, said, shape, made)
 
 
 def _shape(annotation: Any, said: Says) -> Shape:
@@ -122,7 +122,7 @@ def _shape(annotation: Any, said: Says) -> Shape:
         return _custom(said)
     inner, own = _unwrapped(annotation)
     if own is not None:
-        return _shape(_without_none(inner)[0], own)
+        return _shape(_without_none(inner), own)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (list, tuple, frozenset) and arguments:
         if origin is tuple and arguments[1:] != (...,):
@@ -173,10 +173,9 @@ def _unwrapped(annotation: Any) -> tuple[Any, Says | None]:
     return inner, next((note for note in notes if isinstance(note, Says)), None)
 
 
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """`T` of `T | None`, and whether it was one."""
+def _without_none(annotation: Any) -> Any:
+    """`T` of `T | None`."""
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
-        return annotation, False
+        return annotation
     parts = [part for part in typing.get_args(annotation) if part is not types.NoneType]
-    optional = len(parts) < len(typing.get_args(annotation))
-    return functools.reduce(lambda left, right: left | right, parts), optional
+    return functools.reduce(lambda left, right: left | right, parts)

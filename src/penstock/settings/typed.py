@@ -13,7 +13,6 @@ A field without a default must be given. `None` means that a setting was left ou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NewType, dataclass_transform
 
@@ -46,11 +45,21 @@ Place = NewType("Place", str)
 """A file or a folder beside the configuration, or an address such as `s3://bucket/name`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Says:
-    """What is said of a setting beside its type. `says` makes it."""
-
+class _Said(msgspec.Struct, frozen=True):
     text: str
+
+
+class Says(_Said, frozen=True, kw_only=True):
+    """What a setting means, in one sentence, and what it takes beyond its type.
+
+    `ge`, `le`, `gt`, `lt` and `choices` are bounds; of a list or a table they hold for each item. `examples` are what
+    the sample shows where there is no default: values as a file has them, the names of sub-sections, or sub-sections
+    by name. `option` and `variable` are how the command line and the environment give the setting. `anchor` makes what
+    a file says independent of the folder in which the program was started. `reads` takes the place of the type's
+    reader; it raises ValueError with what is allowed ("a list of …"), also for None. `writes` is its reverse.
+    `never` reads "never" as None, `filled` refuses an empty list or table, and `private` keeps the value out of errors.
+    """
+
     ge: Any = None
     le: Any = None
     gt: Any = None
@@ -67,50 +76,7 @@ class Says:
     private: bool = False
 
 
-def says(
-    text: str,
-    *,
-    ge: Any = None,
-    le: Any = None,
-    gt: Any = None,
-    lt: Any = None,
-    choices: Sequence[Any] | None = None,
-    examples: Sequence[Any] | Mapping[str, Any] | None = None,
-    option: str | None = None,
-    variable: str | None = None,
-    anchor: Callable[[Any, Path], Any] | None = None,
-    reads: Callable[[Any], Any] | None = None,
-    writes: Callable[[Any], Any] | None = None,
-    never: bool = False,
-    filled: bool = False,
-    private: bool = False,
-) -> Says:
-    """What a setting means, in one sentence, and what it takes beyond its type.
-
-    `ge`, `le`, `gt`, `lt` and `choices` are bounds; of a list or a table they hold for each item. `examples` are what
-    the sample shows where there is no default: values as a file has them, the names of sub-sections, or sub-sections
-    by name. `option` and `variable` are how the command line and the environment give the setting. `anchor` makes what
-    a file says independent of the folder in which the program was started. `reads` takes the place of the type's
-    reader; it raises ValueError with what is allowed ("a list of …"), also for None. `writes` is its reverse.
-    `never` reads "never" as None, `filled` refuses an empty list or table, and `private` keeps the value out of errors.
-    """
-    return Says(
-        text=text,
-        ge=ge,
-        le=le,
-        gt=gt,
-        lt=lt,
-        choices=choices,
-        examples=examples,
-        option=option,
-        variable=variable,
-        anchor=anchor,
-        reads=reads,
-        writes=writes,
-        never=never,
-        filled=filled,
-        private=private,
-    )
+says = Says
 
 
 class _Kind(msgspec.StructMeta):

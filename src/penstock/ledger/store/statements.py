@@ -101,15 +101,15 @@ def least_due(due: str, now: str) -> str:
 
 def _when_ended(machine: Machine) -> str:
     # Nobody has anything to do with a unit that has ended, whoever asked for it meanwhile.
-    return f"WHEN n_status IN ({_states(machine.terminal)}) THEN NULL " if machine.terminal else ""
+    return f"WHEN n_status IN ({state_list(machine.terminal)}) THEN NULL " if machine.terminal else ""
 
 
 def unless_ended(machine: Machine) -> str:
     """The condition, to be added to others, that the unit has not ended."""
-    return f" AND t.status NOT IN ({_states(machine.terminal)})" if machine.terminal else ""
+    return f" AND t.status NOT IN ({state_list(machine.terminal)})" if machine.terminal else ""
 
 
-def _states(states: Iterable[str]) -> str:
+def state_list(states: Iterable[str]) -> str:
     return ", ".join(f"'{s}'" for s in sorted(states))
 
 
@@ -213,7 +213,7 @@ def _on_conflict(table: sa.Table, names: Sequence[str], mode: Mode) -> str:
 
 def update_rows(database: Database, rows: Where, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """Change rows of a data table; the statement and its parameters, of plain values."""
-    condition, given, types, row = _which(database, rows)
+    condition, given, types, row = which(database, rows)
     sets = []
     for name, value in values.items():
         sets.append(f"{name} = n_set_{name}")
@@ -226,13 +226,13 @@ def update_rows(database: Database, rows: Where, values: Mapping[str, Any]) -> t
 
 def any_row(database: Database, rows: Where) -> tuple[str, dict[str, str]]:
     """One row of those, if there is any; the statement and its parameters, of plain values."""
-    condition, given, types, row = _which(database, rows)
+    condition, given, types, row = which(database, rows)
     given["batch"] = batch_text([row])
     return f"SELECT 1 FROM {rows.table.name} AS t, {batch(database, types)} WHERE {condition} LIMIT 1", given
 
 
-def _which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[str, SqlType], list[Any]]:
-    """The condition on `t`, its list of values as a parameter, and a batch of one row with the others."""
+def which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[str, SqlType], list[Any]]:
+    """Which rows: the condition on `t`, its list of values as a parameter, and a batch of one row with the others."""
     columns = rows.table.c
     parts, given, row = [], {}, []
     types: dict[str, SqlType] = {}

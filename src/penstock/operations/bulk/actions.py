@@ -37,7 +37,7 @@ def start(ledger: Ledger, planned: Planned, *, who: str, reason: str, progress: 
     action = _action(ledger, planned, each, who, reason)
     waiting = _items(action, each)
     while chunk := list(islice(waiting, MAX_ROWS)):
-        ledger.together([], who=who, writes=[Write(bulk_item, chunk, on_conflict="error", columns=_COLUMNS)])
+        ledger.write([Write(bulk_item, chunk, on_conflict="error", columns=_COLUMNS)])
         progress(int(chunk[-1][1]) + 1, action.total)
     birth = Birth(action, reason, actor=Actor.OPERATOR)
     if isinstance(plan, Together):
@@ -82,7 +82,7 @@ def _items(action: BulkAction, each: Each) -> Iterator[list[Any]]:
 def drive(
     ledger: Ledger, ref: Ref, progress: Watch = lambda *_: None, *, config_version: str | None = None
 ) -> BulkAction:
-    """Work on bulk actions in this process until this one has ended; other workers may help. Ctrl-C leaves it to them."""
+    """Work on bulk actions in this process until this one has ended. Other workers may help, and go on after Ctrl-C."""
     return asyncio.run(_drive(ledger, ref, progress, config_version))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.prepare import weight_of
+from penstock.ledger.rows import weight_of
 from penstock.ledger.schema.columns import document, readable
 from penstock.ledger.store.data import text_sql
 from penstock.ledger.store.database import Cursor, Database, identifier_sql

@@ -1,0 +1,167 @@
+"""Doing an operation: plan, show, ask, plan again, carry out, and say what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import render, terminal
+from penstock.cli.setup import load_program, open_ledger, require_on, user
+from penstock.cli.terminal import counted, echo
+from penstock.model.errors import UsageError
+from penstock.model.unit import Ref
+from penstock.operations.carry import Done, Planned, Preview, carry_out, check_digest, make_plan
+from penstock.operations.reader import Reader
+
+if TYPE_CHECKING:
+    from penstock.app.lifecycle import AnyLifecycle
+    from penstock.app.program import Program
+    from penstock.cli.declared import Wishes
+    from penstock.ledger.ledger import Ledger
+    from penstock.operations.declare import Ask, Operation
+    from penstock.operations.fields import Parameters
+
+_SHOWN = 10
+_NOBODY = "nobody can be asked here; say --yes, or --dry-run to only look"
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """One operation on its way."""
+
+    program: Program
+    lifecycle: AnyLifecycle
+    operation: Operation[Any]
+    parameters: Parameters
+    wishes: Wishes
+    ledger: Ledger
+
+    def asked(self, progress: terminal.Progress | None = None) -> Ask[Any]:
+        reader = Reader(self.ledger.database, self.program.app.machines)
+        who = self.wishes.by or user()
+        # A dry run writes nothing into the history, so it needs no reason of its own.
+        reason = self.wishes.reason or ("dry run" if self.wishes.dry_run else "")
+        now = self.program.clock.now()
+        return self.program.ask(self.lifecycle, reader, now, who=who, reason=reason, progress=progress)
+
+    def planned(self, ask: Ask[Any]) -> Planned:
+        version = self.program.configuration.version
+        return make_plan(self.operation, ask, self.parameters, owner=self.lifecycle.name, version=version)
+
+
+def act(lifecycle: AnyLifecycle, operation: Operation[Any], parameters: Parameters, wishes: Wishes) -> int:
+    """Returns the exit code: 1 where something was to be done and nothing was."""
+    program = load_program(wishes.config, wishes.ledger)
+    require_on(program, lifecycle)
+    with open_ledger(program) as ledger:
+        return _act(_Act(program, lifecycle, operation, parameters, wishes, ledger))
+
+
+def _act(one: _Act) -> int:
+    wishes, quiet = one.wishes, one.wishes.json
+    with terminal.progress("looking", one.program.clock, quiet=quiet) as progress:
+        ask = one.asked(progress)
+        planned = one.planned(ask)
+    check_digest(planned, wishes.digest)
+    if wishes.dry_run or not planned.preview.count:
+        if quiet:
+            print_json(planned.preview)
+        else:
+            show_preview(planned.preview)
+        return 0
+    if not wishes.yes:
+        if quiet or not terminal.can_ask():
+            raise UsageError(f"this would {planned.preview.says}; {_NOBODY}")
+        show_preview(planned.preview)
+        terminal.agree("go on?")
+        seen = planned.preview.digest
+        ask = one.asked()
+        planned = one.planned(ask)
+        check_digest(planned, seen)
+    elif not quiet:
+        _warn(planned.preview.warnings)
+    with terminal.progress(planned.preview.says, one.program.clock, quiet=quiet) as progress:
+        done = carry_out(one.ledger, ask, planned, progress)
+    if done.action is not None:
+        done = _go_on(one, done)
+    if quiet:
+        print_json(done)
+    else:
+        _say_done(done)
+    return 0 if done.count else 1
+
+
+def _go_on(one: _Act, done: Done) -> Done:
+    """Work on the bulk action until it has ended; beside a worker that does so too, or alone."""
+    import msgspec
+
+    from penstock.operations.bulk.actions import drive
+
+    assert done.action is not None  # noqa: S101 - only then
+    quiet = one.wishes.json
+    if not quiet:
+        echo(f"{done.action} is under way: {done.says}", err=True)
+        echo(f"'penstock bulk show {_key(done)}' watches it, 'penstock bulk cancel {_key(done)}' ends it", err=True)
+    try:
+        with terminal.progress(done.says, one.program.clock, quiet=quiet) as progress:
+            version = one.program.configuration.version
+            action = drive(one.ledger, Ref.parse(done.action), progress, config_version=version)
+    except KeyboardInterrupt:
+        echo(f"penstock: {done.action} goes on: a running worker takes it up, or the next one that starts", err=True)
+        echo(f"penstock: 'penstock bulk cancel {_key(done)}' ends it", err=True)
+        raise
+    skipped = {**done.skipped}
+    if action.skipped:
+        skipped["it changed since it was looked at"] = action.skipped
+    ended = "" if str(action.status) == "done" else f" ({action.status})"
+    return msgspec.structs.replace(done, count=action.moved, skipped=skipped, says=f"{done.says}{ended}")
+
+
+def _key(done: Done) -> str:
+    return str(done.action).partition(":")[2]
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(f"{render.json_text(value)}\n")
+
+
+def show_preview(preview: Preview) -> None:
+    """What would be done, on standard output: it may be long."""
+    if preview.count:
+        echo(f"{preview.operation} would {preview.says}")
+    else:
+        echo(f"{preview.operation}: nothing to do")
+    for ref in preview.sample[:_SHOWN]:
+        echo(f"  {ref}")
+    if preview.sample and preview.count > len(preview.sample[:_SHOWN]):
+        echo(f"  and {preview.count - len(preview.sample[:_SHOWN]):,} more")
+    _say_skipped(preview.skipped, preview.skipped_sample)
+    if preview.bulk:
+        echo("it becomes a bulk action: it goes on in the background, and can be watched and cancelled")
+    _warn(preview.warnings)
+    if preview.count:
+        echo(f"digest {preview.digest}")
+
+
+def _warn(warnings: list[str]) -> None:
+    screen = terminal.Screen.of_output()
+    for line in warnings:
+        echo(f"warning: {line}", err=screen.width is None)
+
+
+def _say_done(done: Done) -> None:
+    if done.count:
+        echo(f"done: {done.says}" + ("" if not done.skipped else f" ({done.count:,} changed)"))
+    else:
+        echo("nothing was changed")
+    _say_skipped(done.skipped, done.skipped_sample)
+
+
+def _say_skipped(skipped: Mapping[str, int], sample: Mapping[str, str]) -> None:
+    """Why units are left as they are: a line for each reason, with how many and the first of them."""
+    for reason, count in sorted(skipped.items(), key=lambda one: (-one[1], one[0])):
+        first = next((ref for ref, why in sample.items() if why == reason), None)
+        named = "" if first is None else f": {first}" if count == 1 else f": {first}, …"
+        echo(f"skipped {counted(count, 'unit')}, {reason}{named}")

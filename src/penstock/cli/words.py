@@ -1,0 +1,105 @@
+"""Values as a person reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from penstock.cli.terminal import duration
+
+NOTHING = "-"
+_UNKNOWN: tuple[Any, ...] = (None, "", [], {})
+_REASONS = ("error", "reason", "says", "message", "why")
+_NAMES = ("unit", "name", "schedule", "subscriber", "gate", "feed", "account", "machine")
+
+
+def when(moment: datetime, now: datetime, *, short: bool = False) -> str:
+    """Local time and how long ago: `2026-11-17 22:05 (3 min ago)`; short: `3 min ago`."""
+    seconds = (now - moment).total_seconds()
+    span = duration(seconds)
+    relative = f"{span} ago" if seconds >= 0 else f"in {span}"
+    return relative if short else f"{moment.astimezone():%Y-%m-%d %H:%M} ({relative})"
+
+
+def word(value: Any, now: datetime, *, short: bool = False, exact: bool = False) -> str:  # noqa: C901 - a line each
+    """One value as text, not yet inert. `exact` leaves numbers without separators, as part of a name."""
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, datetime):
+        return when(value, now, short=short)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return duration(value.total_seconds())
+    if isinstance(value, (int, float)):
+        return str(value) if exact else _number(value)
+    if isinstance(value, msgspec.Struct):
+        return facts(msgspec.structs.asdict(value), now)
+    if isinstance(value, Mapping):
+        return facts(value, now)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(word(one, now, short=short, exact=exact) for one in value) or NOTHING
+    return str(value)
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"  # noqa: PLR2004 - below it decimals say something
+
+
+def facts(given: Mapping[Any, Any], now: datetime) -> str:
+    """`feed demo, pages 12`; what is not known is left out."""
+    known = {name: value for name, value in given.items() if value not in _UNKNOWN}
+    return ", ".join(f"{_spaced(str(name))} {word(value, now)}" for name, value in known.items()) or NOTHING
+
+
+def sentence(kind: str, payload: Any) -> str:
+    """An event as a sentence: `schedule.failed` of `{"schedule": "nightly", …}` is `schedule nightly failed: …`.
+
+    What its payload says besides follows in brackets.
+    """
+    if isinstance(payload, str):
+        payload = _document(payload)
+    subject, _, happened = kind.rpartition(".")
+    if not isinstance(payload, Mapping):
+        return f"{_spaced(kind)}: {payload}" if payload not in (None, "") else _spaced(kind)
+    left = dict(payload)
+    name = next((key for key in (subject, *_NAMES) if key in left and not isinstance(left[key], (Mapping, list))), None)
+    told = [_spaced(subject)] if subject else []
+    if name is not None:
+        told.append(str(left.pop(name)).removeprefix(f"{subject}:"))
+    told.append(_spaced(happened))
+    reason = next((str(left.pop(key)) for key in _REASONS if left.get(key)), "")
+    left = {key: value for key, value in left.items() if value not in _UNKNOWN}
+    rest = ", ".join(f"{_spaced(str(key))} {_plain(value)}" for key, value in left.items())
+    return " ".join(filter(None, told)) + (f": {reason}" if reason else "") + (f" ({rest})" if rest else "")
+
+
+def _document(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_spaced(str(key))} {_plain(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return str(value)
+
+
+def _spaced(name: str) -> str:
+    return re.sub(r"[._]+", " ", name)

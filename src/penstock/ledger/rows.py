@@ -1,0 +1,148 @@
+"""Rows of data tables, made plain: checked against their table, and within what an outcome carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.ledger.schema.columns import holds_secret, plain, plain_column, plain_unseen
+from penstock.model.errors import BrokenFlow, TooLarge
+from penstock.model.outcome import MAX_BYTES, MAX_ROWS, Update, Where, Write
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+
+def plain_value(ref: str, name: str, value: Any) -> Any:
+    """The value made plain. Raises BrokenFlow or TooLarge, naming whose column it is."""
+    try:
+        return plain(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"{ref}: {name} cannot be kept: {error}"
+        raise (TooLarge if isinstance(error, TooLarge) else BrokenFlow)(msg) from error
+
+
+def outcome_writes(ref: str, writes: Sequence[Write]) -> list[Write]:
+    """The same with plain rows, as many as an outcome carries."""
+    made = plain_writes(ref, writes)
+    _check_size(ref, made)
+    return made
+
+
+def plain_writes(ref: str, writes: Sequence[Write]) -> list[Write]:
+    """The same writes with plain rows."""
+    made = []
+    for w in writes:
+        known_columns(ref, w.table, [*w.first, *([w.newer] if w.newer else ()), *(w.columns or ())])
+        rows: Any = w.rows
+        rows = plain_rows(ref, w.table, rows) if w.columns is None else _plain_lists(ref, w.table, w.columns, rows)
+        made.append(Write(w.table, rows, w.on_conflict, w.newer, tuple(w.first), w.columns and tuple(w.columns)))
+    return made
+
+
+def plain_update(ref: str, amend: Update) -> Update:
+    """The same with plain values."""
+    known_columns(ref, amend.rows.table, amend.values)
+    if not amend.values:
+        raise BrokenFlow(f"{ref}: {amend.rows.table.name} is amended in no column")
+    values = {n: plain_value(ref, f"{amend.rows.table.name}.{n}", v) for n, v in amend.values.items()}
+    return Update(plain_where(ref, amend.rows), values)
+
+
+def plain_where(ref: str, rows: Where) -> Where:
+    """The same with plain values. Raises BrokenFlow for what would mean a whole table."""
+    name = rows.table.name
+    known_columns(ref, rows.table, [*rows.where, *(part[0] for part in (rows.span, rows.among) if part)])
+    if all(value is None for value in rows.where.values()):
+        raise BrokenFlow(f"{ref}: rows of {name} are named by at least one value")
+    where = {n: plain_value(ref, f"{name}.{n}", v) for n, v in rows.where.items()}
+    span, among = rows.span, rows.among
+    if span is not None:
+        column, first, last = span
+        span = (column, plain_value(ref, f"{name}.{column}", first), plain_value(ref, f"{name}.{column}", last))
+    if among is not None:
+        among = (among[0], [plain_value(ref, f"{name}.{among[0]}", v) for v in among[1]])
+        if len(among[1]) > MAX_ROWS:
+            listed = f"{len(among[1]):,} rows of {name} are listed"
+            raise BrokenFlow(f"{ref}: {listed}; an outcome carries at most {MAX_ROWS:,}")
+    return Where(rows.table, where, span, among)
+
+
+def known_columns(ref: str, table: Table, names: Iterable[str]) -> None:
+    """Raise BrokenFlow for a name that is no column of the table."""
+    unknown = ", ".join(repr(n) for n in names if n not in table.columns)
+    if unknown:
+        msg = f"{ref}: {table.name} has no column {unknown}"
+        raise BrokenFlow(msg)
+
+
+def plain_rows(ref: str, table: Table, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a data table made plain, each in the order of the table's columns."""
+    rows = rows if isinstance(rows, Sequence) else list(rows)
+    make = plain if holds_secret(row.values() for row in rows) else plain_unseen
+    shapes: dict[tuple[str, ...], list[str]] = {}
+    last: tuple[str, ...] | None = None
+    names: list[str] = []
+    made = []
+    for row in rows:
+        given = tuple(row)
+        if given != last:
+            if given not in shapes:
+                known_columns(ref, table, given)
+                shapes[given] = [c.name for c in table.columns if c.name in row]
+            last, names = given, shapes[given]
+        try:
+            made.append({n: make(row[n]) for n in names})
+        except (TypeError, ValueError, RecursionError):
+            for name in names:
+                plain_value(ref, f"{table.name}.{name}", row[name])  # says which
+            raise
+    return made
+
+
+def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The same of rows that are lists in the order of `columns`; column by column, which have mostly one type."""
+    width = len(columns)
+    if {*map(len, rows)} - {width}:
+        raise BrokenFlow(f"{ref}: a row of {table.name} has not {width} values, one for each of its columns")
+    unseen = not holds_secret(rows)
+    made = []
+    for name, values in zip(columns, zip(*rows, strict=True), strict=False):
+        try:
+            made.append(plain_column(values, unseen=unseen))
+        except (TypeError, ValueError, RecursionError):
+            for value in values:
+                plain_value(ref, f"{table.name}.{name}", value)  # says which
+            raise
+    return [*zip(*made, strict=True)]
+
+
+def size_of(row: Mapping[str, Any]) -> int:
+    """How much a plain row weighs: its texts, of which documents are one kind."""
+    return sum([len(v) for v in row.values() if type(v) is str])
+
+
+def weight_of(rows: Sequence[Sequence[Any]]) -> int:
+    """The same of many rows that are lists."""
+    weight = 0
+    for column in zip(*rows, strict=True):
+        try:
+            weight += sum(map(len, column))  # all texts, as most columns are
+        except TypeError:
+            weight += sum([len(v) for v in column if type(v) is str])
+    return weight
+
+
+def _weight(write: Write) -> int:
+    rows: Any = write.rows
+    if write.columns is None:
+        return sum([size_of(row) for row in rows])
+    return weight_of(rows)
+
+
+def _check_size(ref: str, writes: Sequence[Write]) -> None:
+    rows = sum(len(w.rows) for w in writes)
+    size = sum([_weight(w) for w in writes])
+    if rows > MAX_ROWS or size > MAX_BYTES:
+        msg = f"{ref}: an outcome carries at most {MAX_ROWS:,} rows or 4 MB; this has {rows:,} rows, {size:,} bytes"
+        raise BrokenFlow(msg)
