@@ -28,7 +28,9 @@ from penstock.app.running import tune_interpreter
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.machine import MACHINES, R, Run
+from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest.run.machine import R
+from penstock.lifecycles.harvest.run.machine import Run
 from penstock.lifecycles.harvest.progress import list_runs
 from penstock.model.clock import instant
 from penstock.simulators.nivoda_process import control, in_process

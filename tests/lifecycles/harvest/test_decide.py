@@ -7,18 +7,20 @@ from uuid import UUID
 
 import pytest
 
-from penstock.lifecycles.harvest.decide import (
-    Known,
-    Settings,
-    decide_partition,
-    decide_run,
-    doubt_of,
-    is_short,
-    plan,
-    turn_page,
-)
+from penstock.lifecycles.harvest.decide import Known
+from penstock.lifecycles.harvest.decide import Settings
+from penstock.lifecycles.harvest.decide import decide_partition
+from penstock.lifecycles.harvest.decide import decide_run
+from penstock.lifecycles.harvest.decide import doubt_of
+from penstock.lifecycles.harvest.decide import is_short
+from penstock.lifecycles.harvest.decide import plan
+from penstock.lifecycles.harvest.decide import turn_page
 from penstock.lifecycles.harvest.feed import Window
-from penstock.lifecycles.harvest.machine import P, Partition, R, Run, RunType
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.partition.machine import Partition
+from penstock.lifecycles.harvest.run.machine import R
+from penstock.lifecycles.harvest.run.machine import Run
+from penstock.lifecycles.harvest.run.machine import RunType
 from penstock.model.outcome import Act, Wait
 from penstock.model.unit import replace
 

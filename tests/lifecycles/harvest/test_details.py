@@ -15,18 +15,16 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.expand import create
 from penstock.ledger.schema.tables import machine_table
 from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.flow import worker_run_id
-from penstock.lifecycles.harvest.machine import (
-    MACHINES,
-    C,
-    Chunk,
-    Partition,
-    R,
-    WorkerRun,
-    harvest_partition,
-    harvest_run,
-    harvest_worker,
-)
+from penstock.lifecycles.harvest.partition.machine import worker_run_id
+from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest.chunk.machine import C
+from penstock.lifecycles.harvest.chunk.machine import Chunk
+from penstock.lifecycles.harvest.partition.machine import Partition
+from penstock.lifecycles.harvest.run.machine import R
+from penstock.lifecycles.harvest.partition.machine import WorkerRun
+from penstock.lifecycles.harvest.partition.machine import harvest_partition
+from penstock.lifecycles.harvest.run.machine import harvest_run
+from penstock.lifecycles.harvest.partition.machine import harvest_worker
 from penstock.lifecycles.harvest.tables import DATA_TABLES
 from penstock.model.clock import Rng, SystemClock, VirtualClock, instant
 from penstock.model.errors import LedgerMismatch, LedgerRefused, Rejected, Transient, UsageError

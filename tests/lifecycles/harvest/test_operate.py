@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from penstock.lifecycles.harvest import operate, progress
+from penstock.lifecycles.harvest import operate
+from penstock.lifecycles.harvest import progress
 from penstock.lifecycles.harvest.feed import Span
-from penstock.lifecycles.harvest.machine import P, R, RunType
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.run.machine import R
+from penstock.lifecycles.harvest.run.machine import RunType
 from penstock.model.errors import Transient, UnknownUnit, UsageError
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
 

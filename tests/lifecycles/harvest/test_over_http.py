@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.machine import P, R, RunType
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.run.machine import R
+from penstock.lifecycles.harvest.run.machine import RunType
 from penstock.model.clock import VirtualClock, instant, instant_text
 from penstock.model.unit import Ref
 from penstock.simulators.nivoda import Churn, Fault, NivodaSimulator, throttle

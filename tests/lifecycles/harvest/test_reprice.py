@@ -16,11 +16,17 @@ from typing import Any
 import pytest
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest import operate, repricing
-from penstock.lifecycles.harvest.machine import R, RunType
+from penstock.lifecycles.harvest import operate
+from penstock.lifecycles.harvest import repricing
+from penstock.lifecycles.harvest.run.machine import R
+from penstock.lifecycles.harvest.run.machine import RunType
 from penstock.lifecycles.harvest.pricing import BadRule
-from penstock.lifecycles.harvest.reprice import JOB, preview, reprice_job, reprice_some, schedule_name
-from penstock.lifecycles.harvest.repricing import Priced
+from penstock.lifecycles.harvest.reprice import JOB
+from penstock.lifecycles.harvest.reprice import preview
+from penstock.lifecycles.harvest.reprice import reprice_job
+from penstock.lifecycles.harvest.reprice import reprice_some
+from penstock.lifecycles.harvest.reprice import schedule_name
+from penstock.lifecycles.harvest.reprice import Priced
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
@@ -324,9 +330,9 @@ _WORK = """
 import sys, time
 from penstock.model.clock import SystemClock
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.machine import MACHINES
+from penstock.lifecycles.harvest import MACHINES
 from penstock.lifecycles.harvest.reprice import reprice_some
-from penstock.lifecycles.harvest.repricing import Priced
+from penstock.lifecycles.harvest.reprice import Priced
 url, feed, at_once, pause = sys.argv[1:]
 with Ledger.open(url, MACHINES) as ledger:
     while reprice_some(ledger, Priced(feed), SystemClock().now(), at_once=int(at_once)).more:

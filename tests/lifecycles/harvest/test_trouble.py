@@ -13,10 +13,16 @@ from typing import Any
 import pytest
 
 from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.chunks import Chunks
-from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
+from penstock.lifecycles.harvest.chunk.flow import Chunks
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
+from penstock.lifecycles.harvest.consolidate import Limits
 from penstock.lifecycles.harvest.feed import Feed, Span
-from penstock.lifecycles.harvest.machine import C, P, Phase, R, Run, RunType
+from penstock.lifecycles.harvest.chunk.machine import C
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.run.machine import Phase
+from penstock.lifecycles.harvest.run.machine import R
+from penstock.lifecycles.harvest.run.machine import Run
+from penstock.lifecycles.harvest.run.machine import RunType
 from penstock.model.clock import VirtualClock
 from penstock.model.errors import Rejected, Transient, UsageError
 from penstock.model.outcome import Outcome

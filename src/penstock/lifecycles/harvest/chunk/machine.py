@@ -44,10 +44,10 @@ harvest_chunk = Machine(
     Chunk,
     births={C.OPEN: _WORKER},
     edges=[
-        Edge(C.OPEN, C.WORKING, "claim", _WORKER, on_claim=True),
+        Edge(C.OPEN, C.WORKING, "claimed", _WORKER, on_claim=True),
         Edge(C.WORKING, C.DONE, "consolidated", _WORKER),
-        Edge(C.WORKING, C.OPEN, "retry", _WORKER),
-        Edge(C.WORKING, C.FAILED, "give_up", _WORKER),
+        Edge(C.WORKING, C.OPEN, "put_back", _WORKER),
+        Edge(C.WORKING, C.FAILED, "gave_up", _WORKER),
         Edge(C.FAILED, C.OPEN, "reopen", _OPERATOR),
     ],
     terminal={C.DONE},

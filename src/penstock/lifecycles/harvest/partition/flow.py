@@ -115,6 +115,9 @@ class Partitions(Flow[Partition, HarvestSettings, Alive]):
     async def _fetch(self, unit: Partition, io: Io) -> Outcome[Partition]:
         configured = self._feeds[unit.feed]
         offset, size = unit.next_offset, self.settings.page_size
+        over = await io.ledger(lambda ledger: _why_over(ledger, unit))
+        if over is not None:
+            return await self._give_up(unit, over, io)
         asked = io.now()
         items = await configured.source.page(window_of(unit), Span(unit.low, unit.high), offset, size + 1)
         now = io.now()
@@ -129,9 +132,6 @@ class Partitions(Flow[Partition, HarvestSettings, Alive]):
             updated_at=now,
             due_at=now,
         )
-        over = await io.ledger(lambda ledger: _why_over(ledger, unit))
-        if over is not None:
-            return await self._give_up(unit, over, io)
         told = await io.ledger(lambda ledger: _worker_told(ledger, configured.feed, unit, kept))
         return Outcome(
             unit,
@@ -175,6 +175,10 @@ class Partitions(Flow[Partition, HarvestSettings, Alive]):
             )
             reason = f"{found:,} records of {counted:,}{f'; {doubt}' if doubt else ''}"
             return Outcome(unit, after, reason, parent_counts={"verified_workers": 1})
+        over = await io.ledger(lambda ledger: _why_over(ledger, unit))
+        if over is not None:
+            # It is counted once more if its run is retried.
+            return Outcome(unit, replace(unit, due_at=None), over)
         why = f"{found:,} of {counted:,} records were found" if short else str(doubt)
         after = replace(
             unit,

@@ -88,14 +88,14 @@ harvest_partition = Machine(
     Partition,
     births={P.PENDING: _SCHEDULER},
     edges=[
-        Edge(P.PENDING, P.IN_PROGRESS, "claim", _WORKER, on_claim=True),
+        Edge(P.PENDING, P.IN_PROGRESS, "claimed", _WORKER, on_claim=True),
         Edge(P.IN_PROGRESS, P.FETCHING_PAGES, "first_page", _WORKER),
         Edge(P.IN_PROGRESS, P.COMPLETED, "last_page", _WORKER),
         Edge(P.FETCHING_PAGES, P.COMPLETED, "last_page", _WORKER),
-        Edge(P.IN_PROGRESS, P.FAILED, "give_up", _WORKER),
-        Edge(P.FETCHING_PAGES, P.FAILED, "give_up", _WORKER),
+        Edge(P.IN_PROGRESS, P.FAILED, "gave_up", _WORKER),
+        Edge(P.FETCHING_PAGES, P.FAILED, "gave_up", _WORKER),
         Edge(P.FAILED, P.PENDING, "retry", _OPERATOR),
-        Edge(P.COMPLETED, P.PENDING, "rescan", _WORKER),
+        Edge(P.COMPLETED, P.PENDING, "rescanned", _WORKER),
     ],
     on_error=OnError(dead=P.FAILED, policy=CALLS),
     checks={
@@ -149,7 +149,7 @@ harvest_worker = Machine(
         Edge(W.RUNNING, W.COMPLETED, "completed", _WORKER),
         Edge(W.RUNNING, W.FAILED, "failed", _WORKER),
         Edge(W.FAILED, W.RUNNING, "retry", _OPERATOR),
-        Edge(W.COMPLETED, W.RUNNING, "rescan", _WORKER),
+        Edge(W.COMPLETED, W.RUNNING, "rescanned", _WORKER),
     ],
     checks={
         "ended_has_moment": "(status = 'running') = (completed_at IS NULL)",

@@ -113,7 +113,7 @@ harvest_run = Machine(
         Edge(R.FAILED, R.WORKERS_RUNNING, "retry", _OPERATOR),
         Edge(R.CONSOLIDATION_SKIPPED, R.CONSOLIDATION_TRIGGERED, "force", _OPERATOR),
         Edge(R.FAILED, R.CONSOLIDATION_TRIGGERED, "force", _OPERATOR),
-        Edge(R.CONSOLIDATION_TRIGGERED, R.CONSOLIDATING, "consolidate", _WORKER),
+        Edge(R.CONSOLIDATION_TRIGGERED, R.CONSOLIDATING, "consolidation_started", _WORKER),
         Edge(R.CONSOLIDATING, R.COMPLETED, "consolidated", _WORKER),
         Edge(R.CONSOLIDATING, R.FAILED, "consolidation_failed", _WORKER),
         Edge(R.CREATED, R.FAILED, "cancel", _OPERATOR),
