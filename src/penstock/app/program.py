@@ -57,9 +57,12 @@ class Program:
 
     def schedules(self) -> list[Schedule]:
         """The schedules that are wanted: the configuration's, and those of the lifecycles that it does not replace."""
-        from penstock.worker.schedule import wanted_by
+        from penstock.operations.raw import COLLECT
+        from penstock.worker.schedule import Schedule, wanted_by
 
         usual = [schedule for one in self.app.lifecycles for schedule in one.schedules(self.settings(one))]
+        if any(one.holds is not None for one in self.app.lifecycles):
+            usual.append(Schedule(name=COLLECT, job=COLLECT, every="1d", jitter="1h", settings_version="usual"))
         return wanted_by(self.configuration.kernel.schedules, usual)
 
     def limits(self) -> tuple[GateLimits, ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 from uuid import UUID
@@ -56,6 +57,8 @@ class Edge:
     trigger: str
     actors: Collection[Actor]
     on_claim: bool = False
+    #: A person may pull it without more ado: the unit as it is afterwards, by its columns and the present alone.
+    by_hand: Callable[[Any, datetime], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ class Machine:
     key_is_primary: bool = False
     #: Fields that name a unit of another machine: a foreign key, so that it must be there and stays as long as they do.
     references: Mapping[str, Machine] = field(default_factory=dict)
+    #: Completes a unit that somebody creates by hand: columns that follow from others.
+    create: Callable[[Any, datetime], Any] | None = None
 
     def __post_init__(self) -> None:
         freeze = object.__setattr__
