@@ -16,14 +16,12 @@ from typing import Any
 from uuid import UUID
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.chunk.flow import Chunks
-from penstock.lifecycles.harvest.run.consolidate import Consolidator
-from penstock.lifecycles.harvest.feed import Feed, Unmappable
 from penstock.lifecycles.harvest import MACHINES
-from penstock.lifecycles.harvest.run.machine import R
-from penstock.lifecycles.harvest.run.machine import Run
-from penstock.lifecycles.harvest.run.machine import RunType
+from penstock.lifecycles.harvest.chunk.flow import Chunks
+from penstock.lifecycles.harvest.feed import Feed, Unmappable
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
 from penstock.lifecycles.harvest.run.flow import Runs
+from penstock.lifecycles.harvest.run.machine import R, Run, RunType
 from penstock.lifecycles.harvest.tables import DATA_TABLES, POSITIONS
 from penstock.model.clock import Rng, SystemClock, VirtualClock, instant_text
 from penstock.model.machine import Actor
@@ -83,7 +81,9 @@ class Site:
     def __init__(self, url: str, *, real: bool = False) -> None:
         self.url = url
         self.clock = SystemClock() if real else VirtualClock(START)
-        self.ledger = Ledger.open(url, ALL, clock=self.clock, rng=Rng(5), create=True, data_tables=[*DATA_TABLES, bulk_item])
+        self.ledger = Ledger.open(
+            url, ALL, clock=self.clock, rng=Rng(5), create=True, data_tables=[*DATA_TABLES, bulk_item]
+        )
 
     def rows(self, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(sql, **parameters)])

@@ -13,13 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.feed import Consolidation, Feed, Source, Span, Window
-from penstock.lifecycles.harvest.feed import Configured
-from penstock.lifecycles.harvest.partition.flow import Partitions
 from penstock.lifecycles.harvest import MACHINES
-from penstock.lifecycles.harvest.run.machine import R
-from penstock.lifecycles.harvest.run.machine import Run
+from penstock.lifecycles.harvest.feed import Configured, Consolidation, Feed, Source, Span, Window
+from penstock.lifecycles.harvest.partition.flow import Partitions
 from penstock.lifecycles.harvest.run.flow import Runs
+from penstock.lifecycles.harvest.run.machine import R, Run
 from penstock.lifecycles.harvest.run.start import start_run
 from penstock.lifecycles.harvest.settings import FeedSettings, HarvestSettings, schedule_of
 from penstock.lifecycles.harvest.tables import DATA_TABLES, diamonds, raw_diamonds_nivoda, watermark

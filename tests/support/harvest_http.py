@@ -10,9 +10,8 @@ from typing import Any
 
 from penstock.connectors.nivoda.client import Api, Nivoda
 from penstock.lifecycles.harvest.chunk.flow import Chunks
+from penstock.lifecycles.harvest.nivoda import NivodaSource, nivoda_feed
 from penstock.lifecycles.harvest.run.consolidate import Consolidator
-from penstock.lifecycles.harvest.nivoda import NivodaSource
-from penstock.lifecycles.harvest.nivoda import nivoda_feed
 from penstock.model.clock import VirtualClock
 from penstock.simulators.nivoda import PATH, NivodaSimulator
 from penstock.simulators.nivoda_data import Catalogue

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.lifecycles.harvest import operate
+from penstock.lifecycles.harvest import operations
 from penstock.lifecycles.harvest.run.absence import UNPROVED
-from penstock.lifecycles.harvest.run.machine import R
-from penstock.lifecycles.harvest.run.machine import RunType
+from penstock.lifecycles.harvest.run.machine import R, RunType
 from penstock.simulators.nivoda import NivodaSimulator
 from penstock.simulators.nivoda_data import Catalogue, Wanted
 from tests.support.harvest import FEED, Bench
@@ -24,7 +23,7 @@ TWO = {"target_records": 400, "least_records": 20, "full_workers": 2, "increment
 async def full(bench: Bench) -> Any:
     """Another full run, an hour later."""
     bench.clock.advance(3_600)
-    operate.start(bench.ledger, FEED, full=True, who="ada", reason="a test")
+    bench.do(operations.start, feed=FEED, full=True)
     run = await bench.settled()
     assert (run.status, run.run_type) == (R.COMPLETED, RunType.FULL)
     return run

@@ -7,22 +7,20 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from penstock.lifecycles.harvest.chunk.flow import Chunks
-from penstock.lifecycles.harvest.chunk.machine import C
-from penstock.lifecycles.harvest.chunk.machine import Chunk
-from penstock.lifecycles.harvest.run.machine import Phase
-from penstock.lifecycles.harvest.run.machine import R
-from penstock.lifecycles.harvest.run.machine import RunType
+from penstock.lifecycles.harvest.chunk.machine import C, Chunk
+from penstock.lifecycles.harvest.run.machine import Phase, R, RunType
 from penstock.model.clock import Rng, instant, instant_text
 from penstock.model.errors import Transient
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS
 from penstock.model.unit import Ref, replace
 from tests.support.consolidation import FEEDS, Site, a_run, processes, run_id, wait_for
-from tests.support.harvest import FEED, START
+from tests.support.harvest import FEED, START, small
 
 HOUR = timedelta(hours=1)
 
@@ -411,7 +409,7 @@ def test_more_rows_in_a_range_than_an_outcome_carries_take_several(site):
 
 
 def test_a_chunk_is_tried_three_times_and_says_why_it_failed():
-    flow, rng = Chunks(FEEDS), Rng(1)
+    flow, rng = Chunks(small(), FEEDS), Rng(1)
     chunk = Chunk(run_id=run_id(1), number=0, feed=FEED, first=0, last=5, status=C.WORKING, attempts=1)
     assert flow.failed(chunk, Transient("away"), START, rng) is None
     outcome = flow.failed(replace(chunk, attempts=2), Transient("away"), START, rng)

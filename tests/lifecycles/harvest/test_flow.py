@@ -8,11 +8,10 @@ import pytest
 
 from penstock.lifecycles.harvest.feed import Span
 from penstock.lifecycles.harvest.partition.machine import P
-from penstock.lifecycles.harvest.run.machine import R
-from penstock.lifecycles.harvest.run.machine import RunType
+from penstock.lifecycles.harvest.run.machine import R, RunType
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
 from penstock.model.unit import Ref
-from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
+from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, small, stones
 
 
 def everything(source: Catalogue) -> dict[str, str]:

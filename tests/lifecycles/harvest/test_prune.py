@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.lifecycles.harvest.chunk.flow import Chunks
+from penstock.lifecycles.harvest.prune import Gone, prune_raw_records
 from penstock.lifecycles.harvest.run.consolidate import Consolidator
 from penstock.lifecycles.harvest.run.machine import R
-from penstock.lifecycles.harvest.prune import Gone
-from penstock.lifecycles.harvest.prune import prune_raw_records
 from penstock.model.errors import Rejected
 from tests.support.consolidation import FEEDS
-from tests.support.harvest import FEED, Bench, Catalogue, Stone, on_bench, stones
+from tests.support.harvest import FEED, Bench, Catalogue, Stone, on_bench, small, stones
 
 KEEP = timedelta(days=30)
 RAW = [FEEDS[FEED].raw]
@@ -22,7 +21,7 @@ RAW = [FEEDS[FEED].raw]
 
 def harvest(url: str, source: Catalogue, test: Any) -> None:
     consolidation = Consolidator(small(chunk_rows=60), FEEDS)
-    on_bench(url, source, test, feed=FEEDS[FEED], consolidation=consolidation, more=[Chunks(FEEDS)])
+    on_bench(url, source, test, feed=FEEDS[FEED], consolidation=consolidation, more=[Chunks(small(), FEEDS)])
 
 
 def raw(bench: Bench) -> dict[str, int]:

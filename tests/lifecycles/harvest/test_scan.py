@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.lifecycles.harvest.feed import Span
-from penstock.lifecycles.harvest.run.scan import Split
-from penstock.lifecycles.harvest.run.scan import Scanned
-from penstock.lifecycles.harvest.run.scan import scan
+from penstock.lifecycles.harvest.run.scan import Scanned, Split, scan
 
 
 def answered(questions, prices: list[int]) -> tuple[Scanned, list[Span]]:
@@ -85,7 +83,7 @@ lists_of_prices = st.one_of(
 
 @given(
     lists_of_prices,
-    st.builds(Limits, st.integers(1, 60), st.integers(1, 30), st.integers(1, 12)),
+    st.builds(Split, st.integers(1, 60), st.integers(1, 30), st.integers(1, 12)),
     st.integers(2, 2_000_000),
     st.integers(0, 400),
 )

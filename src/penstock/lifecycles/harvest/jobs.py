@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from penstock.app.lifecycle import job
 from penstock.lifecycles.harvest.settings import FeedSettings, HarvestSettings, reprice_schedule_of, schedule_of
 from penstock.model.errors import UsageError
+from penstock.settings.shapes import written
+from penstock.worker.schedule_unit import Schedule
 
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult, Schedule
+    from penstock.worker.schedule import JobResult
 
 
 @job("harvest", "Scans a feed and starts its next run.")
@@ -62,9 +64,6 @@ def _feed(settings: HarvestSettings, schedule: Schedule) -> tuple[str, FeedSetti
 
 def schedules(settings: HarvestSettings) -> Sequence[Schedule]:
     """Two schedules for every feed, for its runs and for its prices, and one for pruning."""
-    from penstock.settings.shapes import written
-    from penstock.worker.schedule import Schedule
-
     pruning = prune_raw_records.name
     found = [Schedule(name=pruning, job=pruning, every="1h", jitter="30m", settings_version="usual")]
     for name, own in sorted(settings.feeds.items()):

@@ -42,11 +42,12 @@ from penstock.model.unit import NO_GATE, GuardedUnit, replace
 from penstock.operations.declare import Ask, operation
 from penstock.operations.fields import Parameters, argument, option
 from penstock.operations.plan import NOW, Each, Moves, Together
+from penstock.worker import schedule_unit
+from penstock.worker.schedule_unit import Schedule
 
 if TYPE_CHECKING:
     from penstock.lifecycles.harvest.watermark import Row as Watermark
     from penstock.operations.reader import Reader
-    from penstock.worker.schedule import Schedule
 
 
 class WhichRun(Parameters, frozen=True):
@@ -174,9 +175,7 @@ def force(ask: Ask[HarvestSettings], wanted: WhichRun) -> Together:
         msg = f"run {run.run_id} is still being fetched; 'penstock harvest cancel {run.run_id}' ends that"
         raise UsageError(msg)
     if going:
-        raise UsageError(
-            f"{len(going)} partitions of run {run.run_id} are about to end; a worker does it, so try later"
-        )
+        raise UsageError(f"{len(going)} partitions of run {run.run_id} wait for a worker to end them; try again then")
     if run.completed_workers == run.verified_workers == run.expected_workers:
         msg = f"no partition of run {run.run_id} has failed; 'penstock harvest retry {run.run_id}' consolidates it"
         raise UsageError(msg)
@@ -339,10 +338,8 @@ def _updated_since(reader: Reader, feed: str, moment: datetime) -> int:
 
 
 def _schedule(reader: Reader, name: str, feed: str) -> Schedule:
-    from penstock.worker.schedule import machine
-
     require_harvest(reader)
-    found: list[Schedule] = reader.get_many(machine, [name])
+    found: list[Schedule] = reader.get_many(schedule_unit.machine, [name])
     if not found:
         msg = f"there is no schedule {name}; add [harvest.feeds.{feed}] to the configuration and run 'penstock up'"
         raise UsageError(msg)
@@ -351,12 +348,10 @@ def _schedule(reader: Reader, name: str, feed: str) -> Schedule:
 
 def _active(reader: Reader, name: str, feed: str) -> Schedule:
     """The schedule, if it ticks. Raises UsageError that says how to make it."""
-    from penstock.worker.schedule import S
-
     own = _schedule(reader, name, feed)
-    if own.status is S.PAUSED:
+    if own.status is schedule_unit.S.PAUSED:
         raise UsageError(f"the schedule {own.name} is paused; 'penstock schedules resume {own.name}' lets it go on")
-    if own.status is not S.ACTIVE:
+    if own.status is not schedule_unit.S.ACTIVE:
         msg = f"the schedule {own.name} is {own.status}; configure the feed again and run 'penstock up'"
         raise UsageError(msg)
     return own
