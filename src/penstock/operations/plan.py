@@ -72,7 +72,8 @@ class Together:
     warnings: Sequence[str] = ()
 
     def __len__(self) -> int:
-        return len(self.moves) + len(self.births) + len(self.writes) + (len(self.then) if self.then else 0)
+        changed = len(self.moves) + len(self.births) + len(self.writes) + (len(self.then) if self.then else 0)
+        return changed or len(self.events)
 
 
 @dataclass(frozen=True, slots=True)
