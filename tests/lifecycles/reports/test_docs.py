@@ -6,9 +6,10 @@ import re
 import tomllib
 from pathlib import Path
 
+from penstock.lifecycles.reports.program import app
+
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.machine import machine
-from penstock.lifecycles.reports.program import app
 from penstock.lifecycles.reports.settings import SETTINGS, read_accounts
 from penstock.model.unit import DRIVEN_COLUMNS
 from penstock.settings.config import SETTINGS as KERNEL

@@ -9,9 +9,9 @@ from datetime import UTC, timedelta
 
 import pysqlite3
 import pytest
+from penstock.lifecycles.reports.program import app, make_flow
 
 from penstock.lifecycles.reports.machine import Aggregation
-from penstock.lifecycles.reports.program import app, make_flow
 from penstock.lifecycles.reports.settings import read_settings
 from penstock.model.clock import SystemClock
 from penstock.settings.config import SETTINGS, ConfigError, read, validate

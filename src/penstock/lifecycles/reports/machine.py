@@ -11,7 +11,6 @@ from penstock.model.state import State, done, fault, hold, rest, work
 from penstock.model.unit import Column, Unit
 
 _WORKER = frozenset({Actor.WORKER})
-_EITHER = frozenset({Actor.WORKER, Actor.OPERATOR})
 
 
 class S(State):
@@ -101,8 +100,8 @@ machine = Machine(
     births={S.MISSING: {Actor.SCHEDULER, Actor.OPERATOR}},
     edges=[
         Edge(S.MISSING, S.FETCHING, "created", _WORKER),
-        Edge(S.COMPLETED, S.FETCHING, "created", _EITHER),
-        Edge(S.ERROR, S.FETCHING, "created", _EITHER),
+        Edge(S.COMPLETED, S.FETCHING, "created", _WORKER),
+        Edge(S.ERROR, S.FETCHING, "created", _WORKER),
         Edge(S.FETCHING, S.PARSING, "ready", _WORKER),
         Edge(S.PARSING, S.COMPLETED, "loaded", _WORKER),
         Edge(S.MISSING, S.ERROR, "create_failed", _WORKER),
