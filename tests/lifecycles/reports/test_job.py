@@ -28,13 +28,14 @@ from penstock.model.clock import Rng, VirtualClock
 from penstock.model.errors import LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref, replace
+from penstock.settings.typed import TimeZone
 from penstock.simulators.amazon_stream import StreamSimulator
 
 NOW = datetime(2026, 11, 15, 12, 34, 56, tzinfo=UTC)
 ACCOUNTS = {
-    "acme": Account(profile_id="1", country="ES", time_zone="Europe/Madrid"),
-    "globex": Account(profile_id="2", country="US", time_zone="America/Los_Angeles"),
-    "a/b%c": Account(profile_id="3", country="JP", time_zone="Asia/Tokyo"),
+    "acme": Account(profile_id="1", country="ES", time_zone=TimeZone("Europe/Madrid")),
+    "globex": Account(profile_id="2", country="US", time_zone=TimeZone("America/Los_Angeles")),
+    "a/b%c": Account(profile_id="3", country="JP", time_zone=TimeZone("Asia/Tokyo")),
 }
 DAILY, HOURLY = 2 * 62, 2 * 360
 

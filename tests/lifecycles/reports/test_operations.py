@@ -119,7 +119,7 @@ def test_a_list_goes_on_where_it_ended(desk):
     assert [row.next_refresh_at for row in seen[-2:]] == [None, None]
 
 
-DAY = {"first": YESTERDAY, "last": YESTERDAY}
+DAY: dict[str, Any] = {"first": YESTERDAY, "last": YESTERDAY}
 WRONG = [
     (operations.show, OneDataset(dataset="acme/never/daily/target"), "no dataset 'acme/never/daily/target'"),
     (operations.show, OneDataset(dataset=""), "no dataset ''"),

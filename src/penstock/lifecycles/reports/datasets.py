@@ -131,7 +131,7 @@ def periods(within: Window, time_zone: str, aggregation: Aggregation) -> list[di
 
 def columns_of(accounts: Mapping[str, Account], aggregation: Aggregation) -> list[dict[str, Any]]:
     """The columns of an account's datasets that are the account's."""
-    return [{"account": n, "country": a.country, "gate_id": gate_of(n, aggregation)} for n, a in accounts.items()]
+    return [{"account": n, "country": a.country or "", "gate_id": gate_of(n, aggregation)} for n, a in accounts.items()]
 
 
 def datasets(
@@ -259,7 +259,7 @@ def _mark(name: str, account: Account, lack: Lack, now: datetime) -> dict[str, A
         "account": name,
         "state": ACTIVE,
         "time_zone": account.time_zone,
-        "country": account.country,
+        "country": account.country or "",
         "daily_from": daily.first,
         "daily_through": daily.last,
         "hourly_from": hourly.first,

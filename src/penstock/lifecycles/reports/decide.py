@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from penstock.lifecycles import ladder as ladders
 from penstock.lifecycles.ladder import Ladder
@@ -20,10 +20,6 @@ from penstock.model.outcome import Act, Decision, Look, Wait
 
 PAUSE = timedelta(hours=1)
 """How often a paused account is looked at again."""
-NO_FAILURES: dict[str, Any] = dict.fromkeys(
-    ("duplicates", "create_failures", "provider_failures", "pending_failures", "parse_failures", "link_expiries"), 0
-)
-"""The counters of an offset that has just begun."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.statements import waiting
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
-    NO_FAILURES,
     Seen,
     decide,
     is_served,
@@ -31,7 +30,7 @@ from penstock.lifecycles.reports.decide import (
     wanted_offset,
 )
 from penstock.lifecycles.reports.load import Loader, Totals, line
-from penstock.lifecycles.reports.machine import Aggregation, Report, S, machine
+from penstock.lifecycles.reports.machine import NO_FAILURES, Aggregation, Report, S, machine
 from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings, gate_of
 from penstock.lifecycles.reports.sources import Source, connections
 from penstock.lifecycles.reports.sources import streams as streams_of

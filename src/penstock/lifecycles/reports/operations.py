@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from penstock.lifecycles.reports.decide import NO_FAILURES, last_due_offset, offset_name
-from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S, machine
+from penstock.lifecycles.reports.decide import last_due_offset, offset_name
+from penstock.lifecycles.reports.machine import NO_FAILURES, UNBORN, Aggregation, EntityType, Report, S, machine
 from penstock.lifecycles.reports.settings import HOUR, Account, ReportSettings, switched_off
 from penstock.model.errors import UsageError
 from penstock.model.unit import Ref
@@ -209,7 +209,7 @@ def cadence(ask: ReportAsk, wanted: CadenceWanted) -> Page[OffsetRow]:
     return Page(rows=[OffsetRow(**one.document()) for one in found], note=note)
 
 
-@reading("accounts", "How each account stands under the configuration, and what becomes of its datasets.")
+@reading("accounts", "How each account stands, and what becomes of its datasets.")
 def accounts(ask: ReportAsk) -> Page[Standing]:
     """With --config of a file that is not in force yet, this says it before it happens."""
     from penstock.lifecycles.reports import listing
@@ -231,19 +231,9 @@ def refresh(ask: ReportAsk, wanted: RefreshWanted) -> Plan:
     return moves.plan(f"fetch {_counted(len(moves))} again")
 
 
-_UNBORN: Mapping[str, Any] = {
-    **dict.fromkeys(("serving_offset", "create_requested_at", "last_report_created_at", "last_processed_report_id")),
-    **dict.fromkeys(("loaded_stage", "loaded_report_id", "loaded_at", "loaded_rows", "loaded_digest", "raw_run_id")),
-    **NO_FAILURES,
-    "error": None,
-    "attempts": 0,
-}
-"""A dataset of which nothing is known yet."""
-
-
-@operation("reset", "Put datasets in error back to missing, as on the day they were made.")
+@operation("reset", "Put datasets in error back to missing.")
 def reset(ask: ReportAsk, wanted: ResetWanted) -> Plan:
-    """They are due at once. What was loaded of them is hidden until the next load."""
+    """They are as on the day they were made, and due at once. What they had loaded is hidden until the next load."""
     if wanted == ResetWanted():
         raise UsageError("this would be every dataset in error; name some, or give an account, a kind or dates")
     moves, loaded = Moves(machine), 0
@@ -251,7 +241,7 @@ def reset(ask: ReportAsk, wanted: ResetWanted) -> Plan:
         if report.status is not S.ERROR:
             moves.skip(report.unit_id, f"it is {report.status}; only datasets in error are reset")
             continue
-        moves.add(report, S.MISSING, due_at=NOW, **_UNBORN)
+        moves.add(report, S.MISSING, due_at=NOW, **UNBORN)
         loaded += report.loaded_rows is not None
     hidden = [f"the loaded rows of {_counted(loaded)} are hidden until the next load"] if loaded else []
     return moves.plan(f"reset {_counted(len(moves))}", hidden)

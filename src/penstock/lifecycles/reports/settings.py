@@ -27,7 +27,7 @@ class Account(Settings):
     """`[reports.accounts.*]`: one advertising account, by the name that its datasets have."""
 
     profile_id: Annotated[str, says("The advertising profile.", examples=["1234567890123"])]
-    country: Annotated[str, says("The profile's country.")] = ""
+    country: Annotated[str | None, says("The profile's country.", examples=["US"])] = None
     time_zone: Annotated[TimeZone, says("The time zone in which its days begin.")] = TimeZone("UTC")
     region: Annotated[Literal["NA", "EU", "FE"], says("Which of Amazon's hosts serve it.")] = "NA"
     paused: Annotated[bool, says("Create no datasets and fetch none; those that exist stay.")] = False
@@ -71,14 +71,12 @@ class ReportSettings(Settings):
     provider_limit: Annotated[int, says("How many reports the provider may fail, per offset.", ge=1, le=_MOST)] = 3
     pending_limit: Annotated[int, says("How many reports may take too long, per offset.", ge=1, le=_MOST)] = 3
     parse_limit: Annotated[int, says("How many reports may be unreadable, per offset.", ge=1, le=_MOST)] = 3
-    link_limit: Annotated[
-        int, says("How often the link of a report may expire before it was read.", ge=1, le=_MOST)
-    ] = 3
+    link_limit: Annotated[int, says("How often a report's link may expire before it is read.", ge=1, le=_MOST)] = 3
     stream: Annotated[
         Path | None,
         says(
-            "The folder of Marketing Stream deltas. Without it, hourly is off; so it is for accounts without a folder"
-            " in it."
+            "The folder of Marketing Stream deltas; hourly is off without it, and for accounts without a folder in it.",
+            examples=["stream"],
         ),
     ] = None
     private_downloads: Annotated[
@@ -89,12 +87,7 @@ class ReportSettings(Settings):
     refresh_token: Annotated[Secret | None, says("The token that opens the accounts.")] = None
     accounts: Annotated[
         dict[str, Account],
-        says(
-            "Advertising accounts, by name.",
-            examples={
-                "acme": {"profile_id": "1234567890123", "country": "US", "time_zone": "America/Los_Angeles"},
-            },
-        ),
+        says("Advertising accounts, by name.", examples=["acme"]),
     ] = {}
 
     def __post_init__(self) -> None:
