@@ -198,6 +198,6 @@ lifecycle = Lifecycle(
     "Parcels that are sent while things break.",
     NoSettings,
     [machine],
-    build=lambda settings, ports: [Parcels(_provider())],
+    build=lambda settings, ports: [Parcels(_provider())],  # noqa: ARG005 - one shape
     jobs=[tick],
 )

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock.lifecycles.collection import COLLECT, collect_all, collect_job, holds_of
 
 from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.collection import COLLECT, collect_all, collect_job, holds_of
 from penstock.lifecycles.partitions import google_ads
 from penstock.lifecycles.partitions.flow import MACHINES
 from penstock.lifecycles.partitions.jobs import wanted_unit

@@ -1,4 +1,4 @@
-"""A worker process of a test's own program: `main(machines, flows)` works on the ledger named by the command line until SIGTERM.
+"""A worker process of a test's own: `main(machines, flows)` works on the ledger of the command line until SIGTERM.
 
 `Program` starts and ends such processes.
 """

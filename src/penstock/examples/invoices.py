@@ -47,6 +47,11 @@ class Invoice(Unit):
     remote_id: str | None = None
 
 
+def retried(invoice: Invoice, now: datetime) -> Invoice:
+    """As new, and due."""
+    return replace(invoice, attempts=0, due_at=now)
+
+
 machine = Machine(
     "invoice",
     Invoice,
@@ -56,7 +61,7 @@ machine = Machine(
         Edge(S.SENDING, S.SENT, "accepted", {Actor.WORKER}),
         Edge(S.SENDING, S.QUEUED, "put_back", {Actor.WORKER}),
         Edge(S.SENDING, S.FAILED, "gave_up", {Actor.WORKER}),
-        Edge(S.FAILED, S.QUEUED, "retry", {Actor.OPERATOR}),
+        Edge(S.FAILED, S.QUEUED, "retry", {Actor.OPERATOR}, by_hand=retried),
     ],
     terminal={S.SENT},
     on_error=OnError(retry=S.QUEUED, dead=S.FAILED, policy=RetryPolicy(max_retries=3)),

@@ -114,7 +114,9 @@ def test_every_account_without_credentials_is_named(tmp_path):
     with pytest.raises(ConfigError) as told:
         program.flows()
     lines = str(told.value).splitlines()
-    assert [line.partition(" has no client_secret, refresh_token; set it in [reports] or in ")[0] for line in lines] == [
+    assert [
+        line.partition(" has no client_secret, refresh_token; set it in [reports] or in ")[0] for line in lines
+    ] == [
         "account acme",
         "account globex",
     ]
