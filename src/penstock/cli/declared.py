@@ -6,6 +6,8 @@ stand at the root. Words of a name that several share are a group.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,7 +135,7 @@ def _section(node: _Node) -> str:
 def command(lifecycle: AnyLifecycle, declared: Declaration, name: str) -> click.Command:
     """The command of one declaration."""
     fields = list(fields_of(declared.parameters))
-    own = [_parameter(one) for one in fields]
+    own = [_parameter(one) for one in fields if not one.extra("stdin")]
     common = list(_common(declared))
     _refuse_taken(declared, own, common)
     return DeclaredCommand(lifecycle, declared, fields, name=name, help=declared.help, params=[*own, *common])
@@ -182,6 +184,12 @@ class DeclaredCommand(click.Command):
     def _parameters(self, given: Mapping[str, Any], ctx: click.Context) -> Any:
         values = {}
         for one in self._fields:
+            if one.extra("stdin"):
+                # Never where something was said by options: what started us may have left its own input to us.
+                options = [other for other in self._fields if not other.extra("argument") and not other.extra("stdin")]
+                if not any(given[other.attribute] for other in options):
+                    values[one.attribute] = _lines(ctx)
+                continue
             value = given[one.attribute]
             if value is None or (one.many is not None and not value and not one.required):
                 continue
@@ -190,6 +198,24 @@ class DeclaredCommand(click.Command):
             return self.declared.parameters(**values)
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from error
+
+
+def _lines(ctx: click.Context) -> list[dict[str, Any]]:
+    """The JSON objects of standard input, one a line; none where a person would have to type them."""
+    found: list[dict[str, Any]] = []
+    if sys.stdin.isatty():
+        return found
+    for number, line in enumerate(sys.stdin, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise click.UsageError(f"line {number} of standard input is not a JSON object", ctx)
+        found.append(value)
+    return found
 
 
 def _parameter(one: FieldInfo) -> click.Parameter:
