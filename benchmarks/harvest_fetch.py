@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.connectors.nivoda.client import Api, Credentials, Nivoda, Query
 from penstock.model.clock import SystemClock
-from penstock.settings.setting import Secret
+from penstock.settings.secret import Secret
 from penstock.simulators.nivoda_process import control, in_process
 
 LOGIN = "PENSTOCK_BENCH_NIVODA"

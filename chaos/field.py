@@ -21,7 +21,7 @@ from chaos.books import AWAY, Books
 from chaos.parts import ROOT, STOP_SECONDS, Case, Fault, Worker
 from chaos.rows import Row
 from chaos.server import Server
-from penstock.app.app import load_app
+from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
 
@@ -108,7 +108,7 @@ class Field:
         """Write the workers' configuration; those that run go on with theirs."""
         concurrency, stop_seconds, more = self._settings
         lines = [
-            'app = "chaos.parcels:app"',
+            'lifecycles = ["chaos.parcels:lifecycle"]',
             f'[ledger]\nurl = "{url}"',
             f'[worker]\nlease = "{self.lease}s"\nrenew = "{max(1, self.lease // 3)}s"\nstop_seconds = {stop_seconds}',
             *([f"concurrency = {concurrency}"] if concurrency else []),
@@ -182,7 +182,7 @@ class Field:
 
         `off` is how far the workers' clock is from ours, where it is theirs that counts.
         """
-        app = load_app("chaos.parcels:app")
+        app = App(parcels.lifecycle)
         url = self.url if self.server is None else self.server.admin(DATABASE)
         with Ledger.open(url, app.machines) as ledger:
             now, offset = ledger.clock.now() + timedelta(seconds=off), len(self.born)

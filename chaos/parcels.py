@@ -15,7 +15,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from penstock.app.app import App
+from penstock.app.lifecycle import Lifecycle, NoSettings, job
+from penstock.app.ports import Ports
 from penstock.connectors.http.client import Http
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor, Edge, Machine, OnError
@@ -173,7 +174,8 @@ def _provider() -> Http:
     return Http(os.environ[PROVIDER], SystemClock())
 
 
-async def tick(schedule: Schedule, io: Io) -> JobResult:  # noqa: ARG001 - a job's shape
+@job("tick", "Tells the provider that it ran.")
+async def tick(settings: NoSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001 - a job's shape
     """The periodic job: it tells the provider that it ran."""
     http = _provider()
     try:
@@ -191,4 +193,11 @@ def notes(file: Path) -> list[tuple[float, float, int, str]]:
     return [(float(a), float(b), int(c), d) for a, b, c, d in lines]
 
 
-app = App(machines=[machine], flows=lambda: [Parcels(_provider())], jobs={"tick": tick})
+lifecycle = Lifecycle(
+    "parcels",
+    "Parcels that are sent while things break.",
+    NoSettings,
+    [machine],
+    build=lambda settings, ports: [Parcels(_provider())],  # noqa: ARG005 - one shape
+    jobs=[tick],
+)

@@ -17,7 +17,7 @@ from penstock.model import correlation
 from penstock.model.clock import VirtualClock
 from penstock.model.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient, UsageError
 from penstock.settings.redaction import MARK, redact
-from penstock.settings.setting import Secret
+from penstock.settings.secret import Secret
 from penstock.simulators.nivoda import Churn, Fault, NivodaSimulator, errors, throttle
 from tests.support.nivoda import NOW, Login, on, secrets
 

@@ -20,7 +20,7 @@ from penstock.connectors.http.client import Http, Response
 from penstock.connectors.oauth import Credentials
 from penstock.model.clock import VirtualClock
 from penstock.model.errors import InDoubt, StepError, Transient
-from penstock.settings.setting import Secret
+from penstock.settings.secret import Secret
 from tests.support.sockets import read_request
 from tests.support.sockets import server as bare
 

@@ -14,7 +14,7 @@ from obstore.store import MemoryStore
 
 from penstock.connectors.watermark import Blob, FileBlob, ForeignBlob, ObjectBlob, Watermark, open_blob
 from penstock.model.errors import Fatal, Transient, UsageError
-from penstock.settings.setting import ConfigError, Secret
+from penstock.settings.secret import ConfigError, Secret
 from tests.support.s3 import s3
 
 MARK = Watermark(datetime(2024, 1, 16, 2, tzinfo=UTC), "abc123", datetime(2024, 1, 16, 2, 15, tzinfo=UTC))

@@ -14,11 +14,12 @@ from typing import Any, Self
 
 import pytest
 
+from penstock.app.app import App
 from penstock.ledger.gates.budget import Pass
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
 from tests.support.fleet import Member, until
-from tests.support.gate_app import ADDRESS, CALL, PROVIDERS, SETTINGS, Call
+from tests.support.gate_app import ADDRESS, LIFECYCLE, PROVIDERS, SETTINGS, Call
 from tests.support.limited_provider import LimitedProvider, limited_provider
 from tests.support.nightly import by_night
 
@@ -36,7 +37,8 @@ class GateFleet:
         self.provider = provider
         self.folder = folder
         self.members: list[Member] = []
-        self.ledger = Ledger.open(url, [CALL], create=True)
+        app = App(LIFECYCLE)
+        self.ledger = Ledger.open(url, app.machines, create=True, data_tables=app.data.tables)
         self.gates = self.ledger.gates
 
     def __enter__(self) -> Self:

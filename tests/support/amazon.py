@@ -16,7 +16,7 @@ from penstock.connectors.http.download import Allowed
 from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Limits, Record
 from penstock.model.clock import VirtualClock
-from penstock.settings.setting import Secret
+from penstock.settings.secret import Secret
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
 from penstock.simulators.server import serving
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from penstock.app.app import App
+from penstock.app.lifecycle import Lifecycle, NoSettings
 from penstock.connectors.http.client import Http
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor, Edge, Machine, OnError
@@ -151,4 +151,4 @@ def flows() -> list[Any]:
     return [Jobs(Effects(Path(os.environ[FOLDER])))]
 
 
-app = App(machines=[JOB], flows=flows)
+lifecycle = Lifecycle("crash", "Jobs that die.", NoSettings, [JOB], build=lambda settings, ports: flows())

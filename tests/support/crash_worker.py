@@ -7,11 +7,17 @@ import json
 import os
 import sys
 
-from penstock.cli.run import configure_logs, serve, tune_interpreter
-
+from penstock.app.app import App
+from penstock.app.process import InForce, Process
+from penstock.app.running import configured, tune_interpreter
 from penstock.model.errors import LedgerError, UsageError
+from penstock.observe.logs import configure_logs
 from penstock.worker.worker import WorkerSettings
-from tests.support.crash_app import SETTINGS, app
+from tests.support.crash_app import SETTINGS, lifecycle
+
+
+async def _work(ready: InForce) -> None:
+    await Process(ready).run()
 
 
 def main(url: str) -> None:
@@ -19,7 +25,8 @@ def main(url: str) -> None:
     tune_interpreter()
     settings = WorkerSettings(**json.loads(os.environ[SETTINGS]))
     try:
-        asyncio.run(serve(url, app, settings))
+        program = configured(App(lifecycle), {"ledger": {"url": url}})
+        asyncio.run(_work(InForce(program, program.flows(), settings)))
     except (UsageError, LedgerError) as error:
         sys.stderr.write(f"penstock: {error}\n")
         sys.exit(2)

@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from penstock.app.app import App
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
-from tests.support.crash_app import FOLDER, JOB, SETTINGS, Effects, Job, Kind, S
+from tests.support.crash_app import FOLDER, JOB, SETTINGS, Effects, Job, Kind, S, lifecycle
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = (sys.executable, "-c", "from penstock.cli.main import main; main()")
-APP = "tests.support.crash_app:app"
+LIFECYCLE = "tests.support.crash_app:lifecycle"
 PATIENCE = 60.0
 """Seconds that anything may take before a test calls it stuck."""
 
@@ -100,12 +101,19 @@ class Fleet:
     def ledger(self) -> Ledger:
         """The test's own view of the ledger, created when it is first asked for."""
         if self._ledger is None:
-            self._ledger = Ledger.open(self.url, [JOB], create=True)
+            app = App(lifecycle)
+            self._ledger = Ledger.open(self.url, app.machines, create=True, data_tables=app.data.tables)
         return self._ledger
 
     def upgrade(self) -> None:
         """Make the ledger as the command line does, for `plain` workers."""
-        subprocess.run([*COMMAND, "db", "upgrade", "--app", APP, "--ledger", self.url], cwd=ROOT, check=True)
+        subprocess.run([*COMMAND, "db", "upgrade", *self._plain(self.url)], cwd=ROOT, check=True)
+
+    def _plain(self, url: str) -> list[str]:
+        """Options of a command: a configuration that names the lifecycle, and the ledger."""
+        file = self.folder / "plain.toml"
+        file.write_text(f'lifecycles = ["{LIFECYCLE}"]\n')
+        return ["--config", str(file), "--ledger", url]
 
     def create(self) -> None:
         """Make the ledger, before any worker looks for it."""
@@ -125,7 +133,7 @@ class Fleet:
         if plain and config is not None:
             command = [*COMMAND, "worker", "--config", str(config)]
         elif plain:
-            command = [*COMMAND, "worker", "--app", APP, "--ledger", url or self.url]
+            command = [*COMMAND, "worker", *self._plain(url or self.url)]
         environment = os.environ | {FOLDER: str(self.folder), SETTINGS: json.dumps(self.settings)}
         started = []
         for _ in range(count):

@@ -12,10 +12,10 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from penstock.cli.process import Plan, Process
-from penstock.app.running import tune_interpreter
-
 from penstock.app.app import App
+from penstock.app.lifecycle import Lifecycle, NoSettings
+from penstock.app.process import InForce, Process
+from penstock.app.running import configured, tune_interpreter
 from penstock.connectors.http.client import Http
 from penstock.model.clock import SystemClock
 from penstock.model.limits import GateLimits, Limit
@@ -82,16 +82,33 @@ class Calls(Flow[Call, None, None]):
         await self._http.close()
 
 
+def _gates() -> list[GateLimits]:
+    said: dict[str, Any] = json.loads(os.environ[PROVIDERS])
+    return [
+        GateLimits(name, tuple(Limit(*limit) for limit in limits), places) for name, (limits, places) in said.items()
+    ]
+
+
+LIFECYCLE = Lifecycle(
+    "calls",
+    "Calls behind gates.",
+    NoSettings,
+    [CALL],
+    build=lambda settings, ports: [Calls(os.environ[ADDRESS])],
+    gates=lambda settings: _gates(),
+)
+
+
 def main(url: str) -> None:
     configure_logs()
     tune_interpreter()
-    said: dict[str, Any] = json.loads(os.environ[PROVIDERS])
-    providers = [
-        GateLimits(name, tuple(Limit(*limit) for limit in limits), places) for name, (limits, places) in said.items()
-    ]
     settings = WorkerSettings(**json.loads(os.environ[SETTINGS]))
-    plan = Plan([Calls(os.environ[ADDRESS])], settings, "v1", providers=tuple(providers))
-    asyncio.run(Process(url, App(machines=[CALL]), plan).run())
+    program = configured(App(LIFECYCLE), {"ledger": {"url": url}})
+
+    async def work() -> None:
+        await Process(InForce(program, program.flows(), settings)).run()
+
+    asyncio.run(work())
     sys.stderr.flush()
     os._exit(0)
 

@@ -15,7 +15,7 @@ from penstock.connectors.google_ads.stream import ROW_LIMITS, Row
 from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Limits
 from penstock.model.clock import VirtualClock
-from penstock.settings.setting import Secret
+from penstock.settings.secret import Secret
 from penstock.simulators.google_ads import GoogleAdsSimulator
 from penstock.simulators.server import serving
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.cli.process import Plan, Process
-from penstock.cli.run import configure_logs
 
 from penstock.app.app import App, load_app
+from penstock.cli.run import configure_logs
 from penstock.connectors.watermark import FileBlob
 from penstock.ledger.session import Session
 from penstock.lifecycles.harvest.sources import NivodaSource

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.connectors.nivoda.client import BY_BIRTH, Api, Credentials, Item, Nivoda, Order, Query
 from penstock.model.clock import VirtualClock
-from penstock.settings.setting import Secret
+from penstock.settings.secret import Secret
 from penstock.simulators.lean import serving_lean
 from penstock.simulators.nivoda import PATH, NivodaSimulator
 from penstock.simulators.nivoda_data import Catalogue

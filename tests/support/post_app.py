@@ -11,7 +11,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from penstock.app.app import App
+from penstock.app.lifecycle import Lifecycle, NoSettings
 from penstock.ledger import outbox
 from penstock.ledger.outbox import EventRow
 from penstock.model.errors import Rejected, Transient
@@ -88,14 +88,16 @@ async def hook(event: EventRow) -> None:
 
 SUBSCRIBERS = [Subscriber("audit", ["*"], audit), Subscriber("hook", ["order.paid"], hook)]
 
-app = App(
-    machines=[ORDER, outbox.machine],
-    flows=lambda: [Orders(None), Deliveries(SUBSCRIBERS)],
-    subscribers=SUBSCRIBERS,
+MACHINES = [ORDER, outbox.machine]
+
+lifecycle = Lifecycle(
+    "post",
+    "Orders that are told to their subscribers.",
+    NoSettings,
+    [ORDER],
+    build=lambda settings, ports: [Orders(None)],
+    subscribers=lambda settings, ports: SUBSCRIBERS,
 )
 
-wired = App(machines=[ORDER], flows=lambda: [Orders(None)], subscribers=SUBSCRIBERS)
-"""The same as the command line takes it: what is the kernel's comes of itself."""
-
 if __name__ == "__main__":
-    main(app)
+    main(MACHINES, lambda: [Orders(None), Deliveries(SUBSCRIBERS)], SUBSCRIBERS)

@@ -1,4 +1,4 @@
-"""A worker process of a test's own program: `main(app)` works on the ledger named by the command line until SIGTERM.
+"""A worker process of a test's own: `main(machines, flows)` works on the ledger of the command line until SIGTERM.
 
 `Program` starts and ends such processes.
 """
@@ -11,25 +11,28 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
-from penstock.worker.outbox import keep_subscriptions
+from penstock.model.machine import Machine
+from penstock.worker.outbox import Subscriber, keep_subscriptions
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.fleet import Member, until
 
 SETTINGS = {"lease_ms": 2_000, "renew_seconds": 0.5, "watch_seconds": 0.2, "idle_seconds": 0.2, "concurrency": 50}
 
 
-def main(app: App) -> None:
+def main(
+    machines: Sequence[Machine], flows: Callable[[], Sequence[Any]], subscribers: Sequence[Subscriber] = ()
+) -> None:
     url, settings = sys.argv[1], WorkerSettings(**json.loads(sys.argv[2]))
 
     async def work() -> None:
-        with Ledger.open(url, app.machines) as ledger:
-            keep_subscriptions(ledger, app.subscribers)
-            worker = Worker(ledger, app.flows(), settings)
+        with Ledger.open(url, machines) as ledger:
+            keep_subscriptions(ledger, subscribers)
+            worker = Worker(ledger, flows(), settings)
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
             await worker.run()
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.app.app import App
 from penstock.ledger.schema.columns import Document
 from penstock.ledger.stage import Staged
 from penstock.model.machine import Actor, Edge, Machine
@@ -88,8 +87,5 @@ class Loads(Flow[Load, None, None]):
         return Outcome(unit, after, "loaded")
 
 
-app = App(machines=[LOAD], flows=lambda: [Loads(None)], data_tables=[measure])
-
-
 if __name__ == "__main__":
-    main(app)
+    main([LOAD], lambda: [Loads(None)])

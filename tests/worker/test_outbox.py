@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import os
 import random
@@ -17,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from penstock.app.app import load_app
+from penstock.app.app import App
+from penstock.app.kernel import lifecycle as kernel
 from penstock.ledger import outbox
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.commit import insert_events
@@ -37,7 +39,7 @@ from tests.support.fleet import ROOT, Member, until
 from tests.support.hand import Hand
 from tests.support.machines import DUE, INVOICE
 from tests.support.nightly import by_night
-from tests.support.post_app import FOLDER, ORDER, Order, app, noted
+from tests.support.post_app import FOLDER, MACHINES, ORDER, SUBSCRIBERS, Order, lifecycle, noted
 from tests.support.program import Program
 
 ALONE = WorkerSettings(
@@ -279,10 +281,10 @@ def test_every_event_arrives_at_least_once_though_workers_are_killed(ledger_url,
     count, chance = 300, random.Random(1)
     folder = tmp_path / "post"
     with (
-        Ledger.open(ledger_url, app.machines, create=True) as ledger,
+        Ledger.open(ledger_url, MACHINES, create=True) as ledger,
         Program("tests.support.post_app", ledger_url, folder, **{FOLDER: str(folder)}) as program,
     ):
-        keep_subscriptions(ledger, app.subscribers)
+        keep_subscriptions(ledger, SUBSCRIBERS)
 
         def value(sql: str) -> int:
             return int(ledger.read(lambda c: c.rows(sql))[0][0])
@@ -309,19 +311,22 @@ def test_every_event_arrives_at_least_once_though_workers_are_killed(ledger_url,
         twice = [k for k, n in Counter(noted(folder, "audit")).items() if n > 1]
         assert len(twice) <= 3 * 50, "no more than what the killed held"
         program.stop()
-        assert examine(ledger.database, {m.name: m for m in app.machines}) == []
+        assert examine(ledger.database, {m.name: m for m in MACHINES}) == []
 
 
-def test_a_program_with_subscribers_brings_its_outbox():
-    assert "delivery" in [m.name for m in load_app("tests.support.post_app:wired").machines]
-    assert "delivery" not in [m.name for m in load_app("penstock.examples.invoices:app").machines]
-    with pytest.raises(UsageError, match="brings a machine 'delivery' of its own"):
-        load_app("tests.support.post_app:app")
+def test_the_outbox_is_the_kernels_own():
+    assert outbox.machine in App(lifecycle).machines
+    clash = dataclasses.replace(lifecycle, machines=[ORDER, outbox.machine])
+    with pytest.raises(UsageError, match="kernel and post both have a machine 'delivery'; rename one of them"):
+        App(clash)
+    assert kernel.name == "kernel"
 
 
 def test_the_command_line_subscribes_and_delivers(ledger_url, tmp_path):
     command = [sys.executable, "-c", "from penstock.cli.main import main; main()"]
-    options = ["--ledger", ledger_url, "--app", "tests.support.post_app:wired"]
+    file = tmp_path / "penstock.toml"
+    file.write_text('lifecycles = ["tests.support.post_app:lifecycle"]\n')
+    options = ["--ledger", ledger_url, "--config", str(file)]
     environment = os.environ | {FOLDER: str(tmp_path)}
     subprocess.run([*command, "db", "upgrade", *options], cwd=ROOT, env=environment, check=True, capture_output=True)
     worker = Member([*command, "worker", *options], environment, tmp_path / "log")

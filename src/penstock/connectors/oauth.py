@@ -12,7 +12,7 @@ from penstock.connectors.http.client import Http, NotJson, Response
 from penstock.connectors.tokens import Tokens
 from penstock.model.clock import Clock
 from penstock.model.errors import Fatal, Rejected, Transient
-from penstock.settings.setting import ConfigError, Secret
+from penstock.settings.secret import ConfigError, Secret
 
 _USUAL_LIFE = 3_600.0
 

@@ -21,7 +21,7 @@ from penstock.connectors.http.exchange import Transport
 from penstock.connectors.tokens import Tokens
 from penstock.model.clock import EPOCH, Clock, instant_text, parse_instant
 from penstock.model.errors import Fatal, Transient, UsageError
-from penstock.settings.setting import ConfigError, Secret
+from penstock.settings.secret import ConfigError, Secret
 
 PRODUCTION = "https://integrations.nivoda.net/api/diamonds"
 STAGING = "https://intg-customer-staging.nivodaapi.net/api/diamonds"

@@ -1,0 +1,103 @@
+"""Which lifecycles run: by section, by name, by entry point; and what is refused, in one line each."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from penstock.app.app import App
+from penstock.app.discover import load
+from penstock.app.lifecycle import Lifecycle, NoSettings
+from penstock.model.errors import UsageError
+from penstock.model.machine import Machine
+from penstock.settings.typed import ConfigError
+from tests.support.crash_app import JOB, lifecycle
+from tests.support.machines import INVOICE
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "penstock.toml"
+
+
+def names(file: Path) -> list[str]:
+    return [one.name for one in load(file, environment={}).app.own]
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(file, environment={})
+    return str(caught.value)
+
+
+def test_a_section_switches_a_shipped_one_on_and_enabled_off_again(file: Path) -> None:
+    file.write_text("[reports]\n[harvest]\nenabled = false\n")
+    assert names(file) == ["reports"]
+
+
+def test_ones_own_is_named_and_needs_no_section(file: Path) -> None:
+    file.write_text('lifecycles = ["tests.support.crash_app:lifecycle"]\n')
+    assert names(file) == ["crash"]
+    file.write_text('lifecycles = ["tests.support.crash_app:lifecycle"]\n[crash]\nenabled = false\n')
+    assert names(file) == []
+
+
+def test_a_module_beside_the_configuration_is_found(file: Path) -> None:
+    (file.parent / "beside_this_file.py").write_text(
+        textwrap.dedent("""
+            from penstock.app.lifecycle import Lifecycle, NoSettings
+            lifecycle = Lifecycle("mine", "Mine alone.", NoSettings)
+        """)
+    )
+    file.write_text('lifecycles = ["beside_this_file:lifecycle"]\n')
+    assert names(file) == ["mine"]
+
+
+def test_an_unknown_section_is_told_with_the_one_that_was_meant(file: Path) -> None:
+    file.write_text("[report]\n[quite_other]\n")
+    lines = refusal(file).splitlines()
+    assert lines[0] == f"{file}: [report] is not a section or a lifecycle; did you mean [reports]?"
+    assert lines[1].startswith(f"{file}: [quite_other] is not a section or a lifecycle; known are ")
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("nowhere_at_all:lifecycle", "'nowhere_at_all' cannot be imported: ModuleNotFoundError"),
+        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no 'nothing'"),
+        ("tests.support.crash_app:JOB", "tests.support.crash_app:JOB is a Machine, not a penstock.Lifecycle"),
+    ],
+)
+def test_what_is_no_lifecycle_is_refused_with_its_place(file: Path, place: str, says: str) -> None:
+    file.write_text(f'lifecycles = ["{place}"]\n[ledger]\nurl = 7\n')
+    text = refusal(file)
+    assert f"{file}: lifecycles: {says}" in text
+    assert "ledger.url = 7 must be" in text, "all errors at once"
+
+
+def test_two_lifecycles_with_one_machine_are_refused_and_both_are_named() -> None:
+    other = Lifecycle("other", "Another.", NoSettings, [JOB])
+    with pytest.raises(UsageError, match=r"^crash and other both have a machine 'job'; rename one of them$"):
+        App(lifecycle, other)
+
+
+def test_two_machines_on_one_table_are_refused() -> None:
+    twin = Machine("another", INVOICE.unit, INVOICE.births, INVOICE.edges, table=JOB.table, terminal=INVOICE.terminal)
+    with pytest.raises(UsageError, match="both have a table 'job'"):
+        App(lifecycle, Lifecycle("other", "Another.", NoSettings, [twin]))
+
+
+@pytest.mark.parametrize("name", ["units", "dead", "db", "gates", "kernel"])
+def test_a_lifecycle_is_not_called_like_a_command(name: str) -> None:
+    with pytest.raises(UsageError, match=f"a lifecycle cannot be called '{name}'"):
+        App(dataclasses.replace(lifecycle, name=name))
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "with space", "a/b", "x" * 40])
+def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a lifecycle"):
+        dataclasses.replace(lifecycle, name=name)
