@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import structlog
-from penstock.app.running import tune_interpreter
 
 from benchmarks.peers import common
+from penstock.app.running import tune_interpreter
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
 from penstock.model.machine import Actor, Edge, Machine

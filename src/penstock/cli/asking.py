@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def ask(lifecycle: AnyLifecycle, reading: Reading[Any], parameters: Parameters, wishes: Wishes) -> int:
-    """Answer on standard output. Returns the exit code: 1 where the answer has `ok` and it is false."""
+    """Answer on standard output. Returns the exit code: 1 where the answer has `failed` and it is true."""
     program = load_program(wishes.config, wishes.ledger)
     require_on(program, lifecycle)
     reader = LedgerReader(program)
@@ -30,7 +30,7 @@ def ask(lifecycle: AnyLifecycle, reading: Reading[Any], parameters: Parameters, 
         _show(answer, reading, wishes, program)
     finally:
         reader.close()
-    return int(getattr(answer, "ok", True) is False)
+    return int(getattr(answer, "failed", False) is True)
 
 
 def _show(answer: Any, reading: Reading[Any], wishes: Wishes, program: Program) -> None:

@@ -197,6 +197,8 @@ def _worded(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         near = f"did you mean {error.possibilities[0]}?" if error.possibilities else f"'{path} --help' lists them"
         return f"{path} has no option {error.option_name}; {near}"
+    if isinstance(error, click.BadOptionUsage):
+        return f"{error.option_name} needs a value"
     message = error.format_message().replace("Got unexpected extra argument", "it takes no further argument")
     if isinstance(error, click.UsageError) and path not in message and "--" not in message:
         return f"{path}: {message.removesuffix('.')}; '{path} --help' says what it takes"

@@ -112,13 +112,18 @@ def status(database: Database, alerts: int = 20) -> Status:
         return Status(
             moment,
             database.url,
-            [_machine(database, cursor, row) for row in _definitions(cursor)],
+            machine_statuses(database, cursor),
             workers_of(database, cursor),
             [g for g in gate_statuses(database, cursor) if g.state not in {"open", "busy"}],
             _alerts(cursor, alerts),
         )
 
     return database.read(work)
+
+
+def machine_statuses(database: Database, cursor: Cursor) -> list[MachineStatus]:
+    """How the units of every machine of the ledger stand."""
+    return [_machine(database, cursor, row) for row in _definitions(cursor)]
 
 
 def history(database: Database, ref: Ref) -> list[Transition]:

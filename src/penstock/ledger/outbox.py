@@ -12,18 +12,19 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from penstock.ledger.delivery import D as D  # noqa: PLC0414 - exported, as are the next
+from penstock.ledger.delivery import Delivery as Delivery  # noqa: PLC0414
+from penstock.ledger.delivery import gate_of as gate_of  # noqa: PLC0414
+from penstock.ledger.delivery import machine as machine  # noqa: PLC0414
 from penstock.ledger.schema.triggers_postgres import PLANNER, function
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database, instant_sql
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import UsageError
-from penstock.model.machine import Actor, Edge, Machine, OnError
-from penstock.model.retry import RetryPolicy
-from penstock.model.state import State, done, fault, work
-from penstock.model.unit import Unit, unit_id_of
+from penstock.model.unit import unit_id_of
 
 ANY = "*"
 SEVERITIES = ("info", "warning", "critical")
@@ -31,48 +32,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}\Z")
 _REPLAY_AT_ONCE = 5_000
 
 
-class D(State):
-    """Pending until the subscriber took it; dead when it refused, or failed too often."""
-
-    PENDING = work("pending", "on its way; the subscriber has not taken it yet")
-    DELIVERED = done("delivered", "the subscriber has taken it")
-    DEAD = fault("dead", "the subscriber refused it, or failed too often")
-
-
-class Delivery(Unit):
-    """One event for one subscriber."""
-
-    key = ("subscriber", "tenant_id", "event_key")
-    status: D = D.PENDING
-    subscriber: str
-    tenant_id: str
-    event_key: str
-
-
-machine = Machine(
-    "delivery",
-    Delivery,
-    births={D.PENDING: {Actor.SCHEDULER}},
-    edges=[
-        Edge(D.PENDING, D.DELIVERED, "taken", {Actor.WORKER}),
-        Edge(D.PENDING, D.DEAD, "give_up", {Actor.WORKER, Actor.OPERATOR}),
-        Edge(D.DEAD, D.PENDING, "retry", {Actor.OPERATOR}),
-    ],
-    terminal={D.DELIVERED},
-    # Two seconds, doubled to an hour: a subscriber may be away for some two hours before anything is dead.
-    on_error=OnError(dead=D.DEAD, policy=RetryPolicy(max_retries=12, cap=timedelta(hours=1))),
-    table="event_delivery",
-)
-
-
 def installed(cursor: Cursor) -> bool:
     """Whether the ledger has the machine: a program with subscribers has been there."""
     return bool(cursor.rows("SELECT 1 FROM machine_definition WHERE name = :name", name=machine.name))
-
-
-def gate_of(subscriber: str) -> str:
-    """The gate of a subscriber: one that throttles or is paused holds up nobody else."""
-    return f"outbox/{subscriber}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +76,22 @@ class Listed:
     deliveries: Mapping[str, str]
 
 
-def list_events(database: Database, *, most: int = 50, alerts: bool = False) -> list[Listed]:
-    """The newest events, or the newest alerts, with their deliveries."""
-    which = " WHERE severity IS NOT NULL" if alerts else ""
+def list_events(
+    database: Database, *, most: int = 50, alerts: bool = False, after: tuple[datetime, str] | None = None
+) -> list[Listed]:
+    """The newest events, or the newest alerts, with their deliveries; those that follow `after` (moment and key)."""
+    parts, values = ["severity IS NOT NULL"] if alerts else [], {}
+    if after is not None:
+        moment = instant_sql(database, "moment")
+        parts.append(f"(created_at < {moment} OR created_at = {moment} AND event_key > :key)")
+        values = {"moment": instant_text(after[0]), "key": after[1]}
+    which = f" WHERE {' AND '.join(parts)}" if parts else ""
 
     def work(cursor: Cursor) -> list[Listed]:
         rows = cursor.rows(
-            f"SELECT {_EVENT} FROM event_log{which} ORDER BY created_at DESC, event_key LIMIT :most", most=most
+            f"SELECT {_EVENT} FROM event_log{which} ORDER BY created_at DESC, event_key LIMIT :most",
+            most=most,
+            **values,
         )
         events = [_event(row) for row in rows]
         found: dict[tuple[str, str], dict[str, str]] = {}

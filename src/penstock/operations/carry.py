@@ -147,14 +147,15 @@ def _carry(
             progress(carried.count, len(plan))
     elif isinstance(plan, Together):
         others: list[Birth | Move] = [*plan.births, *plan.moves]
-        ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
+        if others:
+            ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
+        else:
+            ledger.write(plan.writes)
         carried.count = len(plan)
     elif isinstance(plan, Births):
         carried.count = _give_birth(ledger, ask, plan, progress)
     elif isinstance(plan, (Wake, Park, Unpark)):
-        act = ledger.wake if isinstance(plan, Wake) else ledger.park if isinstance(plan, Park) else ledger.unpark
-        moved = act(plan.refs, who=ask.who, reason=ask.reason)
-        carried.count, carried.skipped = len(moved.moved), moved.skipped
+        _ask_attention(ledger, ask, plan, carried, progress)
     elif isinstance(plan, GateChange):
         carried.count = _change_gates(ledger, ask, plan)
     else:
@@ -179,6 +180,22 @@ def _move_part(ledger: Ledger, ask: Ask[Any], plan: Each, part: Part, carried: C
         )
         carried.count += len(moved.moved)
         carried.skipped |= moved.skipped
+
+
+def _ask_attention(
+    ledger: Ledger,
+    ask: Ask[Any],
+    plan: Wake | Park | Unpark,
+    carried: Carried,
+    progress: Callable[[int, int | None], None],
+) -> None:
+    """Wake, park or unpark, a thousand at a time; what has changed meanwhile is skipped."""
+    verb = {Wake: ledger.wake, Park: ledger.park, Unpark: ledger.unpark}[type(plan)]
+    for start in range(0, len(plan.refs), _AT_ONCE):
+        done = verb(plan.refs[start : start + _AT_ONCE], who=ask.who, reason=ask.reason)
+        carried.count += len(done.moved)
+        carried.skipped |= done.skipped
+        progress(carried.count, len(plan))
 
 
 def at_once(plan: Each, part: Part, now: datetime) -> dict[str, Any]:

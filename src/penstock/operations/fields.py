@@ -43,6 +43,11 @@ def option(
     return _meta(says, {"argument": False, "short": short}, ge, le, example)
 
 
+def standard_input(says: str) -> msgspec.Meta:
+    """A list that the command line reads from standard input, one JSON document a line, where that is no terminal."""
+    return _meta(says, {"argument": False, "stdin": True}, None, None, None)
+
+
 def column(says: str, *, show: Show | None = None, heading: str | None = None) -> msgspec.Meta:
     """A value that is shown; `heading` is what stands above it in a table, else the field's name."""
     return _meta(says, {"show": show, "heading": heading}, None, None, None)

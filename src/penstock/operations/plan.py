@@ -38,13 +38,15 @@ class Part:
 class Each:
     """Moves of units of one machine, each by itself: one that has changed meanwhile is skipped, the others go.
 
-    `says` is what is done, as a command without a full stop: "fetch 12 datasets again".
+    `says` is what is done, as a command without a full stop: "fetch 12 datasets again". `warnings` are sentences to
+    read before saying yes.
     """
 
     machine: Machine
     parts: Sequence[Part]
     skipped: Skipped
     says: str
+    warnings: Sequence[str] = ()
 
     def __len__(self) -> int:
         return sum(len(part.units) for part in self.parts)
@@ -169,6 +171,6 @@ class Moves:
     def __len__(self) -> int:
         return sum(len(part.units) for part in self._parts.values())
 
-    def plan(self, says: str) -> Each:
+    def plan(self, says: str, warnings: Sequence[str] = ()) -> Each:
         """The moves as a plan."""
-        return Each(self.machine, list(self._parts.values()), self.skipped, says)
+        return Each(self.machine, list(self._parts.values()), self.skipped, says, warnings)

@@ -10,6 +10,7 @@ from penstock.model.machine import Machine
 from penstock.model.unit import GuardedUnit, Ref, parse_key
 
 if TYPE_CHECKING:
+    from penstock.ledger.ledger import Ledger
     from penstock.ledger.store.database import Cursor, Database
 
 T = TypeVar("T")
@@ -50,7 +51,19 @@ class Reader:
 
         return get_many(self.database, machine, unit_ids)
 
+    def kept(self) -> list[Machine]:
+        """The machines of this program that the ledger has tables for, by name."""
+        there = {row[0] for row in self.read(lambda cursor: cursor.rows("SELECT name FROM machine_definition"))}
+        return [self.machines[name] for name in sorted(self.machines) if name in there]
+
     def keeps(self, machine: Machine) -> bool:
         """Whether this ledger has that machine's table."""
         sql = "SELECT 1 FROM machine_definition WHERE name = :name"
         return bool(self.read(lambda cursor: cursor.rows(sql, name=machine.name)))
+
+    def as_ledger(self) -> Ledger:
+        """The same as a Ledger, for functions that take one and only read."""
+        from penstock.ledger.ledger import Ledger
+        from penstock.model.clock import Rng, SystemClock
+
+        return Ledger(self.database, self.machines.values(), SystemClock(), Rng())

@@ -6,69 +6,75 @@ The decision at the end of the chain is made by the flow's own `decide`, the one
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from penstock.ledger.gates.status import GateStatus, gate_statuses
-from penstock.ledger.history import WorkerStatus, status
-from penstock.ledger.ledger import Ledger
-from penstock.ledger.store.database import Cursor
+import msgspec
+
 from penstock.model.cadence import Cadence
 from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Act, Look, Wait
 from penstock.model.unit import NO_GATE, GuardedUnit, Ref, Unit, key_part, replace
-from penstock.worker import schedule
-from penstock.worker.flow import AnyFlow
+from penstock.operations.fields import column
+from penstock.worker.schedule_unit import Schedule, cadence_of
+
+if TYPE_CHECKING:
+    from penstock.ledger.gates.status import GateStatus
+    from penstock.ledger.history import WorkerStatus
+    from penstock.ledger.ledger import Ledger
+    from penstock.ledger.store.database import Cursor
+    from penstock.worker.flow import AnyFlow
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One link: what it is about, what it says, whether it holds the unit back, and until when where that is known.
+class Link(msgspec.Struct, frozen=True):
+    """One link: what it is about, what it says, whether it holds the unit back, and until when where that is known."""
 
-    `blocks`: it holds the unit back until somebody does something about it.
-    """
-
-    topic: str
-    says: str
-    holds: bool = False
-    until: datetime | None = None
-    blocks: bool = False
+    topic: Annotated[str, column("What it is about.", heading="what")]
+    says: Annotated[str, column("What is so.")]
+    holds: Annotated[bool, column("Whether it holds the unit back.")] = False
+    until: Annotated[datetime | None, column("Until when, where that is known.")] = None
+    blocks: Annotated[bool, column("Whether it holds the unit back until somebody does something about it.")] = False
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
-    """The whole chain. `next_at` is the next moment at which anything can change by itself; None: somebody must act."""
+class Why(msgspec.Struct, frozen=True):
+    """The whole chain."""
 
-    unit: str
-    now: datetime
-    links: list[Link]
-    verdict: str
-    next_at: datetime | None
+    unit: Annotated[str, column("The unit.", show="reference")]
+    now: Annotated[datetime, column("When it was asked.", show="detail")]
+    links: Annotated[list[Link], column("The links of the chain.")]
+    verdict: Annotated[str, column("What it comes to.")]
+    next_at: Annotated[
+        datetime | None, column("When anything can change by itself; none: somebody must act.", heading="next change")
+    ]
 
 
 def explain(ledger: Ledger, flows: Mapping[str, AnyFlow], ref: Ref) -> Why:
     """Follow the chain of one unit. Raises UnknownMachine, BadReference or UnknownUnit."""
+    from penstock.ledger.gates.status import gate_statuses
+    from penstock.ledger.history import workers_of
+    from penstock.ledger.store.database import present
+
     unit, machine = ledger.get(ref), ledger.machine(ref.machine)
-    seen = status(ledger.database, alerts=0)
+    database = ledger.database
+    now, workers = ledger.read(lambda cursor: (present(database, cursor), workers_of(database, cursor)))
     links = [_state(machine, unit)]
     ended = str(unit.status) in machine.terminal
     if isinstance(unit, Unit) and not ended:
         links += _job(machine, flows.get(machine.name))
-        links += _driven(ledger, machine, unit, seen.now, seen.workers)
-        gates = ledger.read(lambda cursor: gate_statuses(ledger.database, cursor))
+        links += _driven(machine, unit, now, workers)
+        gates = ledger.read(lambda cursor: gate_statuses(database, cursor))
         links += _door(unit, {g.gate_id: g for g in gates})
     links += ledger.read(lambda cursor: list(_family(ledger, cursor, machine, unit)))
     if isinstance(unit, Unit) and not ended:
-        links += _decision(machine, unit, seen.now, flows.get(machine.name))
-    return Why(str(ref), seen.now, links, *_verdict(machine, unit, links, seen.now))
+        links += _decision(machine, unit, now, flows.get(machine.name))
+    return Why(str(ref), now, links, *_verdict(machine, unit, links, now))
 
 
 def _state(machine: Machine, unit: GuardedUnit) -> Link:
     says = f"{unit.status}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
     by_hand = [e for e in machine.edges if e.source == unit.status and Actor.OPERATOR in e.actors]
     if by_hand:
-        says += "; an operator may " + " or ".join(f"{e.trigger} it to {e.target}" for e in by_hand)
+        says += "; operators can " + " or ".join(f"{e.trigger} it (→ {e.target})" for e in by_hand)
     if str(unit.status) in machine.terminal:
         return Link("state", f"{says}; the state is final", holds=True)
     if not machine.driven:
@@ -82,7 +88,7 @@ def _job(machine: Machine, flow: AnyFlow | None) -> Iterator[Link]:
         yield Link("job", flow.name)
 
 
-def _driven(ledger: Ledger, machine: Machine, unit: Unit, now: datetime, workers: list[WorkerStatus]) -> Iterator[Link]:
+def _driven(machine: Machine, unit: Unit, now: datetime, workers: list[WorkerStatus]) -> Iterator[Link]:
     if unit.parked_at is not None:
         yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
     if unit.attempts or unit.crashes:
@@ -112,11 +118,11 @@ def _driven(ledger: Ledger, machine: Machine, unit: Unit, now: datetime, workers
             said = f"no running worker serves {machine.name}"
         unserved = not able and unit.due_at is not None
         yield Link("claim", said, holds=not able, blocks=unserved)
-    if isinstance(unit, schedule.Schedule):
-        yield _window(unit, schedule.cadence_of(unit), ledger.clock.now())
+    if isinstance(unit, Schedule):
+        yield _window(unit, cadence_of(unit), now)
 
 
-def _window(unit: schedule.Schedule, cadence: Cadence, now: datetime) -> Link:
+def _window(unit: Schedule, cadence: Cadence, now: datetime) -> Link:
     often = f"every {unit.every}" if unit.every else f"at {', '.join(unit.at or [])}"
     hours = f", between {unit.hours}" if unit.hours else ""
     following = cadence.next_after(now, unit.name)

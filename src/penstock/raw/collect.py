@@ -6,7 +6,7 @@ not know, stays; what cannot be read is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -44,6 +44,29 @@ Holds: TypeAlias = Callable[[Collection[PartitionKey]], Mapping[PartitionKey, He
 """Asks the ledger; a partition that it does not know is left out."""
 
 
+def held_by_any(keepers: Sequence[Holds]) -> Holds:
+    """What several lifecycles need. Where two land in one partition, what either needs stays."""
+
+    def holds(keys: Collection[PartitionKey]) -> dict[PartitionKey, Held]:
+        found: dict[PartitionKey, Held] = {}
+        for keeper in keepers:
+            for key, held in keeper(keys).items():
+                found[key] = held if key not in found else _both(found[key], held)
+        return found
+
+    return holds
+
+
+def _both(one: Held, other: Held) -> Held:
+    currents = (one.current, other.current)
+    return Held(
+        None if None in currents else min(map(str, currents)),
+        one.referenced | other.referenced,
+        one.under_way | other.under_way,
+        one.claimed or other.claimed,
+    )
+
+
 @dataclass(slots=True)
 class Collected:
     """What was removed, or would be."""
@@ -61,6 +84,14 @@ class Collected:
         if self.under_way:
             told += f"; {self.under_way:,} left that are under way"
         return f"{told}; {len(self.skipped):,} skipped" if self.skipped else told
+
+
+def collect_by_age(
+    sink: RawSink, holds: Holds, now: datetime, *, superseded: timedelta | None = None, dry_run: bool = False
+) -> Collected:
+    """Collect by the ages in force: a day for attempts, and for superseded runs the one that is given."""
+    before = None if superseded is None else now - superseded
+    return collect(sink, holds, unfinished=now - UNFINISHED_AGE, superseded=before, dry_run=dry_run)
 
 
 def collect(

@@ -16,14 +16,13 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import readable, unit_decoder
 from penstock.ledger.store.database import Cursor, Database, present
-from penstock.model.cadence import Cadence
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import (
     Fatal,
@@ -36,73 +35,36 @@ from penstock.model.errors import (
     Transient,
     UsageError,
 )
-from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.machine import Actor
 from penstock.model.outcome import Act, Birth, Decision, Event, Move, Outcome, Wait, Write
 from penstock.model.retry import RetryPolicy
-from penstock.model.state import State, hold, rest
-from penstock.model.unit import Ref, Unit, replace
-from penstock.settings.config import Config
+from penstock.model.unit import Ref, replace
+from penstock.settings.kernel import ScheduleSettings
 from penstock.worker.failure import following_of, traceback_of
 from penstock.worker.flow import Flow, Io
+from penstock.worker.schedule_unit import S, Schedule, cadence_of, machine
 
+__all__ = [
+    "Job",
+    "JobResult",
+    "S",
+    "Schedule",
+    "Schedules",
+    "belated",
+    "cadence_of",
+    "decide",
+    "keep_schedules",
+    "late_schedules",
+    "machine",
+    "mend_schedules",
+    "wanted_by",
+]
 log = structlog.get_logger()
 _CRITICAL_FROM = 3
 # Retries, spaced suspects and two clocks that differ a little: none of them puts a tick off for so long.
 _LATE = timedelta(minutes=10)
 _AHEAD = timedelta(minutes=1)
 _SOON = RetryPolicy(base=timedelta(minutes=1), cap=timedelta(hours=1), multiplier=4)
-
-
-class S(State):
-    """Active ticks; paused and retired rest, one by a person's wish and one because nobody wants it any more."""
-
-    ACTIVE = rest("active", "runs at its next tick")
-    PAUSED = hold("paused", "stopped by hand until somebody resumes it")
-    RETIRED = rest("retired", "no program wants it any more")
-
-
-class Schedule(Unit):
-    """A periodic job: what, how often, in which hours of which time zone, and how the last run went."""
-
-    key = ("name",)
-    status: S = S.ACTIVE
-    name: str
-    job: str
-    every: str | None = None
-    at: list[str] | None = None
-    time_zone: str = "UTC"
-    hours: str | None = None
-    jitter: str | None = None
-    settings: dict[str, Any] | None = None
-    settings_version: str = ""
-    last_tick_at: datetime | None = None
-    last_error: str | None = None
-    failures: int = 0
-
-
-machine = Machine(
-    "schedule",
-    Schedule,
-    births={S.ACTIVE: {Actor.SCHEDULER}},
-    edges=[
-        Edge(S.ACTIVE, S.PAUSED, "pause", {Actor.OPERATOR}),
-        Edge(S.PAUSED, S.ACTIVE, "resume", {Actor.OPERATOR}),
-        Edge(S.ACTIVE, S.RETIRED, "retire", {Actor.SCHEDULER, Actor.OPERATOR}),
-        Edge(S.RETIRED, S.ACTIVE, "want", {Actor.SCHEDULER}),
-    ],
-    tracked=("settings_version",),
-)
-
-
-def cadence_of(schedule: Schedule) -> Cadence:
-    """The schedule's cadence. Raises UsageError that says which part cannot be read."""
-    return Cadence.parse(
-        every=schedule.every,
-        at=schedule.at,
-        time_zone=schedule.time_zone,
-        hours=schedule.hours,
-        jitter=schedule.jitter,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +246,16 @@ def mend_schedules(ledger: Ledger, who: str) -> int:
 _SPEC = ("job", "every", "at", "time_zone", "hours", "jitter", "settings", "settings_version")
 
 
-def wanted_by(config: Config, usual: Sequence[Schedule] = ()) -> list[Schedule]:
+def wanted_by(schedules: Mapping[str, ScheduleSettings], usual: Sequence[Schedule] = ()) -> list[Schedule]:
     """The schedules that a configuration asks for; each carries the version of its own settings alone.
 
-    The program's `usual` ones are wanted too, each unless the configuration has one of that name.
+    The `usual` ones of the lifecycles are wanted too, each unless the configuration has one of that name.
     """
-    found = [s for s in usual if s.name not in config.section("schedules")]
-    for name, spec in sorted(config.section("schedules").items()):
+    found = [schedule for schedule in usual if schedule.name not in schedules]
+    for name, settings in sorted(schedules.items()):
+        spec = settings.texts()
         version = hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        spec["time_zone"] = spec["time_zone"] or "UTC"
         found.append(Schedule(name=name, settings_version=version, **spec))
     return found
 

@@ -19,7 +19,6 @@ from penstock.model.unit import NOW, Column, GuardedUnit, Unit
 _WORKER = frozenset({Actor.WORKER})
 _OPERATOR = frozenset({Actor.OPERATOR})
 _SCHEDULER = frozenset({Actor.SCHEDULER})
-_EITHER = _WORKER | _OPERATOR
 _Count = Annotated[int, Column(sql_type="Integer", server_default="0")]
 _Flag = Annotated[bool, Column(server_default="false")]
 _Moment = Annotated[datetime, Column(server_default=NOW)]
@@ -122,7 +121,7 @@ harvest_run = Machine(
         Edge(R.FAILED, R.WORKERS_RUNNING, "retry", _OPERATOR),
         Edge(R.CONSOLIDATION_SKIPPED, R.CONSOLIDATION_TRIGGERED, "force", _OPERATOR),
         Edge(R.FAILED, R.CONSOLIDATION_TRIGGERED, "force", _OPERATOR),
-        Edge(R.CONSOLIDATION_TRIGGERED, R.CONSOLIDATING, "consolidate", _WORKER),
+        Edge(R.CONSOLIDATION_TRIGGERED, R.CONSOLIDATING, "consolidation_started", _WORKER),
         Edge(R.CONSOLIDATING, R.COMPLETED, "consolidated", _WORKER),
         Edge(R.CONSOLIDATING, R.FAILED, "consolidation_failed", _WORKER),
         Edge(R.CREATED, R.FAILED, "cancel", _OPERATOR),
@@ -227,14 +226,16 @@ harvest_partition = Machine(
     Partition,
     births={P.PENDING: _SCHEDULER},
     edges=[
-        Edge(P.PENDING, P.IN_PROGRESS, "claim", _WORKER, on_claim=True),
+        Edge(P.PENDING, P.IN_PROGRESS, "claimed", _WORKER, on_claim=True),
         Edge(P.IN_PROGRESS, P.FETCHING_PAGES, "first_page", _WORKER),
         Edge(P.IN_PROGRESS, P.COMPLETED, "last_page", _WORKER),
         Edge(P.FETCHING_PAGES, P.COMPLETED, "last_page", _WORKER),
-        Edge(P.IN_PROGRESS, P.FAILED, "give_up", _EITHER),
-        Edge(P.FETCHING_PAGES, P.FAILED, "give_up", _EITHER),
+        Edge(P.IN_PROGRESS, P.FAILED, "gave_up", _WORKER),
+        Edge(P.FETCHING_PAGES, P.FAILED, "gave_up", _WORKER),
+        Edge(P.IN_PROGRESS, P.FAILED, "cancel", _OPERATOR),
+        Edge(P.FETCHING_PAGES, P.FAILED, "cancel", _OPERATOR),
         Edge(P.FAILED, P.PENDING, "retry", _OPERATOR),
-        Edge(P.COMPLETED, P.PENDING, "rescan", _WORKER),
+        Edge(P.COMPLETED, P.PENDING, "rescanned", _WORKER),
     ],
     on_error=OnError(dead=P.FAILED, policy=CALLS),
     checks={
@@ -286,9 +287,11 @@ harvest_worker = Machine(
     births={W.RUNNING: _WORKER},
     edges=[
         Edge(W.RUNNING, W.COMPLETED, "completed", _WORKER),
-        Edge(W.RUNNING, W.FAILED, "failed", _EITHER),
-        Edge(W.FAILED, W.RUNNING, "again", _EITHER),
-        Edge(W.COMPLETED, W.RUNNING, "again", _EITHER),
+        Edge(W.RUNNING, W.FAILED, "failed", _WORKER),
+        Edge(W.RUNNING, W.FAILED, "cancel", _OPERATOR),
+        Edge(W.FAILED, W.RUNNING, "begun_again", _WORKER),
+        Edge(W.FAILED, W.RUNNING, "retry", _OPERATOR),
+        Edge(W.COMPLETED, W.RUNNING, "begun_again", _WORKER),
     ],
     checks={
         "ended_has_moment": "(status = 'running') = (completed_at IS NULL)",
@@ -332,10 +335,10 @@ harvest_chunk = Machine(
     Chunk,
     births={C.OPEN: _WORKER},
     edges=[
-        Edge(C.OPEN, C.WORKING, "claim", _WORKER, on_claim=True),
+        Edge(C.OPEN, C.WORKING, "claimed", _WORKER, on_claim=True),
         Edge(C.WORKING, C.DONE, "consolidated", _WORKER),
-        Edge(C.WORKING, C.OPEN, "retry", _WORKER),
-        Edge(C.WORKING, C.FAILED, "give_up", _WORKER),
+        Edge(C.WORKING, C.OPEN, "put_back", _WORKER),
+        Edge(C.WORKING, C.FAILED, "gave_up", _WORKER),
         Edge(C.FAILED, C.OPEN, "reopen", _OPERATOR),
     ],
     terminal={C.DONE},

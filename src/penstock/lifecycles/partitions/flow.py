@@ -18,9 +18,9 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.collection import COLLECT, SCHEDULE, collect_job
 from penstock.lifecycles.ladder import offset_name
 from penstock.lifecycles.partitions.decide import Landed, decide, next_attention
-from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, gate_of
+from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions
 from penstock.lifecycles.partitions.judgement import Validators
-from penstock.lifecycles.partitions.machine import Extraction, X, extraction, key_of, partition
+from penstock.lifecycles.partitions.machine import Extraction, X, extraction, gate_of, key_of, partition
 from penstock.lifecycles.partitions.settings import SETTINGS, Settings, settings_of
 from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
 from penstock.lifecycles.partitions.validate import Rules

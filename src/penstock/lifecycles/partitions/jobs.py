@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
-from penstock.lifecycles.partitions.machine import Extraction, extraction
+from penstock.lifecycles.partitions.machine import Extraction, extraction, gate_of
 from penstock.lifecycles.partitions.settings import Settings
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth
@@ -18,11 +18,6 @@ from penstock.worker.schedule import Job, JobResult, Schedule
 
 ENUMERATE = "enumerate-partitions"
 AT_ONCE = 5_000
-
-
-def gate_of(key: PartitionKey, *, backfill: bool = False) -> str:
-    """The gate that a partition's extraction stands behind: its account's, or the account's own for backfills."""
-    return f"{key.source}/{key.customer_id}" + ("/backfill" if backfill else "")
 
 
 def wanted_unit(key: PartitionKey, due: datetime, *, backfill: bool = False) -> Extraction:

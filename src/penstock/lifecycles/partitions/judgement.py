@@ -11,14 +11,13 @@ from typing import Any
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import readable
 from penstock.lifecycles.partitions.decide import Judged, judge
-from penstock.lifecycles.partitions.machine import P, PartitionState, partition
+from penstock.lifecycles.partitions.machine import P, partition
 from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.tables import partition_attempt
 from penstock.lifecycles.partitions.validate import Rules, Verdict, inspect
 from penstock.model.errors import LedgerRefused, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Event, Move, Write
-from penstock.model.unit import replace
 from penstock.raw.paths import PARTS, PartitionKey
 from penstock.raw.sink import RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
@@ -167,10 +166,3 @@ def _attempts(ledger: Ledger, key: PartitionKey, select: str, which: str, run_id
     )
     given = {name: str(getattr(key, name)) for name in PARTS}
     return ledger.read(lambda cursor: cursor.rows(sql, run_id=run_id, **given))
-
-
-def reset(state: PartitionState) -> PartitionState:
-    """A partition as nobody has judged it; how often runs were evaluated stays."""
-    return replace(
-        state, status=P.PENDING, current_run_id=None, schema_version=None, record_count=None, error_message=None
-    )

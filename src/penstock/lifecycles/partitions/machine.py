@@ -8,7 +8,7 @@ from typing import Annotated
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import State, done, fault, rest, work
-from penstock.model.unit import Column, GuardedUnit, Unit
+from penstock.model.unit import Column, GuardedUnit, Unit, replace
 from penstock.raw.paths import PARTS, PartitionKey
 from penstock.raw.reader import MACHINE, TABLE
 
@@ -79,7 +79,29 @@ def key_of(unit: PartitionState | Extraction) -> PartitionKey:
     return PartitionKey(unit.source, unit.customer_id, unit.query_name, unit.logical_date)
 
 
+def gate_of(key: PartitionKey, *, backfill: bool = False) -> str:
+    """The gate that a partition's extraction stands behind: its account's, or the account's own for backfills."""
+    return f"{key.source}/{key.customer_id}" + ("/backfill" if backfill else "")
+
+
+def reset(state: PartitionState, now: datetime) -> PartitionState:
+    """A partition as nobody has judged it; how often runs were evaluated stays."""
+    unjudged = replace(state, status=P.PENDING, current_run_id=None, schema_version=None, record_count=None)
+    return replace(unjudged, error_message=None, updated_at=now)
+
+
+def wanted_again(unit: Extraction, now: datetime) -> Extraction:
+    """Daily work again, and due, whoever wanted it first."""
+    fresh = replace(unit, status=X.WANTED, run_id=None, verdict=None, attempts=0, backfill=False)
+    return replace(fresh, due_at=now, gate_id=gate_of(key_of(unit)))
+
+
+def _created(unit: Extraction, now: datetime) -> Extraction:
+    return replace(unit, due_at=unit.due_at or now, gate_id=gate_of(key_of(unit), backfill=unit.backfill))
+
+
 _VALIDATOR, _OPERATOR, _WORKER = {Actor.VALIDATOR}, {Actor.OPERATOR}, {Actor.WORKER}
+_SCHEDULER = {Actor.SCHEDULER}
 
 partition = Machine(
     MACHINE,
@@ -91,10 +113,10 @@ partition = Machine(
         Edge(P.PENDING, P.FAILED, "rejected", _VALIDATOR),
         Edge(P.SUCCESS, P.FAILED, "rejected", _VALIDATOR),
         Edge(P.SUCCESS, P.SUCCESS, "superseded", _VALIDATOR),
-        Edge(P.SUCCESS, P.SUCCESS, "pointed", _OPERATOR),
+        Edge(P.SUCCESS, P.SUCCESS, "point", _OPERATOR),
         Edge(P.FAILED, P.FAILED, "rejected", _VALIDATOR),
-        Edge(P.SUCCESS, P.PENDING, "reset", _OPERATOR),
-        Edge(P.FAILED, P.PENDING, "reset", _OPERATOR),
+        Edge(P.SUCCESS, P.PENDING, "reset", _OPERATOR, by_hand=reset),
+        Edge(P.FAILED, P.PENDING, "reset", _OPERATOR, by_hand=reset),
     ],
     table=TABLE,
     key_is_primary=True,
@@ -120,19 +142,22 @@ partition = Machine(
 extraction = Machine(
     "extraction",
     Extraction,
-    births={X.WANTED: {Actor.SCHEDULER, Actor.OPERATOR}},
+    births={X.WANTED: _SCHEDULER | _OPERATOR},
     edges=[
-        Edge(X.WANTED, X.EXTRACTING, "claim", _WORKER, on_claim=True),
+        Edge(X.WANTED, X.EXTRACTING, "claimed", _WORKER, on_claim=True),
         Edge(X.EXTRACTING, X.LANDED, "landed", _WORKER),
         Edge(X.LANDED, X.DONE, "judged", _VALIDATOR),
-        Edge(X.EXTRACTING, X.WANTED, "retry", _WORKER),
-        Edge(X.EXTRACTING, X.FAILED, "give_up", _WORKER),
-        Edge(X.DONE, X.WANTED, "reprocess", {Actor.SCHEDULER, Actor.OPERATOR}),
-        Edge(X.FAILED, X.WANTED, "reprocess", {Actor.SCHEDULER, Actor.OPERATOR}),
+        Edge(X.EXTRACTING, X.WANTED, "put_back", _WORKER),
+        Edge(X.EXTRACTING, X.FAILED, "gave_up", _WORKER),
+        Edge(X.DONE, X.WANTED, "offset_due", _SCHEDULER),
+        Edge(X.FAILED, X.WANTED, "offset_due", _SCHEDULER),
+        Edge(X.DONE, X.WANTED, "reprocess", _OPERATOR, by_hand=wanted_again),
+        Edge(X.FAILED, X.WANTED, "reprocess", _OPERATOR, by_hand=wanted_again),
     ],
     on_error=OnError(retry=X.WANTED, dead=X.FAILED, policy=RetryPolicy(max_retries=3)),
     checks={
         "landed_has_run": "status NOT IN ('landed', 'done') OR run_id IS NOT NULL",
         "offset_from_zero": "serving_offset IS NULL OR serving_offset >= 0",
     },
+    create=_created,
 )

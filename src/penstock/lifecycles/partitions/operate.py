@@ -13,16 +13,15 @@ from penstock.ledger.store.database import Cursor, Database
 from penstock.lifecycles import refreshes
 from penstock.lifecycles.ladder import offset_name
 from penstock.lifecycles.partitions.decide import Judged
-from penstock.lifecycles.partitions.jobs import AT_ONCE, gate_of, missing, wanted_unit
-from penstock.lifecycles.partitions.judgement import Validators, reset
-from penstock.lifecycles.partitions.machine import P, PartitionState, X, extraction, key_of, partition
+from penstock.lifecycles.partitions.jobs import AT_ONCE, missing, wanted_unit
+from penstock.lifecycles.partitions.judgement import Validators
+from penstock.lifecycles.partitions.machine import P, PartitionState, X, extraction, gate_of, key_of, partition, reset
 from penstock.lifecycles.partitions.settings import Settings
 from penstock.lifecycles.partitions.tables import partition_attempt
 from penstock.lifecycles.refreshes import Cadence, Refreshes
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Move
-from penstock.model.unit import replace
 from penstock.raw.paths import PartitionKey, check_run_id
 from penstock.raw.reader import Range
 
@@ -165,6 +164,6 @@ def reset_partition(ledger: Ledger, key: PartitionKey, *, who: str, reason: str)
     if not found or found[0].status is P.PENDING:
         msg = f"{key} is pending already; there is nothing to reset"
         raise UsageError(msg)
-    after = replace(reset(found[0]), updated_at=ledger.clock.now())
+    after = reset(found[0], ledger.clock.now())
     ledger.together([Move(found[0], after, reason, Actor.OPERATOR)], who=who)
     return after

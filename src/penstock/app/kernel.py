@@ -1,0 +1,79 @@
+"""The kernel's own lifecycle: schedules, deliveries and their care, and the commands that every program has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.app.kernel_jobs import collect_raw, prune, sweep_stages
+from penstock.app.lifecycle import Data, Lifecycle
+from penstock.ledger import delivery
+from penstock.operations import (
+    actions,
+    change,
+    create,
+    dead,
+    doctor,
+    events,
+    gates,
+    machines,
+    raw,
+    schedules,
+    status,
+    units,
+)
+from penstock.operations.bulk.machine import bulk_action
+from penstock.settings.kernel import KernelSettings
+from penstock.worker import schedule_unit
+
+if TYPE_CHECKING:
+    from penstock.app.ports import Ports
+    from penstock.worker.flow import AnyFlow
+
+
+def _data() -> Data:
+    from penstock.operations.bulk.tables import bulk_item
+    from penstock.operations.dismissal import dismissal
+
+    return Data(tables=[dismissal, bulk_item])
+
+
+def _build(settings: KernelSettings, ports: Ports) -> Sequence[AnyFlow]:  # noqa: ARG001 - one shape
+    from penstock.operations.bulk.flow import BulkActions
+    from penstock.worker.outbox import Deliveries
+    from penstock.worker.schedule import Schedules
+
+    return [Schedules(ports.program.jobs()), Deliveries(ports.program.subscribers()), BulkActions()]
+
+
+lifecycle = Lifecycle(
+    "kernel",
+    "What every program has: schedules, deliveries, gates, units and their care.",
+    settings=KernelSettings,
+    machines=[schedule_unit.machine, delivery.machine, bulk_action],
+    data=_data,
+    build=_build,
+    jobs=[prune, sweep_stages, collect_raw],
+    readings=[
+        *units.READINGS,
+        *dead.READINGS,
+        *actions.READINGS,
+        *gates.READINGS,
+        *schedules.READINGS,
+        *events.READINGS,
+        *status.READINGS,
+        *machines.READINGS,
+        *doctor.READINGS,
+        *raw.READINGS,
+    ],
+    operations=[
+        *create.OPERATIONS,
+        *change.OPERATIONS,
+        *dead.OPERATIONS,
+        *actions.OPERATIONS,
+        *gates.OPERATIONS,
+        *schedules.OPERATIONS,
+        *events.OPERATIONS,
+        *raw.OPERATIONS,
+    ],
+)

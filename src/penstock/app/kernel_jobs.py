@@ -1,0 +1,72 @@
+"""The kernel's own jobs: pruning, sweeping what stages left behind, collecting landed data that nobody needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.app.lifecycle import job
+from penstock.model.errors import Transient
+from penstock.model.outcome import Event
+from penstock.operations.raw import COLLECT, all_holds, superseded_age
+from penstock.settings.kernel import KernelSettings
+
+if TYPE_CHECKING:
+    from penstock.app.ports import Ports
+    from penstock.ledger.ledger import Ledger
+    from penstock.raw.collect import Collected
+    from penstock.worker.flow import Io
+    from penstock.worker.schedule import JobResult, Schedule
+
+SWEEP_STAGES = "sweep-stages"
+_MOST_NAMED = 20
+
+
+@job("prune", "Removes ended units and rows of logs that are older than they are kept.")
+async def prune(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
+    """Interrupted, it has done a part, and the next run does the rest."""
+    from penstock.ledger.care.prune import Ages, Pruner
+    from penstock.worker.schedule import JobResult
+
+    who = f"schedule:{schedule.name}"
+    gone = await io.ledger(lambda ledger: Pruner(ledger.database, Ages(settings.prune), who=who, rng=io.rng).prune())
+    told = ", ".join(f"{rows:,} of {table}" for table, rows in sorted(gone.items()) if rows)
+    return JobResult(f"pruned {told or 'nothing'}")
+
+
+@job(SWEEP_STAGES, "Removes staged rows that no unit refers to.")
+async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
+    """A run removes a bounded number of rows, and comes back at once while there are more."""
+    from penstock.ledger.stage import sweep
+    from penstock.worker.schedule import JobResult
+
+    staged = ports.program.app.data.staged
+    swept = await io.ledger(lambda ledger: sweep(ledger.database, staged))
+    return JobResult(f"swept {swept.batches:,} batches, {swept.rows:,} rows", again=swept.more)
+
+
+@job(COLLECT, "Removes landed data that nobody needs: unfinished attempts, and superseded runs of a given age.")
+async def collect_raw(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
+    """With `settings = { superseded = "90d" }` superseded runs of that age go too."""
+    from penstock.raw.collect import collect_by_age
+    from penstock.raw.store import RawUnavailable
+    from penstock.worker.schedule import JobResult
+
+    now, age = io.now(), superseded_age(schedule.settings or {})
+
+    def work(ledger: Ledger) -> Collected:
+        return collect_by_age(ports.raw, all_holds(ledger, ports.program.app), now, superseded=age)
+
+    try:
+        done = await io.ledger(work)
+    except RawUnavailable as error:
+        raise Transient(str(error)) from error
+    first = next((f", the first {name}: {why}" for name, why in done.skipped.items()), "")
+    return JobResult(f"collected {done.counts()}{first}", events=_alerts(schedule, done))
+
+
+def _alerts(schedule: Schedule, done: Collected) -> list[Event]:
+    if not done.skipped:
+        return []
+    named = dict(list(done.skipped.items())[:_MOST_NAMED])
+    facts = {"skipped": len(done.skipped), "runs": named}
+    return [Event(f"raw.unreadable:{schedule.name}:{schedule.version}", "raw.unreadable", facts, "warning")]

@@ -1,0 +1,101 @@
+"""The doctor with what only a program knows: how long its steps may take, when its schedules run, what it serves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from penstock.model.clock import instant_text
+from penstock.operations.declare import Ask, reading
+from penstock.operations.fields import Row, column
+from penstock.operations.status import unserved
+from penstock.settings.kernel import KernelSettings
+from penstock.worker.schedule_unit import machine as schedule
+
+if TYPE_CHECKING:
+    from penstock.ledger.care.finding import Finding
+    from penstock.ledger.store.database import Cursor, Database
+    from penstock.model.machine import Machine
+
+
+class FindingRow(Row, frozen=True):
+    severity: Annotated[str, column("error or warning.", show="severity")]
+    check: Annotated[str, column("What was looked for.")]
+    subject: Annotated[str, column("What it is about.", show="reference")]
+    message: Annotated[str, column("What is wrong, and what to do.", heading="finding")]
+
+
+class Examination(Row, frozen=True):
+    findings: Annotated[list[FindingRow], column("What is wrong, errors first.")]
+    verdict: Annotated[str, column("What it comes to.")]
+    checks: Annotated[list[str], column("What was looked for.", show="detail")]
+    failed: Annotated[bool, column("Whether anything is an error.", show="detail")]
+
+
+@reading("doctor", "Check the ledger for what must never be, and for what soon will be.")
+def doctor(ask: Ask[KernelSettings]) -> Examination:
+    """It reads, and repairs nothing. Exit code 1 when something is wrong."""
+    from penstock.ledger.care import doctor as care
+    from penstock.ledger.care.finding import Finding
+
+    program, further = ask.program, {"schedules": _schedules, "served": _served}
+    checks = [*care.NAMES, *further, "configuration"]
+    steps = itertools.count()
+    found = care.examine(
+        ask.reader.database,
+        ask.reader.machines,
+        lambda _: ask.progress(next(steps), len(checks)),
+        program.app.data.views,
+        deadlines=_deadlines(program),
+        further=further,
+    )
+    place = program.configuration.path_text
+    found += [Finding("configuration", place, line, "warning") for line in program.warnings()]
+    errors = sum(one.severity == "error" for one in found)
+    counts = f"{errors} error{'s' if errors != 1 else ''}, {len(found) - errors} warnings"
+    return Examination(
+        findings=[
+            FindingRow(severity=one.severity, check=one.check, subject=one.subject, message=one.message)
+            for one in sorted(found, key=lambda one: one.severity)
+        ],
+        verdict=counts if found else f"all is well: {', '.join(checks)}",
+        checks=checks,
+        failed=errors > 0,
+    )
+
+
+READINGS = [doctor]
+
+
+def _deadlines(program: Any) -> dict[str, timedelta]:
+    """How long a step may take, by machine; none where the flows cannot be made with these settings."""
+    try:
+        return {flow.machine.name: flow.deadline for flow in program.flows()}
+    except Exception:  # noqa: BLE001 - a lifecycle's own code; a worker says what is wrong, and the doctor goes on
+        return {}
+
+
+def _schedules(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
+    """No schedule is due later than its next tick."""
+    from penstock.ledger.care.finding import Finding
+    from penstock.ledger.schema.definitions import stored
+    from penstock.worker.schedule import late_schedules
+
+    if schedule.name not in stored(cursor):
+        return
+    for one, tick in late_schedules(database, cursor):
+        due = "" if one.due_at is None else instant_text(one.due_at)
+        text = f"is due at {due}, and its next tick is at {instant_text(tick)}: a clock was wrong; a worker mends it"
+        yield Finding("schedules", f"{schedule.name}:{one.unit_id}", text)
+
+
+def _served(database: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
+    """Every machine that has units belongs to a lifecycle of this configuration."""
+    from penstock.ledger.care.finding import Finding
+    from penstock.ledger.history import machine_statuses
+
+    others = [one for one in machine_statuses(database, cursor) if one.name not in machines]
+    for name, text in unserved(others, machines).items():
+        yield Finding("served", name, text, "warning")

@@ -1,0 +1,143 @@
+"""The gates to other people's APIs: what they let through, and holding or opening them by hand."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from penstock.model.errors import UsageError
+from penstock.model.limits import GateLimits
+from penstock.operations.declare import Ask, Page, operation, reading
+from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.plan import GateChange
+from penstock.settings.kernel import KernelSettings
+from penstock.settings.scalars import span_text
+
+if TYPE_CHECKING:
+    from penstock.ledger.gates.status import GateStatus
+
+
+class GateList(Parameters, frozen=True):
+    gate: Annotated[str | None, argument("Only this gate and those below it.", example="shop/acme")] = None
+
+
+class GateNamed(Parameters, frozen=True):
+    gate: Annotated[str, argument("A gate, or a provider or account: then all gates below it.", example="shop/acme")]
+
+
+class GatePause(GateNamed, frozen=True):
+    span: Annotated[
+        timedelta | None, option("Open again by itself after this time; else when it is resumed.", example="6h")
+    ] = msgspec.field(default=None, name="for")
+
+
+class LimitRow(Row, frozen=True):
+    name: Annotated[str, column("The limit.")]
+    rate: Annotated[float, column("How much comes back in a second.")]
+    burst: Annotated[float, column("How much it holds.")]
+    cost: Annotated[float, column("How much a call takes.")]
+    left: Annotated[float, column("How much is there now.")]
+
+
+class GateRow(Row, frozen=True):
+    gate: Annotated[str, column("The gate.", show="reference")]
+    state: Annotated[str, column("open, busy, closed, half-open, paused or stopped.", show="state")]
+    until: Annotated[datetime | None, column("Until when, where that is known.")]
+    waiting: Annotated[int, column("Units that are due behind it.")]
+    inside: Annotated[int, column("Units whose calls are under way.")]
+    most_inside: Annotated[int | None, column("How many may be inside at once.", show="detail")]
+    budget: Annotated[str, column("What its limits hold now, of how much.")]
+    reason: Annotated[str | None, column("Why it is not open.", show="text")]
+    by: Annotated[str | None, column("Who paused it.", show="detail")]
+    throttles: Annotated[int, column("How often in a row it was closed by the provider.", show="detail")]
+    failures: Annotated[int, column("Calls that failed in a row.", show="detail")]
+    failing_since: Annotated[datetime | None, column("Since when no call came through.", show="detail")]
+    limits: Annotated[list[LimitRow], column("Its limits.", show="detail")]
+
+
+@reading("gates list", "Gates: open or why not, until when, what their limits hold, who waits and who is inside.")
+def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
+    found = _statuses(ask, counts=True)
+    chosen = [gate for gate in found if wanted.gate is None or _under(gate.gate_id, wanted.gate)]
+    if wanted.gate is not None and not chosen:
+        raise _unknown(wanted.gate, [gate.gate_id for gate in found])
+    note = None if found else "no gates yet: one is made when a unit first needs it"
+    return Page(rows=[_row(gate) for gate in chosen], note=note)
+
+
+@operation("gates pause", "Let no more calls through gates.")
+def pause(ask: Ask[KernelSettings], wanted: GatePause) -> GateChange:
+    """Calls that are under way end. Units that are due wait, and no attempt is counted."""
+    ahead = [limits.name for limits in ask.program.limits()]
+    gates = _below(ask, wanted.gate, ahead)
+    how = "" if wanted.span is None else f" for {span_text(wanted.span)}"
+    return GateChange(
+        wanted.gate, gates, f"pause {_counted(gates or [wanted.gate])}{how}", pause=True, span=wanted.span
+    )
+
+
+@operation("gates resume", "Open gates, whatever closed them.", wants_reason=False)
+def resume(ask: Ask[KernelSettings], wanted: GateNamed) -> GateChange:
+    """A pause, a fatal error, a throttle or the breaker. Their budgets begin empty."""
+    closed = {gate.gate_id for gate in _statuses(ask) if gate.state != "open"}
+    gates = [gate for gate in _below(ask, wanted.gate) if gate in closed]
+    return GateChange(wanted.gate, gates, f"resume {_counted(gates)}", pause=False)
+
+
+READINGS = [list_gates]
+OPERATIONS = [pause, resume]
+
+
+def _statuses(ask: Ask[Any], *, counts: bool = False) -> list[GateStatus]:
+    from penstock.ledger.gates.status import gate_statuses
+
+    database = ask.reader.database
+    return database.read(lambda cursor: gate_statuses(database, cursor, counts=counts))
+
+
+def _row(gate: GateStatus) -> GateRow:
+    limits = [
+        LimitRow(name=one.name, rate=one.rate, burst=one.burst, cost=one.cost, left=one.left) for one in gate.limits
+    ]
+    return GateRow(
+        gate=gate.gate_id,
+        state=gate.state,
+        until=gate.until,
+        waiting=gate.waiting,
+        inside=gate.in_flight,
+        most_inside=gate.max_in_flight,
+        budget="  ".join(f"{x.name} {x.left:,.4g} of {x.burst:,.4g} (+{x.rate:,.4g}/s)" for x in limits),
+        reason=gate.reason,
+        by=gate.by,
+        throttles=gate.throttles,
+        failures=gate.failures,
+        failing_since=gate.failing_since,
+        limits=limits,
+    )
+
+
+def _below(ask: Ask[Any], gate: str, ahead: Sequence[str] = ()) -> list[str]:
+    """The gates of that name and below it; those `ahead` may have none yet. Raises UsageError."""
+    found = [one.gate_id for one in _statuses(ask)]
+    chosen = [one for one in found if _under(one, gate)]
+    if not chosen and gate not in ahead:
+        raise _unknown(gate, [*found, *ahead])
+    return chosen
+
+
+def _under(gate_id: str, prefix: str) -> bool:
+    return GateLimits(prefix).covers(gate_id)
+
+
+def _unknown(gate: str, known: Sequence[str]) -> UsageError:
+    near = difflib.get_close_matches(gate[:200], known, 3) or known[:3]
+    none = "there are none yet: one is made when a unit first needs it"
+    return UsageError(f"no gate is called {gate!r}; " + (f"there is {', '.join(near)}" if near else none))
+
+
+def _counted(gates: Sequence[str]) -> str:
+    return f"{len(gates):,} gate{'s' if len(gates) != 1 else ''}"

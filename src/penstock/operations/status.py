@@ -1,0 +1,131 @@
+"""The whole ledger at a glance: how units stand, who works on them, closed gates and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from penstock.operations.declare import Ask, Page, reading
+from penstock.operations.fields import Parameters, Row, column, option
+from penstock.settings.kernel import KernelSettings
+
+if TYPE_CHECKING:
+    from penstock.ledger.history import MachineStatus, WorkerStatus
+
+
+class StatusWanted(Parameters, frozen=True):
+    alerts: Annotated[int, option("How many of the newest alerts at most.", ge=0, le=1_000)] = 20
+
+
+class MachineCounts(Row, frozen=True):
+    machine: Annotated[str, column("The machine.")]
+    units: Annotated[str, column("How many units are in each state.", heading="states")]
+    due: Annotated[int | None, column("How many a worker could take now.")]
+    claimed: Annotated[int | None, column("How many workers hold.")]
+    parked: Annotated[int | None, column("How many were set aside for a person.")]
+    served: Annotated[bool, column("Whether this configuration has the machine.", show="detail")]
+    states: Annotated[dict[str, int], column("State to number of units.", show="detail")]
+
+
+class WorkerRow(Row, frozen=True):
+    worker: Annotated[str, column("The worker.", show="reference")]
+    host: Annotated[str, column("Where it runs.")]
+    pid: Annotated[int, column("Its process.")]
+    since: Annotated[datetime, column("When it started.")]
+    lease_seconds: Annotated[float, column("How long its lease lasts; below 0: it is over.", heading="lease s")]
+    configuration: Annotated[str | None, column("The version of its configuration.")]
+    machines: Annotated[list[str], column("What it serves.")]
+
+
+class ClosedGate(Row, frozen=True):
+    gate: Annotated[str, column("The gate.", show="reference")]
+    state: Annotated[str, column("closed, half-open, paused or stopped.", show="state")]
+    until: Annotated[datetime | None, column("Until when, where that is known.")]
+    reason: Annotated[str | None, column("Why.", show="text")]
+
+
+class AlertRow(Row, frozen=True):
+    at: Annotated[datetime, column("When.", heading="when")]
+    severity: Annotated[str, column("info, warning or critical.", show="severity")]
+    kind: Annotated[str, column("What happened.", heading="what")]
+    unit: Annotated[str | None, column("The unit that it is about.", show="reference")]
+    details: Annotated[Any, column("What it says.", show="text")]
+
+
+class StatusAnswer(Row, frozen=True):
+    ledger: Annotated[str, column("The ledger's address.")]
+    now: Annotated[datetime, column("When it was asked.", show="detail")]
+    machines: Annotated[list[MachineCounts], column("How the units stand.")]
+    workers: Annotated[list[WorkerRow], column("Who works on them.")]
+    gates: Annotated[list[ClosedGate], column("Gates that are not open.")]
+    alerts: Annotated[list[AlertRow], column("The newest alerts.")]
+    notes: Annotated[list[str], column("What a person should know.")]
+
+
+@reading("status", "How every machine's units stand, who works on them, closed gates and alerts.")
+def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
+    from penstock.ledger import history
+
+    found = history.status(ask.reader.database, wanted.alerts)
+    notes = [f"{name}: {text}" for name, text in unserved(found.machines, ask.reader.machines).items()]
+    if not found.workers:
+        notes.insert(0, "no worker is running")
+    return StatusAnswer(
+        ledger=found.url,
+        now=found.now,
+        machines=[_counts(one, ask) for one in found.machines],
+        workers=[_worker(one) for one in found.workers],
+        gates=[ClosedGate(gate=g.gate_id, state=g.state, until=g.until, reason=g.reason) for g in found.closed_gates],
+        alerts=[
+            AlertRow(at=a.at, severity=a.severity, kind=a.kind, unit=a.unit, details=a.payload) for a in found.alerts
+        ],
+        notes=notes,
+    )
+
+
+@reading("workers", "Workers that hold a lease.")
+def workers(ask: Ask[KernelSettings]) -> Page[WorkerRow]:
+    from penstock.ledger.history import workers_of
+
+    database = ask.reader.database
+    rows = [_worker(one) for one in database.read(lambda cursor: workers_of(database, cursor))]
+    return Page(rows=rows, note=None if rows else "no worker is running")
+
+
+READINGS = [status, workers]
+
+
+def unserved(found: Sequence[MachineStatus], known: Any) -> dict[str, str]:
+    """The machines of the ledger that have units and that nobody here knows, with a sentence about each."""
+    told = {}
+    for one in found:
+        count = sum(one.states.values())
+        if one.name not in known and count:
+            units = f"{count:,} unit{'s rest' if count != 1 else ' rests'}"
+            told[one.name] = f"{units}; no lifecycle of this configuration serves {'them' if count != 1 else 'it'}"
+    return told
+
+
+def _counts(one: MachineStatus, ask: Ask[Any]) -> MachineCounts:
+    return MachineCounts(
+        machine=one.name,
+        units="  ".join(f"{state} {count:,}" for state, count in one.states.items() if count) or "no units yet",
+        due=one.due if one.driven else None,
+        claimed=one.claimed if one.driven else None,
+        parked=one.parked if one.driven else None,
+        served=one.name in ask.reader.machines,
+        states=one.states,
+    )
+
+
+def _worker(one: WorkerStatus) -> WorkerRow:
+    return WorkerRow(
+        worker=one.id,
+        host=one.host,
+        pid=one.pid,
+        since=one.started_at,
+        lease_seconds=one.lease_seconds,
+        configuration=one.config_version,
+        machines=one.machines,
+    )

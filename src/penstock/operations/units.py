@@ -1,0 +1,249 @@
+"""Units of any machine, to be read: lists with filters and pages, one unit whole, its history, and why it stands so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+from penstock.model.clock import instant, instant_text
+from penstock.model.machine import Actor, Machine
+from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
+from penstock.operations.declare import Ask, Page, Reading, reading
+from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.selection import Condition, Filter, Moment, condition, counts_of, machines_of
+from penstock.operations.why import Why, explain
+from penstock.settings.kernel import KernelSettings
+
+if TYPE_CHECKING:
+    from penstock.ledger.history import Transition
+    from penstock.ledger.store.database import Cursor
+
+_LAST = 10
+
+
+class UnitList(Filter, frozen=True):
+    limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 50
+    after: Annotated[str | None, option("Those after this one: the cursor that the page before ended with.")] = None
+    count: Annotated[bool, option("Count all that match, by state; a large ledger takes its time.")] = False
+
+
+class UnitRow(Row, frozen=True):
+    unit: Annotated[str, column("Its reference.", show="reference")]
+    status: Annotated[str, column("Its state.", show="state")]
+    changed_at: Annotated[datetime | None, column("When it last changed.", heading="changed")]
+    due_at: Annotated[datetime | None, column("When a worker takes it; none: nothing is scheduled.", heading="due")]
+    gate: Annotated[str | None, column("The gate that its calls pass.", show="detail")]
+    claimed_by: Annotated[str | None, column("The worker that holds it.", show="detail")]
+    parked_at: Annotated[datetime | None, column("When it was set aside for a person.", heading="parked")]
+    reason: Annotated[str | None, column("Why it stands so.", show="text")]
+
+
+class OneUnit(Parameters, frozen=True):
+    unit: Annotated[str, argument("The unit, as machine:key.", example="invoice:acme/17")]
+
+
+class HistoryWanted(OneUnit, frozen=True):
+    as_of: Annotated[
+        datetime | None, option("How it stood at this instant instead.", example="2026-11-15T19:31:00Z")
+    ] = None
+
+
+class TransitionRow(Row, frozen=True):
+    at: Annotated[datetime, column("When.", heading="when")]
+    source: Annotated[str | None, column("Its state before; none: it was born.", show="state", heading="from")]
+    target: Annotated[str | None, column("Its state afterwards; none: it is gone.", show="state", heading="to")]
+    actor: Annotated[str, column("Who did it.", heading="who")]
+    reason: Annotated[str | None, column("Why.", show="text", heading="why")]
+    version: Annotated[int, column("Its version afterwards.", show="detail")]
+    action: Annotated[str | None, column("The bulk action that it was a part of.", show="detail")]
+    data: Annotated[Any, column("The tracked columns.", show="detail")]
+
+
+class UnitDetail(Row, frozen=True, kw_only=True):
+    unit: Annotated[str, column("Its reference.", show="reference")]
+    status: Annotated[str, column("Its state.", show="state")]
+    meaning: Annotated[str, column("What kind of state that is: rest, work, done, hold or fault.")]
+    says: Annotated[str, column("What that state means.")]
+    reason: Annotated[str | None, column("Why it stands so, whole.")]
+    changed_by: Annotated[str, column("Who changed it last.")]
+    changed_at: Annotated[datetime | None, column("When it last changed.")]
+    version: Annotated[int, column("How often it was changed, from a random start.")]
+    due_at: Annotated[datetime | None, column("When a worker takes it; none: nothing is scheduled.")] = None
+    gate: Annotated[str | None, column("The gate that its calls pass.")] = None
+    claimed_by: Annotated[str | None, column("The worker that holds it.")] = None
+    parked_at: Annotated[datetime | None, column("When it was set aside for a person.")] = None
+    parked_reason: Annotated[str | None, column("Why it was set aside, whole.")] = None
+    attempts: Annotated[int, column("Retries made.")] = 0
+    crashes: Annotated[int, column("Steps in a row that broke.")] = 0
+    doubts: Annotated[int, column("Claims in a row whose end nobody knows.")] = 0
+    suspicion: Annotated[int, column("Workers in a row that died while they held it.")] = 0
+    parent: Annotated[str | None, column("The unit that counts it.", show="reference")] = None
+    operators_can: Annotated[list[str], column("What a person may do with it in this state.")]
+    columns: Annotated[dict[str, Any], column("Its own columns.")]
+    history: Annotated[list[TransitionRow], column("Its last transitions, oldest first.")]
+
+
+@reading("units list", "Units of all machines, or those that the filters choose.")
+def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
+    """Ordered by machine and key. A page ends with a cursor; --after it shows the next one."""
+    machines = machines_of(ask, wanted)
+    start = None if wanted.after is None else Ref.parse(wanted.after)
+    at = Moment(ask.reader.database, ask.now)
+
+    def work(cursor: Cursor) -> tuple[list[UnitRow], dict[str, int]]:
+        rows: list[UnitRow] = []
+        counts: dict[str, int] = {}
+        for machine in machines:
+            where = condition(at, machine, wanted)
+            if wanted.count:
+                for state, count in counts_of(cursor, machine, where).items():
+                    counts[state] = counts.get(state, 0) + count
+            left = wanted.limit + 1 - len(rows)
+            if left > 0 and (start is None or machine.name >= start.machine):
+                after = start.unit_id if start is not None and machine.name == start.machine else None
+                rows += _some(cursor, machine, where, after, left)
+        return rows, counts
+
+    rows, counts = ask.reader.database.read(work, patient=True)
+    more = len(rows) > wanted.limit
+    return Page(
+        rows=rows[: wanted.limit],
+        next=rows[wanted.limit - 1].unit if more else None,
+        counts=counts if wanted.count else None,
+    )
+
+
+def _some(cursor: Cursor, machine: Machine, where: Condition, after: str | None, most: int) -> Iterator[UnitRow]:
+    """A page of one machine, in the order of keys."""
+    driven = f"{machine.due}, gate_id, claimed_by, parked_at, COALESCE(parked_reason, change_reason)"
+    picks = driven if machine.driven else "NULL, NULL, NULL, NULL, change_reason"
+    follows = "" if after is None else " AND unit_id > :after"
+    values = dict(where.values) if after is None else {**where.values, "after": after}
+    rows = cursor.rows(
+        f"SELECT unit_id, status, changed_at, {picks} FROM {machine.table} WHERE {where.sql}{follows}"
+        " ORDER BY unit_id LIMIT :most",
+        most=most,
+        **values,
+    )
+    for unit_id, status, changed, due, gate, claimed, parked, reason in rows:
+        yield UnitRow(
+            unit=f"{machine.name}:{unit_id}",
+            status=status,
+            changed_at=instant(changed),
+            due_at=instant(due),
+            gate=gate,
+            claimed_by=claimed,
+            parked_at=instant(parked),
+            reason=reason,
+        )
+
+
+@reading("units show", "One unit whole: its state, columns, gate, claim, parent and last transitions.")
+def show_unit(ask: Ask[KernelSettings], wanted: OneUnit) -> UnitDetail:
+    from penstock.ledger.history import history
+
+    ref = Ref.parse(wanted.unit)
+    unit, machine = ask.reader.get(ref), ask.reader.machine(ref.machine)
+    state = _state(machine, unit)
+    facts: dict[str, Any] = {}
+    if isinstance(unit, Unit):
+        names = ("due_at", "claimed_by", "parked_at", "parked_reason", "attempts", "crashes", "doubts", "suspicion")
+        facts = {name: getattr(unit, name) for name in names} | {"gate": unit.gate_id}
+    return UnitDetail(
+        unit=str(ref),
+        status=str(unit.status),
+        meaning=str(getattr(state, "meaning", "")),
+        says=getattr(state, "says", ""),
+        reason=unit.change_reason,
+        changed_by=unit.changed_by,
+        changed_at=unit.changed_at,
+        version=unit.version,
+        parent=_parent(machine, unit),
+        operators_can=operators_can(machine, str(unit.status)),
+        columns={n: shown(getattr(unit, n)) for n in field_types(machine.unit) if n not in DRIVEN_COLUMNS},
+        history=_rows(history(ask.reader.database, ref)[-_LAST:]),
+        **facts,
+    )
+
+
+def _state(machine: Machine, unit: GuardedUnit) -> Any:
+    """The state with its sentence; that of a newer program is a bare text."""
+    return next((state for state in field_types(machine.unit)["status"] if state == unit.status), unit.status)
+
+
+def _parent(machine: Machine, unit: GuardedUnit) -> str | None:
+    if machine.parent is None:
+        return None
+    return f"{machine.parent.machine}:" + "/".join(key_part(getattr(unit, name)) for name in machine.parent.by)
+
+
+def operators_can(machine: Machine, state: str) -> list[str]:
+    """What a person may do with a unit in that state, as `retry (→ queued)`."""
+    return [
+        f"{edge.trigger} (→ {edge.target})"
+        for edge in machine.edges
+        if str(edge.source) == state and Actor.OPERATOR in edge.actors
+    ]
+
+
+def shown(value: Any) -> Any:
+    """A column's value as any surface can show it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (UUID, Decimal)):
+        return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value if not isinstance(value, date) or isinstance(value, datetime) else value.isoformat()
+
+
+@reading("units history", "Every transition of one unit: from, to, who and why. Or how it stood at one moment.")
+def unit_history(ask: Ask[KernelSettings], wanted: HistoryWanted) -> Page[TransitionRow]:
+    from penstock.ledger.history import as_of, history
+
+    ref = Ref.parse(wanted.unit)
+    if wanted.as_of is None:
+        return Page(rows=_rows(history(ask.reader.database, ref)))
+    found = as_of(ask.reader.database, ref, wanted.as_of)
+    if found.since is None:
+        return Page(rows=[], note=f"{ref} was not born at {instant_text(wanted.as_of)}")
+    last = [row for row in history(ask.reader.database, ref) if row.at <= wanted.as_of][-1:]
+    return Page(rows=_rows(last), note=f"{ref} was {found.status or 'gone'} at {instant_text(wanted.as_of)}")
+
+
+def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
+    return [
+        TransitionRow(
+            at=one.at,
+            source=one.from_status,
+            target=one.to_status,
+            actor=one.actor,
+            reason=one.reason,
+            version=one.version,
+            action=one.action_id,
+            data=one.data,
+        )
+        for one in found
+    ]
+
+
+@reading("units why", "What holds a unit back or moves it on, link by link, and when any of it can change.")
+def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
+    ref = Ref.parse(wanted.unit)
+    ask.reader.get(ref)
+    return explain(ask.reader.as_ledger(), {flow.machine.name: flow for flow in ask.program.flows()}, ref)
+
+
+READINGS: list[Reading[KernelSettings]] = [
+    list_units,
+    show_unit,
+    unit_history,
+    why,
+    # The two that are asked most, under a short name of their own.
+    Reading("history", unit_history.says, unit_history.function),
+    Reading("why", why.says, why.function),
+]
