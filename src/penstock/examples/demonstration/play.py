@@ -85,7 +85,9 @@ class Demonstration:
         with contextlib.ExitStack() as stack:
             (self.folder / "secrets").mkdir(exist_ok=True)
             shares = [stack.enter_context(part.serving(self.folder, self.start, self.clock)) for part in self.parts]
-            head = f"{MARK} Its addresses are of servers that live as long as it runs.\nlifecycles = {json.dumps(OWN)}\n"
+            head = (
+                f"{MARK} Its addresses are of servers that live as long as it runs.\nlifecycles = {json.dumps(OWN)}\n"
+            )
             self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', *shares]))
             yield load(self.file, environment={}, clock=self.clock)
 
