@@ -88,7 +88,7 @@ def run(url: str, megabytes: int, folder: Path) -> dict[str, Any]:
     """Load one report; what it took."""
     clock = SystemClock()
     simulator = AmazonAdsSimulator(clock, fate=Fate(pending=timedelta(), processing=timedelta()))
-    unit = dataset(Account("acme", "1001", "US", "UTC"), day=clock.now().date() - timedelta(days=2))
+    unit = dataset("acme", Account(profile_id="1001", country="US"), day=clock.now().date() - timedelta(days=2))
     body = Body(unit.report_date, megabytes)
     simulator.bodies.append(body)
     with (

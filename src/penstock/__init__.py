@@ -1,12 +1,20 @@
 """Penstock: a durable control plane for exchanging data with other people's APIs.
 
 Everything a lifecycle needs is exported here; the rest of the package is how it works. A name is imported when it is
-first asked for, so that the command line's help does not wait for what it does not need.
+first asked for: a module that declares a machine, settings or operations loads no database driver and no client.
+`penstock.testing` has what tests need.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.app.app import App
+    from penstock.app.lifecycle import Data, Job, Lifecycle, NoSettings, job
+    from penstock.app.ports import Ports
+    from penstock.app.program import Program
+    from penstock.app.running import run
+    from penstock.connectors.http.client import Http
+    from penstock.ledger.ledger import Ledger
     from penstock.ledger.outbox import EventRow
     from penstock.ledger.stage import Staged
     from penstock.model.clock import Clock, Rng, SystemClock, VirtualClock
@@ -14,98 +22,180 @@ if TYPE_CHECKING:
         BrokenFlow,
         ClaimLost,
         Fatal,
+        IllegalMove,
         InDoubt,
+        LedgerError,
+        LedgerUnavailable,
+        MachineError,
+        MustWait,
         PenstockError,
+        PlanChanged,
         Rejected,
         StepError,
         Throttled,
         Transient,
+        UnknownUnit,
         UsageError,
     )
+    from penstock.model.limits import GateLimits, Limit
     from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
     from penstock.model.outcome import Act, Birth, Decision, Event, Look, Move, Outcome, Update, Wait, Where, Write
     from penstock.model.retry import RetryPolicy
     from penstock.model.state import Meaning, State, done, fault, hold, rest, work
     from penstock.model.unit import Column, GuardedUnit, Ref, Unit, replace
+    from penstock.operations.declare import Ask, Lines, Page, Role, operation, reading
+    from penstock.operations.fields import Parameters, Row, argument, column, option
+    from penstock.operations.plan import NOW, Births, Each, GateChange, Moves, Park, Plan, Together, Unpark, Wake
     from penstock.raw.paths import PartitionKey
     from penstock.raw.reader import NotReady, PartitionReader
     from penstock.raw.sink import RawSink
+    from penstock.settings.typed import ConfigError, Hours, Place, Secret, Settings, TimeZone, Url, says
     from penstock.worker.flow import Flow, Gate, Io
     from penstock.worker.outbox import Subscriber
+    from penstock.worker.schedule import JobResult, Schedule
+    from penstock.worker.worker import Worker, WorkerSettings
 
 __all__ = [
+    "NOW",
     "Act",
     "Actor",
+    "App",
+    "Ask",
     "Birth",
+    "Births",
     "BrokenFlow",
     "ClaimLost",
     "Clock",
     "Column",
+    "ConfigError",
+    "Data",
     "Decision",
+    "Each",
     "Edge",
     "Event",
     "EventRow",
     "Fatal",
     "Flow",
     "Gate",
+    "GateChange",
+    "GateLimits",
     "GuardedUnit",
+    "Hours",
+    "Http",
+    "IllegalMove",
     "InDoubt",
     "Io",
+    "Job",
+    "JobResult",
+    "Ledger",
+    "LedgerError",
+    "LedgerUnavailable",
+    "Lifecycle",
+    "Limit",
+    "Lines",
     "Look",
     "Machine",
+    "MachineError",
     "Meaning",
     "Move",
+    "Moves",
+    "MustWait",
+    "NoSettings",
     "NotReady",
     "OnError",
     "Outcome",
+    "Page",
+    "Parameters",
     "Parent",
+    "Park",
     "PartitionKey",
     "PartitionReader",
     "PenstockError",
+    "Place",
+    "Plan",
+    "PlanChanged",
+    "Ports",
+    "Program",
     "RawSink",
     "Ref",
     "Rejected",
     "RetryPolicy",
     "Rng",
+    "Role",
+    "Row",
+    "Schedule",
+    "Secret",
+    "Settings",
     "Staged",
     "State",
     "StepError",
     "Subscriber",
     "SystemClock",
     "Throttled",
+    "TimeZone",
+    "Together",
     "Transient",
     "Unit",
+    "UnknownUnit",
+    "Unpark",
     "Update",
+    "Url",
     "UsageError",
     "VirtualClock",
     "Wait",
+    "Wake",
     "Where",
+    "Worker",
+    "WorkerSettings",
     "Write",
+    "argument",
+    "column",
     "done",
     "fault",
     "hold",
+    "job",
+    "operation",
+    "option",
+    "reading",
     "replace",
     "rest",
+    "run",
+    "says",
     "work",
 ]
 
 _HOMES = {
-    "penstock.model.clock": "Clock Rng SystemClock VirtualClock",
-    "penstock.model.errors": (
-        "BrokenFlow ClaimLost Fatal InDoubt PenstockError Rejected StepError Throttled Transient UsageError"
-    ),
+    "penstock.app.app": "App",
+    "penstock.app.lifecycle": "Data Job Lifecycle NoSettings job",
+    "penstock.app.ports": "Ports",
+    "penstock.app.program": "Program",
+    "penstock.app.running": "run",
+    "penstock.connectors.http.client": "Http",
+    "penstock.ledger.ledger": "Ledger",
     "penstock.ledger.outbox": "EventRow",
     "penstock.ledger.stage": "Staged",
+    "penstock.model.clock": "Clock Rng SystemClock VirtualClock",
+    "penstock.model.errors": (
+        "BrokenFlow ClaimLost Fatal IllegalMove InDoubt LedgerError LedgerUnavailable MachineError MustWait "
+        "PenstockError PlanChanged Rejected StepError Throttled Transient UnknownUnit UsageError"
+    ),
+    "penstock.model.limits": "GateLimits Limit",
     "penstock.model.machine": "Actor Edge Machine OnError Parent",
     "penstock.model.outcome": "Act Birth Decision Event Look Move Outcome Update Wait Where Write",
-    "penstock.raw.reader": "NotReady PartitionReader",
-    "penstock.raw.paths": "PartitionKey",
-    "penstock.raw.sink": "RawSink",
     "penstock.model.retry": "RetryPolicy",
-    "penstock.worker.flow": "Flow Gate Io",
-    "penstock.worker.outbox": "Subscriber",
     "penstock.model.state": "Meaning State done fault hold rest work",
     "penstock.model.unit": "Column GuardedUnit Ref Unit replace",
+    "penstock.operations.declare": "Ask Lines Page Role operation reading",
+    "penstock.operations.fields": "Parameters Row argument column option",
+    "penstock.operations.plan": "NOW Births Each GateChange Moves Park Plan Together Unpark Wake",
+    "penstock.raw.paths": "PartitionKey",
+    "penstock.raw.reader": "NotReady PartitionReader",
+    "penstock.raw.sink": "RawSink",
+    "penstock.settings.typed": "ConfigError Hours Place Secret Settings TimeZone Url says",
+    "penstock.worker.flow": "Flow Gate Io",
+    "penstock.worker.outbox": "Subscriber",
+    "penstock.worker.schedule": "JobResult Schedule",
+    "penstock.worker.worker": "Worker WorkerSettings",
 }
 
 
@@ -118,3 +208,7 @@ def __getattr__(name: str) -> Any:
 
     found = globals()[name] = getattr(importlib.import_module(home), name)
     return found
+
+
+def __dir__() -> list[str]:
+    return __all__

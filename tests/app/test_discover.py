@@ -81,14 +81,12 @@ def test_what_is_no_lifecycle_is_refused_with_its_place(file: Path, place: str, 
 
 def test_two_lifecycles_with_one_machine_are_refused_and_both_are_named() -> None:
     other = Lifecycle("other", "Another.", NoSettings, [JOB])
-    with pytest.raises(UsageError, match="^crash and other both have a machine 'job'; rename one of them$"):
+    with pytest.raises(UsageError, match=r"^crash and other both have a machine 'job'; rename one of them$"):
         App(lifecycle, other)
 
 
 def test_two_machines_on_one_table_are_refused() -> None:
-    twin = Machine(
-        "another", INVOICE.unit, INVOICE.births, INVOICE.edges, table=JOB.table, terminal=INVOICE.terminal
-    )
+    twin = Machine("another", INVOICE.unit, INVOICE.births, INVOICE.edges, table=JOB.table, terminal=INVOICE.terminal)
     with pytest.raises(UsageError, match="both have a table 'job'"):
         App(lifecycle, Lifecycle("other", "Another.", NoSettings, [twin]))
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from penstock.ledger.care import doctor_history
+from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.commit import Lost, Won
 from penstock.ledger.history import as_of, history
+from penstock.model.clock import Rng
 from penstock.model.errors import IllegalMove, LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.outcome import Move, Outcome
@@ -176,3 +179,53 @@ def test_the_past_is_answered_across_what_people_did(world):
     assert [as_of(database, NEWS, after(s)).since for s in (5, 15, 25)] == [after(0), after(10), after(20)]
     assert {as_of(database, NEWS, after(s)).status for s in (5, 15, 25)} == {status}
     assert [row.action_id for row in history(database, NEWS)] == [None, None, None]
+
+
+def test_pruning_keeps_what_was_told_last(world):
+    """What people did becomes a baseline like any other row, and nobody can add to it."""
+    world.born(feed("news"))
+    for days in (1, 2):
+        world.time.advance(86_400)
+        world.ledger.park([NEWS], who="ann", reason=f"day {days}")
+        world.ledger.unpark([NEWS], who="bob", reason=f"day {days}")
+    world.time.advance(40 * 86_400)
+    database = world.ledger.database
+    Pruner(database, Ages(older_than=timedelta(days=30)), who="operator:ana", rng=Rng()).prune()
+    (only,) = history(database, NEWS)
+    assert (only.from_status, only.to_status, only.at) == (None, "missing", after(2 * 86_400))
+    assert only.reason is not None
+    assert only.reason.endswith("operator:bob: day 2")
+    assert as_of(database, NEWS, after(3 * 86_400)).status == "missing"
+    world.worker().claim({"feed": 1})
+    with pytest.raises(LedgerRefused, match="triggers of the units alone"):
+        world.sql(
+            "INSERT INTO transition_log (machine, unit_id, from_status, to_status, actor, reason, version, at)"
+            " SELECT 'feed', unit_id, status, status, changed_by, change_reason, version, changed_at FROM feeds"
+        )
+    world.ledger.wake([NEWS], **ANN)
+    assert len(history(database, NEWS)) == 2
+    healthy(world)
+
+
+@pytest.mark.parametrize(
+    ("actor", "version", "found"),
+    [
+        ("worker:w", 1, ["pairs"]),  # workers that stay are not logged here
+        ("operator:eve", 1, []),
+        ("operator:eve", -1, ["contiguous"]),  # a wake-up may keep the version, nobody lowers it
+        ("nobody:x", 1, ["pairs"]),
+    ],
+)
+def test_the_doctor_finds_what_cannot_have_been(world, actor, version, found):
+    world.born(feed("news"))
+    table = "" if world.sqlite else " ON transition_log"
+    world.sql(f"DROP TRIGGER penstock_log_insert{table}")
+    world.sql(
+        "INSERT INTO transition_log (machine, unit_id, from_status, to_status, actor, version, at)"
+        f" SELECT 'feed', unit_id, status, status, '{actor}', version + ({version}), changed_at FROM feeds"
+    )
+    database = world.ledger.database
+    for name in ("pairs", "contiguous"):
+        looks = functools.partial(getattr(doctor_history, name), database)
+        told = world.ledger.read(lambda cursor, looks=looks: [*looks(cursor, world.ledger.machines)])  # type: ignore[misc]
+        assert {f.check for f in told} == {name} & {*found}

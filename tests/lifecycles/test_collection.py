@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock.lifecycles.collection import COLLECT, collect_all, collect_job, holds_of
 
 from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.collection import COLLECT, collect_all, collect_job, holds_of
 from penstock.lifecycles.partitions import google_ads
 from penstock.lifecycles.partitions.flow import MACHINES
 from penstock.lifecycles.partitions.jobs import wanted_unit
@@ -34,6 +34,7 @@ from penstock.raw.collect import Collected
 from penstock.raw.paths import PartitionKey, partition_folder, run_id_at
 from penstock.raw.sink import RawSink
 from penstock.settings.config import SETTINGS, validate
+from penstock.settings.typed import TimeZone
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import in_thread
 from penstock.worker.schedule import Schedule, Schedules, keep_schedules
@@ -121,8 +122,8 @@ def test_every_program_with_landed_data_collects_by_itself():
 
 @pytest.mark.parametrize("aggregation", list(Aggregation))
 def test_the_dataset_of_a_partition_is_the_one_that_landed_it(aggregation):
-    name = Account("a/c-me %", "1", "ES", "Europe/Madrid")
-    unit = dataset(name, aggregation=aggregation, hour=datetime(2026, 11, 1, 23, tzinfo=UTC))
+    account = Account(profile_id="1", country="ES", time_zone=TimeZone("Europe/Madrid"))
+    unit = dataset("a/c-me %", account, aggregation=aggregation, hour=datetime(2026, 11, 1, 23, tzinfo=UTC))
     key = raw_key(unit)
     assert dataset_of(key) == unit_id_of(unit)
     other = PartitionKey(key.source, key.customer_id, f"{key.query_name}-x", key.logical_date)
@@ -176,7 +177,7 @@ def test_a_killed_download_of_a_report_is_collected_and_one_under_way_is_not(led
         return body
 
     simulator.bodies.extend([slow(0), slow(1)])
-    unit = dataset(Account("acme", "1001", "US", "UTC"), day=SystemClock().now().date() - 2 * A_DAY)
+    unit = dataset("acme", Account(profile_id="1001", country="US"), day=SystemClock().now().date() - 2 * A_DAY)
     raw = tmp_path / "raw"
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(in_thread(simulator))

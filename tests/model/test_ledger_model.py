@@ -473,7 +473,7 @@ class LedgerModel(RuleBasedStateMachine):
         changes: dict[str, Any] = {"due_at": at} | ({"parked_at": None, "parked_reason": None} if unpark else {})
 
         def pull() -> None:
-            said = {"actor": Actor.OPERATOR, "who": "ann", "reason": self.word()}
+            said: dict[str, Any] = {"actor": Actor.OPERATOR, "who": "ann", "reason": self.word()}
             self.world.ledger.move(Ref("invoice", self.id_of(name)), "QUEUED", **said, **changes)
 
         if copy.status not in ("FAILED", "QUEUED"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,17 @@ from penstock.connectors.amazon_ads.client import Amazon, Region
 from penstock.connectors.amazon_ads.stream import AmazonStream
 from penstock.connectors.http.download import Allowed
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.reports.decide import Settings
+from penstock.lifecycles.reports.datasets import LIKE, Window, columns_of, datasets
 from penstock.lifecycles.reports.flow import Reports
-from penstock.lifecycles.reports.job import LIKE, Window, columns_of, datasets
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
-from penstock.lifecycles.reports.settings import Account
+from penstock.lifecycles.reports.settings import Account, ReportSettings
 from penstock.lifecycles.reports.sources import Source
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
 from penstock.model.clock import Rng, VirtualClock, parse_instant
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref, replace, unit_id_of
 from penstock.raw.sink import RawSink
+from penstock.settings.typed import TimeZone
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
 from penstock.simulators.server import serving
 from penstock.worker.executor import InlineExecutor
@@ -34,8 +34,11 @@ from tests.support.amazon import secrets
 
 START = datetime(2026, 11, 2, 12, tzinfo=UTC)
 DAY = date(2026, 11, 1)
-ACME = Account("acme", "1001", "ES", "Europe/Madrid")
-GLOBEX = Account("globex", "1002", "US", "America/Los_Angeles")
+ACCOUNTS = {
+    "acme": Account(profile_id="1001", country="ES", time_zone=TimeZone("Europe/Madrid")),
+    "globex": Account(profile_id="1002", country="US", time_zone=TimeZone("America/Los_Angeles")),
+}
+ACME = {"acme": ACCOUNTS["acme"]}
 REF = Ref("report", "acme/2026-11-01/daily/target")
 _PATIENT = 60.0
 _ALONE = WorkerSettings(
@@ -51,10 +54,9 @@ class Bench:
     ledger: Ledger
     clock: VirtualClock
     simulator: AmazonAdsSimulator
-    settings: Settings
+    settings: ReportSettings
     flow: Reports
     worker: Worker
-    accounts: Mapping[str, Account] = field(default_factory=dict)
 
     def unit(self, ref: Ref = REF) -> Any:
         return self.ledger.get(ref)
@@ -132,20 +134,21 @@ class Bench:
 
 
 def dataset(
-    account: Account = ACME,
+    name: str = "acme",
+    account: Account | None = None,
     *,
     day: date = DAY,
     aggregation: Aggregation = Aggregation.DAILY,
     entity: EntityType = EntityType.TARGET,
-    settings: Settings | None = None,
+    settings: ReportSettings | None = None,
     hour: datetime | None = None,
     **fields: Any,
 ) -> Report:
     """One dataset as the job would make it."""
-    known = settings or Settings(accounts={})
+    known, account = settings or ReportSettings(), account or ACCOUNTS[name]
     within = Window(hour, hour) if aggregation is Aggregation.HOURLY else Window(day, day)
     (columns,) = datasets(within, aggregation, account.time_zone, known, [entity])
-    (own,) = columns_of([account], aggregation)
+    (own,) = columns_of({name: account}, aggregation)
     return replace(LIKE, time_zone=account.time_zone, **own, **columns, **fields)
 
 
@@ -154,15 +157,14 @@ async def bench(
     url: str,
     folder: Path,
     *units: Report,
-    settings: Settings | None = None,
+    settings: ReportSettings | None = None,
     stream: str | None = "stream",
     **simulated: Any,
 ) -> AsyncIterator[Bench]:
     """A worker on the ledger with those datasets, and the simulator behind it; `stream` is where hours come from."""
     clock = VirtualClock(START)
     simulator = AmazonAdsSimulator(clock, **simulated)
-    accounts = {a.name: a for a in (ACME, GLOBEX)}
-    known = settings or Settings(accounts=dict.fromkeys(accounts, False))
+    known = settings or ReportSettings(accounts=ACCOUNTS)
     sink = RawSink(folder / "raw", rng=Rng(3))
     ledger = Ledger.open(url, [machine], clock=clock, rng=Rng(7), create=True, data_tables=DATA_TABLES, views=VIEWS)
     async with serving(simulator) as address:
@@ -174,7 +176,7 @@ async def bench(
                 amazon.profile(account.profile_id, credentials),
                 None if stream is None else AmazonStream(folder / stream, account.profile_id, clock),
             )
-            for name, account in accounts.items()
+            for name, account in ACCOUNTS.items()
         }
         flow = Reports(known, sources, sink, close=[amazon])
         worker = Worker(ledger, [flow], _ALONE, executor=InlineExecutor())
@@ -182,7 +184,7 @@ async def bench(
             ledger.birth(units, actor=Actor.SCHEDULER, who="test")
             running = asyncio.create_task(worker.run())
             try:
-                yield Bench(folder, ledger, clock, simulator, known, flow, worker, accounts)
+                yield Bench(folder, ledger, clock, simulator, known, flow, worker)
             finally:
                 worker.stop()
                 await running

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from penstock.app.app import App
+from penstock.lifecycles.reports.flow import Reports, make_flow
 from penstock.lifecycles.reports.machine import machine
-from penstock.lifecycles.reports.program import app as reports
-from penstock.lifecycles.reports.program import make_flow
+from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.clock import SystemClock
-from penstock.settings.config import SETTINGS, Config, read, validate
+from penstock.raw.sink import RawSink
+from penstock.settings.file import load
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
 from tests.support.program import main
 
@@ -25,7 +25,6 @@ def write_config(
     (folder / "client").write_text(simulator.client_secret)
     (folder / "refresh").write_text(min(simulator.refresh_tokens))
     lines = [
-        'app = "penstock.lifecycles.reports:app"',
         "[ledger]",
         f'url = "{ledger_url}"',
         "[reports]",
@@ -37,7 +36,7 @@ def write_config(
     ]
     for name, profile in accounts.items():
         lines += [
-            f"[accounts.{name}]",
+            f"[reports.accounts.{name}]",
             f'profile_id = "{profile}"',
             f'api_url = "{address}"',
             f'token_url = "{address}/auth/o2/token"',
@@ -47,10 +46,12 @@ def write_config(
     return path
 
 
-def configuration() -> Config:
-    path = Path(os.environ[CONFIG])
-    return validate(read(path), path, (*SETTINGS, *reports.settings))
+def flows() -> list[Reports]:
+    found = load(Path(os.environ[CONFIG]), {"reports": ReportSettings})
+    settings = found.sections["reports"]
+    assert isinstance(settings, ReportSettings)
+    return [make_flow(settings, RawSink(found.kernel.raw.url), SystemClock())]
 
 
 if __name__ == "__main__":
-    main(App(machines=[machine], flows=lambda: [make_flow(configuration(), SystemClock())]))
+    main([machine], flows)

@@ -52,6 +52,7 @@ machine = Machine(
         Edge(S.PACKING, S.LOST, "lost", frozenset({Actor.WORKER})),
     ],
     terminal={S.SENT},
+    table="shop_order",
 )
 
 
@@ -65,7 +66,7 @@ class Sorting(StrEnum):
 
 
 class OrderFilter(Parameters, frozen=True):
-    shop: Annotated[list[str], option("Only orders of this shop.", short="s")] = []
+    shop: Annotated[list[str], option("Only orders of this shop.", short="s")] = msgspec.field(default_factory=list)
     status: Annotated[S | None, option("Only orders in this state.")] = None
     since: Annotated[date | None, option("Only orders from this day on.")] = msgspec.field(default=None, name="from")
     before: Annotated[datetime | None, option("Only orders that changed before then.")] = None
@@ -84,14 +85,14 @@ class OrderRow(Row, frozen=True):
     status: Annotated[S, column("Its state.", show="state")]
     pieces: Annotated[int, column("How many pieces.")]
     day: Annotated[date, column("When it was made.")]
-    changed: Annotated[datetime, column("When it last changed.", heading="changed")]
+    changed: Annotated[datetime | None, column("When it last changed.", heading="changed")]
     note: Annotated[str | None, column("What was noted.", show="text")]
     version: Annotated[int, column("Its version.", show="detail")]
 
 
 def _orders(ask: Ask[Any], wanted: OrderFilter) -> list[Order]:
     ids = ask.reader.read(
-        lambda cursor: [str(row[0]) for row in cursor.rows('SELECT unit_id FROM "order" ORDER BY unit_id')]
+        lambda cursor: [str(row[0]) for row in cursor.rows("SELECT unit_id FROM shop_order ORDER BY unit_id")]
     )
     found: list[Order] = ask.reader.get_many(machine, ids)
     return [
@@ -142,7 +143,7 @@ class Piece(Row, frozen=True):
 class Whole(Row, frozen=True):
     unit: Annotated[str, column("The order.", show="reference")]
     status: Annotated[S, column("Its state.", show="state")]
-    changed: Annotated[datetime, column("When it last changed.")]
+    changed: Annotated[datetime | None, column("When it last changed.")]
     note: Annotated[str | None, column("What was noted.", show="text")]
     greeting: Annotated[str, column("What is said to the customer.")]
     asked_by: Annotated[str, column("Who asks.", show="detail")]

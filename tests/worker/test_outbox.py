@@ -17,9 +17,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from penstock.app.kernel import lifecycle as kernel
 
 from penstock.app.app import App
+from penstock.app.kernel import lifecycle as kernel
 from penstock.ledger import outbox
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.commit import insert_events

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.worker.flow import Io
     from penstock.worker.schedule import JobResult, Schedule
 
+SWEEP_STAGES = "sweep-stages"
 _MOST_NAMED = 20
 
 
@@ -32,7 +33,7 @@ async def prune(settings: KernelSettings, schedule: Schedule, io: Io, ports: Por
     return JobResult(f"pruned {told or 'nothing'}")
 
 
-@job("sweep-stages", "Removes staged rows that no unit refers to.")
+@job(SWEEP_STAGES, "Removes staged rows that no unit refers to.")
 async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """A run removes a bounded number of rows, and comes back at once while there are more."""
     from penstock.ledger.stage import sweep

@@ -57,12 +57,15 @@ class Program:
 
     def schedules(self) -> list[Schedule]:
         """The schedules that are wanted: the configuration's, and those of the lifecycles that it does not replace."""
+        from penstock.app.kernel_jobs import SWEEP_STAGES
         from penstock.operations.raw import COLLECT
         from penstock.worker.schedule import Schedule, wanted_by
 
         usual = [schedule for one in self.app.lifecycles for schedule in one.schedules(self.settings(one))]
         if any(one.holds is not None for one in self.app.lifecycles):
             usual.append(Schedule(name=COLLECT, job=COLLECT, every="1d", jitter="1h", settings_version="usual"))
+        if self.app.data.staged:
+            usual.append(Schedule(name=SWEEP_STAGES, job=SWEEP_STAGES, every="10m", settings_version="usual"))
         return wanted_by(self.configuration.kernel.schedules, usual)
 
     def limits(self) -> tuple[GateLimits, ...]:

@@ -89,7 +89,7 @@ def _act(one: _Act) -> int:
     if quiet:
         print_json(done)
     else:
-        _say_done(done)
+        _say_done(done, planned.preview.count)
     return 0 if done.count else 1
 
 
@@ -97,8 +97,11 @@ def _go_on(one: _Act, done: Done) -> Done:
     """Work on the bulk action until it has ended; beside a worker that does so too, or alone."""
     import msgspec
 
+    from penstock.observe.logs import configure_logs
     from penstock.operations.bulk.actions import drive
 
+    # The worker inside is this command's own: what it says of its start and its end is nobody's concern.
+    configure_logs("error")
     assert done.action is not None  # noqa: S101 - only then
     quiet = one.wishes.json
     if not quiet:
@@ -151,9 +154,9 @@ def _warn(warnings: list[str]) -> None:
         echo(f"warning: {line}", err=screen.width is None)
 
 
-def _say_done(done: Done) -> None:
+def _say_done(done: Done, planned: int) -> None:
     if done.count:
-        echo(f"done: {done.says}" + ("" if not done.skipped else f" ({done.count:,} changed)"))
+        echo(f"done: {done.says}" + ("" if done.count == planned else f" ({done.count:,} of {planned:,} changed)"))
     else:
         echo("nothing was changed")
     _say_skipped(done.skipped, done.skipped_sample)
@@ -163,5 +166,5 @@ def _say_skipped(skipped: Mapping[str, int], sample: Mapping[str, str]) -> None:
     """Why units are left as they are: a line for each reason, with how many and the first of them."""
     for reason, count in sorted(skipped.items(), key=lambda one: (-one[1], one[0])):
         first = next((ref for ref, why in sample.items() if why == reason), None)
-        named = "" if first is None else f": {first}" if count == 1 else f": {first}, …"
-        echo(f"skipped {counted(count, 'unit')}, {reason}{named}")
+        named = "" if first is None else f" ({first})" if count == 1 else f" ({first}, …)"
+        echo(f"skipped {counted(count, 'unit')}: {reason}{named}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import get_completion_class
 
+from penstock.cli.kinds import Kind
 from penstock.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -16,8 +17,19 @@ _SHELLS = ("bash", "zsh", "fish")
 _MOST = 50
 
 
+def _shell(text: str) -> str:
+    if text not in _SHELLS:
+        raise ValueError
+    return text
+
+
 @click.command()
-@click.argument("shell", type=click.Choice(_SHELLS))
+@click.argument(
+    "shell",
+    type=Kind("bash|zsh|fish", "bash, zsh or fish", _shell, _SHELLS),
+    metavar="SHELL",
+    help="bash, zsh or fish.",
+)
 def command(shell: str) -> None:
     r"""Print the completion script of a shell.
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
 
 
+_WIDEST = 20
+_COLUMN = 28
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """The options that every command of a kind has."""
@@ -161,6 +165,22 @@ class DeclaredCommand(click.Command):
 
         return act(self.lifecycle, self.declared, parameters, wishes)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Its arguments, its own options, and those that every command has."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Options of every command": []}
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx)
+            if isinstance(one, click.Argument):
+                sections["Arguments"].append((one.make_metavar(ctx), one.help or ""))
+            elif record is not None:
+                common = (one.name or "_").startswith("_") or one.name == "help"
+                sections["Options of every command" if common else "Options"].append(record)
+        widest = max((len(name) for rows in sections.values() for name, _ in rows if len(name) <= _COLUMN), default=0)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(widest), says) for name, says in rows], col_max=_COLUMN)
+
     def _parameters(self, given: Mapping[str, Any], ctx: click.Context) -> Any:
         values = {}
         for one in self._fields:
@@ -202,49 +222,52 @@ def _parameter(one: FieldInfo) -> click.Parameter:
     kind = kind_of(one)
     many = one.many is not None
     if one.extra("argument"):
-        metavar = _metavar(one.name, kind)
+        metavar = _metavar(one.name)
         return click.Argument(
             [one.attribute],
             type=kind,
             required=one.required,
             nargs=-1 if many else 1,
-            metavar=metavar if one.required else f"[{metavar}]",
-            help=one.says,
+            metavar=f"{metavar if one.required else f'[{metavar}]'}{'...' if many else ''}",
+            help=f"{one.says} One of {', '.join(kind.choices)}." if kind.choices else one.says,
         )
     names = [one.attribute, f"--{_dashed(one.name)}"]
     if one.extra("short"):
         names.append(f"-{one.extra('short')}")
     if one.choices == (bool,):
-        if one.default or None in get_args(one.kind) or type(None) in get_args(one.kind):
+        if one.default or type(None) in get_args(one.kind):
             names[1] = f"--{_dashed(one.name)}/--no-{_dashed(one.name)}"
-        return click.Option(names, is_flag=True, default=None, help=one.says)
+        says = f"{one.says}  [default: {_dashed(one.name)}]" if one.default else one.says
+        return click.Option(names, is_flag=True, default=None, help=says)
     return click.Option(
         names,
         type=kind,
         required=one.required,
         multiple=many,
-        help=_help(one, many=many),
-        metavar=kind.name,
+        help=_help(one, kind, many=many),
+        metavar=kind.name if len(kind.name) <= _WIDEST else _metavar(one.name),
     )
 
 
-def _metavar(name: str, kind: Kind) -> str:
-    return "|".join(kind.choices) if kind.choices else name.upper().replace("_", "-")
+def _metavar(name: str) -> str:
+    return name.upper().replace("_", "-")
 
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _help(one: FieldInfo, *, many: bool) -> str:
+def _help(one: FieldInfo, kind: Kind, *, many: bool) -> str:
     """What it says, how it is given, and what it is where it is not given."""
-    said = one.says
+    said = [one.says]
+    if len(kind.name) > _WIDEST:
+        said.append(f"One of {', '.join(kind.choices)}.")
     if many:
-        said = f"{said} May be repeated."
-    if one.required or one.default in (None, "", [], (), False):
-        return said
-    default = ", ".join(map(str, one.default)) if many else _written(one.default)
-    return f"{said}  [default: {default}]"
+        said.append("May be repeated.")
+    if not one.required and one.default not in (None, "", [], (), False):
+        default = ", ".join(map(str, one.default)) if many else _written(one.default)
+        said.append(f" [default: {default}]")
+    return " ".join(said)
 
 
 def _written(value: Any) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.app.program import Program
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.store.database import Database
+    from penstock.settings.file import Configuration
 
 _SQLITE = "sqlite:///"
 
@@ -24,6 +25,13 @@ def load_program(config: Path | None, ledger: str | None = None, *, required: bo
     from penstock.app import discover
 
     return discover.load(config, {"ledger.url": ledger}, os.environ, required=required)
+
+
+def load_configuration(config: Path | None, ledger: str | None = None) -> Configuration:
+    """The settings of the kernel, whatever lifecycles there are: for the care of a ledger. Raises ConfigError."""
+    from penstock.settings import file
+
+    return file.load(file.find(config), {}, {"ledger.url": ledger}, os.environ, strangers=True)
 
 
 def require_on(program: Program, lifecycle: AnyLifecycle) -> None:

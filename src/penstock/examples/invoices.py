@@ -6,18 +6,29 @@ step looks first: an invoice that arrived is recorded, not sent again. What the 
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
-from penstock.app.app import App
-from penstock.connectors.http.client import Http
-from penstock.model.clock import SystemClock
+from penstock.app.lifecycle import Lifecycle
+from penstock.app.ports import Ports
+from penstock.model.errors import UsageError
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import State, done, fault, rest, work
-from penstock.model.unit import Unit, replace
+from penstock.model.unit import Ref, Unit, replace
+from penstock.operations.declare import Ask, Page, operation, reading
+from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.plan import NOW, Moves, Plan
+from penstock.settings.typed import Settings, Url, says
 from penstock.worker.flow import Flow, Gate, Io
+
+if TYPE_CHECKING:
+    from penstock.connectors.http.client import Http
+
+
+class InvoiceSettings(Settings):
+    api_url: Annotated[Url, says("Where the accounting API is.")] = Url("http://127.0.0.1:8099")
 
 
 class S(State):
@@ -36,16 +47,21 @@ class Invoice(Unit):
     remote_id: str | None = None
 
 
+def retried(invoice: Invoice, now: datetime) -> Invoice:
+    """As new, and due."""
+    return replace(invoice, attempts=0, due_at=now)
+
+
 machine = Machine(
     "invoice",
     Invoice,
     births={S.QUEUED: {Actor.API, Actor.OPERATOR}},
     edges=[
-        Edge(S.QUEUED, S.SENDING, "claim", {Actor.WORKER}, on_claim=True),
+        Edge(S.QUEUED, S.SENDING, "claimed", {Actor.WORKER}, on_claim=True),
         Edge(S.SENDING, S.SENT, "accepted", {Actor.WORKER}),
-        Edge(S.SENDING, S.QUEUED, "retry", {Actor.WORKER}),
-        Edge(S.SENDING, S.FAILED, "give_up", {Actor.WORKER}),
-        Edge(S.FAILED, S.QUEUED, "retry_by_hand", {Actor.OPERATOR}),
+        Edge(S.SENDING, S.QUEUED, "put_back", {Actor.WORKER}),
+        Edge(S.SENDING, S.FAILED, "gave_up", {Actor.WORKER}),
+        Edge(S.FAILED, S.QUEUED, "retry", {Actor.OPERATOR}, by_hand=retried),
     ],
     terminal={S.SENT},
     on_error=OnError(retry=S.QUEUED, dead=S.FAILED, policy=RetryPolicy(max_retries=3)),
@@ -53,7 +69,7 @@ machine = Machine(
 )
 
 
-def decide(invoice: Invoice, now: datetime, settings: None, seen: str | None) -> Decision:  # noqa: ARG001 - one shape
+def decide(invoice: Invoice, now: datetime, settings: InvoiceSettings, seen: str | None) -> Decision:  # noqa: ARG001 - one shape
     if invoice.status is not S.SENDING:
         return Wait(None, "nothing to do")
     if invoice.attempts + invoice.doubts > 0 and seen is None:
@@ -63,12 +79,12 @@ def decide(invoice: Invoice, now: datetime, settings: None, seen: str | None) ->
     return Act("send", "not there yet")
 
 
-class Invoices(Flow[Invoice, None, str]):
+class Invoices(Flow[Invoice, InvoiceSettings, str]):
     machine = machine
     decide = staticmethod(decide)
 
-    def __init__(self, http: Http) -> None:
-        super().__init__(None)
+    def __init__(self, settings: InvoiceSettings, http: Http) -> None:
+        super().__init__(settings)
         self._http = http
 
     def gate(self, unit: Invoice) -> Gate:
@@ -90,8 +106,47 @@ class Invoices(Flow[Invoice, None, str]):
         await self._http.close()
 
 
-def flows() -> list[Invoices]:
-    return [Invoices(Http(os.environ.get("INVOICE_API", "http://127.0.0.1:8099"), SystemClock()))]
+def build(settings: InvoiceSettings, ports: Ports) -> list[Invoices]:
+    from penstock.connectors.http.client import Http
+
+    return [Invoices(settings, Http(settings.api_url, ports.clock))]
 
 
-app = App(machines=[machine], flows=flows)
+class Share(Row, frozen=True):
+    tenant: Annotated[str, column("Whose invoices they are.", show="reference")]
+    status: Annotated[S, column("How far they are.", show="state")]
+    invoices: Annotated[int, column("How many there are.")]
+    amount_minor: Annotated[int, column("Their sum, in cents.", heading="cents")]
+
+
+@reading("tenants", "How many invoices each tenant has in which state, and their sum.")
+def tenants(ask: Ask[InvoiceSettings]) -> Page[Share]:
+    sql = "SELECT tenant, status, count(*), sum(amount_minor) FROM invoice GROUP BY tenant, status ORDER BY 1, 2"
+    rows = ask.reader.read(lambda cursor: cursor.rows(sql))
+    return Page(rows=[Share(tenant=t, status=S(s), invoices=int(n), amount_minor=int(a)) for t, s, n, a in rows])
+
+
+class Correction(Parameters, frozen=True):
+    invoice: Annotated[Ref, argument("The invoice.", example="invoice:acme/17")]
+    amount_minor: Annotated[int, option("What it should be, in cents.", ge=0)]
+
+
+@operation("correct", "Give a refused invoice another amount, and send it again.")
+def correct(ask: Ask[InvoiceSettings], wanted: Correction) -> Plan:
+    invoice = ask.reader.get(wanted.invoice)
+    if invoice.status is not S.FAILED:
+        raise UsageError(f"{wanted.invoice} is {invoice.status}; only a failed invoice is corrected")
+    moves = Moves(machine)
+    moves.add(invoice, S.QUEUED, amount_minor=wanted.amount_minor, attempts=0, due_at=NOW)
+    return moves.plan(f"send {wanted.invoice} again with {wanted.amount_minor:,} cents")
+
+
+lifecycle = Lifecycle(
+    "invoices",
+    "Invoices, sent to an accounting API.",
+    settings=InvoiceSettings,
+    machines=[machine],
+    build=build,
+    readings=[tenants],
+    operations=[correct],
+)

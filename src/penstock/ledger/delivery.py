@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import State, done, fault, work
-from penstock.model.unit import Unit
+from penstock.model.unit import Unit, replace
 
 
 class D(State):
@@ -28,14 +28,23 @@ class Delivery(Unit):
     event_key: str
 
 
+def _dismissed(delivery: Delivery, now: datetime) -> Delivery:  # noqa: ARG001 - one shape
+    return replace(delivery, due_at=None)
+
+
+def _retried(delivery: Delivery, now: datetime) -> Delivery:
+    return replace(delivery, attempts=0, due_at=now)
+
+
 machine = Machine(
     "delivery",
     Delivery,
     births={D.PENDING: {Actor.SCHEDULER}},
     edges=[
         Edge(D.PENDING, D.DELIVERED, "taken", {Actor.WORKER}),
-        Edge(D.PENDING, D.DEAD, "give_up", {Actor.WORKER, Actor.OPERATOR}),
-        Edge(D.DEAD, D.PENDING, "retry", {Actor.OPERATOR}),
+        Edge(D.PENDING, D.DEAD, "gave_up", {Actor.WORKER}),
+        Edge(D.PENDING, D.DEAD, "dismiss", {Actor.OPERATOR}, by_hand=_dismissed),
+        Edge(D.DEAD, D.PENDING, "retry", {Actor.OPERATOR}, by_hand=_retried),
     ],
     terminal={D.DELIVERED},
     # Two seconds, doubled to an hour: a subscriber may be away for some two hours before anything is dead.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.errors import IllegalMove
 from penstock.model.machine import Actor, Machine
-from penstock.model.unit import Ref
+from penstock.model.unit import GuardedUnit, Ref, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,26 @@ class Hands:
             reason = f"it has ended as {status}" if ended else "not parked" if parked_at is None else "parked already"
             reasons[Ref(machine.name, unit_id)] = reason
         return reasons
+
+
+def moved_by_hand(
+    machine: Machine, unit: GuardedUnit, to: str, *, actor: Actor, now: datetime, instead: str | None
+) -> GuardedUnit:
+    """The unit as a bare move by hand makes it. Raises IllegalMove with what to do instead."""
+    ref, source = f"{machine.name}:{unit.unit_id}", str(unit.status)
+    if to not in machine.states:
+        msg = f"{to!r} is not a state of {machine.name}; its states are {', '.join(machine.states)}"
+        raise IllegalMove(msg)
+    edge = machine.edge(source, to, actor)
+    if edge is None:
+        machine.check_move(source, to, actor)
+        msg = f"{ref} is {source} already"
+        raise IllegalMove(msg)
+    if edge.by_hand is None:
+        msg = f"{ref}: {source} -> {to} ({edge.trigger}) needs more than a new state"
+        raise IllegalMove(f"{msg}; use {instead}" if instead else f"{msg}, and no operation is known that does it")
+    made: GuardedUnit = edge.by_hand(unit, now)
+    return replace(made, status=type(unit.status)(to))
 
 
 def _batch(ids: list[str]) -> str:

@@ -6,6 +6,7 @@ import itertools
 import os
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 
 from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won, statements_of
 from penstock.ledger.gates.gates import Gates
-from penstock.ledger.hands import Hands, Moved
+from penstock.ledger.hands import Hands, Moved, moved_by_hand
 from penstock.ledger.prepare import Preparer
 from penstock.ledger.processes import this_process
 from penstock.ledger.rows import outcome_writes
@@ -21,7 +22,7 @@ from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.session import LEASE_MS, Identity, Session
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database
+from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database, present
 from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock
 from penstock.model.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
@@ -143,6 +144,35 @@ class Ledger:
                 raise result.error
         msg = f"{ref} changes faster than it can be moved; try again"
         raise LedgerRefused(msg)
+
+    def move_by_hand(
+        self,
+        ref: Ref,
+        to: str,
+        *,
+        who: str,
+        reason: str,
+        actor: Actor = Actor.OPERATOR,
+        instead: str | None = None,
+    ) -> GuardedUnit:
+        """Pull an edge with nothing but its name: its `by_hand` fills in the columns that follow. Raises as `move`.
+
+        `instead` names the operation to use where the edge has no `by_hand`.
+        """
+        machine = self.machine(ref.machine)
+        for _ in range(_MOVE_TRIES):
+            before = self.get(ref)
+            made = moved_by_hand(machine, before, to, actor=actor, now=self._now(), instead=instead)
+            result = self._committer.commit([self.preparer.move(before, made, reason, actor, who)])[0]
+            if isinstance(result, Won):
+                return self.get(ref)
+            if isinstance(result, (Refused, Busy)):
+                raise result.error
+        msg = f"{ref} changes faster than it can be moved; try again"
+        raise LedgerRefused(msg)
+
+    def _now(self) -> datetime:
+        return self.database.read(lambda cursor: present(self.database, cursor))
 
     def move_many(
         self, machine: str, unit_ids: Sequence[str], to: str, *, actor: Actor, who: str, reason: str, **changes: Any

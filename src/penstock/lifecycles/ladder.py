@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.model.cadence import parse_span
-from penstock.settings import setting as kind
+from penstock.model.errors import UsageError
 
 _SIZES = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
@@ -75,21 +75,29 @@ def offset_name(seconds: int, *, days: bool = True) -> str:
     raise AssertionError(seconds)
 
 
-def offset_list(value: Any) -> list[str]:
-    """Read a setting: different spans of time, the shortest first."""
+def offset_list(value: Any) -> tuple[timedelta, ...]:
+    """Read a setting: different spans of time, the shortest first. Raises ValueError with what is allowed."""
     return _offsets(value, 'a list of different spans of time, shortest first, for example ["1d", "3d"]')
 
 
-def optional_offset_list(value: Any) -> list[str]:
+def optional_offset_list(value: Any) -> tuple[timedelta, ...]:
     """Likewise; none at all switches off what they are for."""
     wanted = 'a list of different spans of time, shortest first, for example ["1d", "3d"], or []'
-    return [] if value == [] else _offsets(value, wanted)
+    return () if value == [] else _offsets(value, wanted)
 
 
-def _offsets(value: Any, wanted: str) -> list[str]:
-    if not isinstance(value, list) or not value:
+def written_offsets(offsets: Sequence[timedelta], *, days: bool = True) -> list[str]:
+    """The list as a file has it; without days, in hours or less."""
+    return [offset_name(int(offset.total_seconds()), days=days).removeprefix("T+") for offset in offsets]
+
+
+def _offsets(value: Any, wanted: str) -> tuple[timedelta, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
         raise ValueError(wanted)
-    found = [parse_span(kind.span(item)) for item in value]
+    try:
+        found = [parse_span(item) for item in value]
+    except UsageError:
+        raise ValueError(wanted) from None
     if sorted(set(found)) != found:
         raise ValueError(wanted)
-    return [str(item) for item in value]
+    return tuple(found)

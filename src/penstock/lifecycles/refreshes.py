@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.ledger.store.database import Cursor, Database
+from penstock.ledger.store.database import Database
 
 _MASK = (1 << 64) - 1
 
@@ -68,9 +68,7 @@ class Cadence:
         return {**self.of, **counts, "changed_percent": self.changed_percent, **measured}
 
 
-def cadence(
-    database: Database, those: Refreshes, require: Callable[[Cursor], None], **only: str | None
-) -> list[Cadence]:
+def cadence(database: Database, those: Refreshes, **only: str | None) -> list[Cadence]:
     """Per offset, how often the data still changed and by how much. `only` narrows it to values of some columns."""
     chosen = {name: value for name, value in only.items() if value is not None}
     by = ", ".join(those.by)
@@ -82,11 +80,7 @@ def cadence(
         f" GROUP BY {by}, serving_offset ORDER BY {by}, serving_offset"
     )
 
-    def work(cursor: Cursor) -> list[Cadence]:
-        require(cursor)
-        return [_cadence(those, row) for row in cursor.rows(sql, **chosen)]
-
-    return database.read(work)
+    return [_cadence(those, row) for row in database.read(lambda cursor: cursor.rows(sql, **chosen))]
 
 
 def _percent(measure: str) -> str:

@@ -50,7 +50,12 @@ class Actor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One legal transition. `on_claim`: claiming a unit in `source` is itself this transition."""
+    """One legal transition. `on_claim`: claiming a unit in `source` is itself this transition.
+
+    `trigger` is a verb where people pull it (`retry`), and says what happened where workers do (`loaded`). `by_hand`
+    makes a bare move by hand whole: from the unit and the present, the unit with the columns that must follow. It is
+    pure. Without it the move needs an operation that knows more.
+    """
 
     source: str
     target: str
@@ -121,7 +126,7 @@ class Machine:
     key_is_primary: bool = False
     #: Fields that name a unit of another machine: a foreign key, so that it must be there and stays as long as they do.
     references: Mapping[str, Machine] = field(default_factory=dict)
-    #: Completes a unit that somebody creates by hand: columns that follow from others.
+    #: Fills in the columns that follow from others when a person creates a unit: from the unit and the present. Pure.
     create: Callable[[Any, datetime], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -183,6 +188,11 @@ class Machine:
         """Fields that the database computes; they are read, never written."""
         return frozenset(name for name, special in special_columns(self.unit).items() if special.generated)
 
+    def edge(self, source: str, target: str, actor: Actor) -> Edge | None:
+        """The edge that the actor pulls between two states, if there is one; of several, one made for hands."""
+        found = [e for e in self.edges if (e.source, e.target) == (source, target) and actor in e.actors]
+        return next((e for e in found if e.by_hand is not None), found[0] if found else None)
+
     def check_birth(self, state: str, actor: Actor) -> None:
         """Raise IllegalMove unless the actor may give birth to a unit in that state."""
         actors = self.born_by.get(state)
@@ -240,6 +250,7 @@ class Machine:
                     "trigger": e.trigger,
                     "actors": sorted(str(a) for a in e.actors),
                     "on_claim": e.on_claim,
+                    "by_hand": e.by_hand is not None,
                 }
                 for e in self.edges
             ],
@@ -378,6 +389,11 @@ def _extra_problems(machine: Machine) -> list[str]:
     types = field_types(machine.unit)
     own = set(types) - set(DRIVEN_COLUMNS)
     problems = [f"tracked column {n!r} is not a column of its own" for n in machine.tracked if n not in own]
+    problems += [
+        f"edge {e.source} -> {e.target} ({e.trigger}): by_hand is for people; give the worker an edge of its own"
+        for e in machine.edges
+        if e.by_hand is not None and Actor.WORKER in e.actors
+    ]
     problems += [f"counter {n!r} is not a column of its own" for n in machine.counters if n not in own]
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:

@@ -6,6 +6,7 @@ plan, asks, and carries it out with actor, reason and history. Both take an `Ask
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -113,7 +114,7 @@ class Declared(Generic[S]):
     @property
     def help(self) -> str:
         """All that it says of itself: the sentence, and the docstring's further paragraphs."""
-        rest = (self.function.__doc__ or "").strip()
+        rest = inspect.cleandoc(self.function.__doc__ or "")
         return f"{self.says}\n\n{rest}" if rest else self.says
 
 

@@ -38,13 +38,15 @@ class Part:
 class Each:
     """Moves of units of one machine, each by itself: one that has changed meanwhile is skipped, the others go.
 
-    `says` is what is done, as a command without a full stop: "fetch 12 datasets again".
+    `says` is what is done, as a command without a full stop: "fetch 12 datasets again". `warnings` are sentences to
+    read before saying yes.
     """
 
     machine: Machine
     parts: Sequence[Part]
     skipped: Skipped
     says: str
+    warnings: Sequence[str] = ()
 
     def __len__(self) -> int:
         return sum(len(part.units) for part in self.parts)
@@ -58,7 +60,8 @@ class Each:
 class Together:
     """Changes that are made in one transaction or not at all.
 
-    `then` are moves that it starts as a bulk action. `warnings` are sentences to read before saying yes.
+    `then` are moves that it starts as a bulk action. `about` are the units that its rows are about, where it moves and
+    makes none. `warnings` are sentences to read before saying yes.
     """
 
     says: str
@@ -68,8 +71,11 @@ class Together:
     events: Sequence[Event] = ()
     then: Each | None = None
     warnings: Sequence[str] = ()
+    about: Sequence[Ref] = ()
 
     def __len__(self) -> int:
+        if self.about:
+            return len(self.about)
         changed = len(self.moves) + len(self.births) + len(self.writes) + (len(self.then) if self.then else 0)
         return changed or len(self.events)
 
@@ -170,6 +176,6 @@ class Moves:
     def __len__(self) -> int:
         return sum(len(part.units) for part in self._parts.values())
 
-    def plan(self, says: str) -> Each:
+    def plan(self, says: str, warnings: Sequence[str] = ()) -> Each:
         """The moves as a plan."""
-        return Each(self.machine, list(self._parts.values()), self.skipped, says)
+        return Each(self.machine, list(self._parts.values()), self.skipped, says, warnings)

@@ -1,8 +1,9 @@
 """Amazon's side of `connectors.amazon_ads`: login, reports and their storage, in one ASGI application.
 
 Time is the clock's: tokens and links expire, reports become ready, data is restated as the clock moves. Trouble is
-asked for by the test: `faults` for the next call of an operation, `fates` for the next report, `bodies` for the next
-download. Every request is kept in `requests`. On a socket use `server.serving`, in process an ASGI transport.
+asked for: `faults` for the next call of an operation, `every` for each so-many-th call, `fates` for the next report,
+`fate_every` for each so-many-th report, `bodies` for the next download. Every request is kept in `requests`. On a
+socket use `server.serving`, in process an ASGI transport.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import hashlib
 import json
 import zlib
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -135,9 +136,12 @@ class AmazonAdsSimulator:
     requests: list[Request] = field(default_factory=list)
     reports: dict[str, Report] = field(default_factory=dict)
     faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
+    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     fates: deque[Fate] = field(default_factory=deque)
+    fate_every: dict[int, Fate] = field(default_factory=dict)
     bodies: deque[Body] = field(default_factory=deque)
     _tokens: dict[str, datetime] = field(default_factory=dict)
+    _counted: Counter[str] = field(default_factory=Counter)
     _issued: int = 0
 
     def expire_tokens(self) -> None:
@@ -161,8 +165,7 @@ class AmazonAdsSimulator:
 
     async def _serve(self, request: Request, send: Send, gone: asyncio.Future[Message]) -> None:
         self.requests.append(request)
-        waiting = self.faults[request.operation]
-        fault = waiting.popleft() if waiting else None
+        fault = self._fault(request.operation)
         answer = self._answer(request) if fault is None or fault.accept else Answer(fault.status)
         if fault is not None:
             if fault.cut:
@@ -170,6 +173,19 @@ class AmazonAdsSimulator:
                 return
             answer = Answer(fault.status, fault.body, fault.headers)
         await _write(send, answer, gone)
+
+    def _fault(self, operation: str) -> Fault | None:
+        self._counted[operation] += 1
+        if self.faults[operation]:
+            return self.faults[operation].popleft()
+        count = self._counted[operation]
+        return next((fault for (kind, n), fault in self.every.items() if kind == operation and count % n == 0), None)
+
+    def _fate(self) -> Fate:
+        if self.fates:
+            return self.fates.popleft()
+        number = len(self.reports) + 1
+        return next((fate for every, fate in self.fate_every.items() if number % every == 0), self.fate)
 
     def _answer(self, request: Request) -> Answer:
         if request.operation == "token":
@@ -237,7 +253,7 @@ class AmazonAdsSimulator:
             if alike and (report.status(now) in _LIVE or self._remembered(report, now)):
                 return _error(425, f"The Request is a duplicate of : {report.report_id}")
         digest = hashlib.blake2b(f"{self.performance.seed}/{len(self.reports)}".encode(), digest_size=16).digest()
-        fate = self.fates.popleft() if self.fates else self.fate
+        fate = self._fate()
         report = Report(str(UUID(bytes=digest, version=4)), profile, asked, now, fate, linkless=fate.linkless)
         self.reports[report.report_id] = report
         return Answer(200, self._shown(report, request))

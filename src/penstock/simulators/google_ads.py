@@ -1,8 +1,8 @@
 """Google's side of `connectors.google_ads`: tokens, `searchStream` and `search`, in one ASGI application.
 
 Time is the clock's: tokens expire, quotas are of a day, and conversions become known as the clock moves. Trouble is
-asked for by the test: `faults` for the next call of an operation, `bodies` for the next answer to a query. Every
-request is kept in `requests`. On a socket use `server.serving`, in process an ASGI transport.
+asked for: `faults` for the next call of an operation, `every` for each so-many-th call, `bodies` for the next answer to
+a query. Every request is kept in `requests`. On a socket use `server.serving`, in process an ASGI transport.
 """
 
 from __future__ import annotations
@@ -119,8 +119,10 @@ class GoogleAdsSimulator:
     compress: bool = True
     requests: list[Request] = field(default_factory=list)
     faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
+    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     bodies: deque[Body] = field(default_factory=deque)
     _tokens: dict[str, datetime] = field(default_factory=dict)
+    _counted: Counter[str] = field(default_factory=Counter)
     _issued: int = 0
     _spent: Counter[date] = field(default_factory=Counter)
 
@@ -140,14 +142,20 @@ class GoogleAdsSimulator:
         operation = _OPERATIONS[found[3]] if found else "token"
         request = Request(operation, arriving.url.path, dict(arriving.headers), await arriving.body())
         self.requests.append(request)
-        waiting = self.faults[operation]
-        fault = waiting.popleft() if waiting else Fault()
+        fault = self._fault(operation)
         status, pieces = self._answer(request, found, fault)
         headers = {"content-type": "application/json; charset=UTF-8", **dict(fault.headers)}
         if self.compress and "gzip" in request.headers.get("accept-encoding", ""):
             headers["content-encoding"] = "gzip"
             pieces = _compressed(pieces)
         await StreamingResponse(_sent(pieces, fault), status, headers)(scope, receive, send)
+
+    def _fault(self, operation: str) -> Fault:
+        self._counted[operation] += 1
+        if self.faults[operation]:
+            return self.faults[operation].popleft()
+        count = self._counted[operation]
+        return next((fault for (kind, n), fault in self.every.items() if kind == operation and count % n == 0), Fault())
 
     def _answer(self, request: Request, found: re.Match[str] | None, fault: Fault) -> tuple[int, Iterable[bytes]]:
         if fault.status != 200 or (fault.body is not None and not fault.late):  # noqa: PLR2004 - a success

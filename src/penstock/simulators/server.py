@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 
@@ -16,7 +17,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, application: ASGIApp) -> None:
         # A simulator that breaks an answer off on purpose is an error to the server, and nobody wants to read of it.
-        config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
+        config = uvicorn.Config(application, log_level="critical", lifespan="off")
         # A client on virtual time may be busy for long between two calls, and still counts on its connection.
         config.timeout_keep_alive = 60
         super().__init__(config)
@@ -25,21 +26,17 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    @property
-    def address(self) -> str:
-        host, port = self.servers[0].sockets[0].getsockname()[:2]
-        return f"http://{host}:{port}"
-
 
 @contextlib.asynccontextmanager
-async def serving(application: ASGIApp) -> AsyncIterator[str]:
-    """Serve in the running loop, on a free port; gives the address."""
+async def serving(application: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+    """Serve in the running loop, on loopback; gives the address. 0 is any free port. Raises OSError for one in use."""
+    bound = socket.create_server(("127.0.0.1", port), backlog=2048)
     server = _Server(application)
-    task = asyncio.create_task(server.serve())
+    task = asyncio.create_task(server.serve([bound]))
     while not server.started and not task.done():  # noqa: ASYNC110 - the server sets a plain flag
         await asyncio.sleep(0.01)
     try:
-        yield server.address
+        yield "http://{}:{}".format(*bound.getsockname())
     finally:
         server.should_exit = True
         await task

@@ -1,7 +1,7 @@
 """A flow: one machine, how it decides, and how it acts.
 
 A lifecycle subclasses `Flow`. `decide` is pure; `look` makes one observation; `act` does one thing and returns what it
-came to. None of them writes to the ledger.
+came to. None of them writes to the ledger. Nothing heavy is imported here: a lifecycle in one file subclasses `Flow`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from penstock.ledger.stage import Staged, StageWriter
 from penstock.model import tenure
 from penstock.model.clock import Rng
 from penstock.model.errors import StepError, UsageError
 from penstock.model.machine import Machine
 from penstock.model.outcome import Decision, Outcome
 from penstock.model.unit import NO_GATE, Unit
-from penstock.worker.patience import patiently
-from penstock.worker.stage import Stage
 
 if TYPE_CHECKING:
     from penstock.ledger.gates.budget import Pass
     from penstock.ledger.ledger import Ledger
+    from penstock.ledger.stage import Staged
     from penstock.worker.executor import Executor
     from penstock.worker.gates import WorkerGates
+    from penstock.worker.stage import Stage
 
 U = TypeVar("U", bound=Unit)
 S = TypeVar("S")
@@ -61,6 +60,8 @@ class Io:
 
         Work that writes must come to the same when it is done twice: an answer that was lost has it done again.
         """
+        from penstock.worker.patience import patiently
+
         return await patiently(self._executor, self.rng, work, self._ledger)
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
@@ -87,6 +88,9 @@ class Io:
 
     def stage(self, unit: Unit, staged: Staged) -> Stage:
         """A batch of rows for the claimed unit, of any number: `async with io.stage(unit, staged) as stage: …`."""
+        from penstock.ledger.stage import StageWriter
+        from penstock.worker.stage import Stage
+
         return Stage(StageWriter(self._ledger.database, staged, unit, self.rng.token()), self._executor, self.rng)
 
 

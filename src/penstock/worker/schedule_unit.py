@@ -8,7 +8,7 @@ from typing import Any
 from penstock.model.cadence import Cadence
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.state import State, hold, rest
-from penstock.model.unit import Unit
+from penstock.model.unit import Unit, replace
 
 
 class S(State):
@@ -38,15 +38,24 @@ class Schedule(Unit):
     failures: int = 0
 
 
+def _rested(schedule: Schedule, now: datetime) -> Schedule:  # noqa: ARG001 - one shape
+    return replace(schedule, due_at=None)
+
+
+def _resumed(schedule: Schedule, now: datetime) -> Schedule:
+    return replace(schedule, due_at=cadence_of(schedule).next_after(now, schedule.name))
+
+
 machine = Machine(
     "schedule",
     Schedule,
     births={S.ACTIVE: {Actor.SCHEDULER}},
     edges=[
-        Edge(S.ACTIVE, S.PAUSED, "pause", {Actor.OPERATOR}),
-        Edge(S.PAUSED, S.ACTIVE, "resume", {Actor.OPERATOR}),
-        Edge(S.ACTIVE, S.RETIRED, "retire", {Actor.SCHEDULER, Actor.OPERATOR}),
-        Edge(S.RETIRED, S.ACTIVE, "want", {Actor.SCHEDULER}),
+        Edge(S.ACTIVE, S.PAUSED, "pause", {Actor.OPERATOR}, by_hand=_rested),
+        Edge(S.PAUSED, S.ACTIVE, "resume", {Actor.OPERATOR}, by_hand=_resumed),
+        Edge(S.ACTIVE, S.RETIRED, "retire", {Actor.OPERATOR}, by_hand=_rested),
+        Edge(S.ACTIVE, S.RETIRED, "unwanted", {Actor.SCHEDULER}),
+        Edge(S.RETIRED, S.ACTIVE, "wanted", {Actor.SCHEDULER}),
     ],
     tracked=("settings_version",),
 )

@@ -33,7 +33,7 @@ def test_the_example_is_valid():
 
 
 def test_every_column_verdict_type_and_job_is_documented():
-    kernel = set(GuardedUnit.__dataclass_fields__) - {"status"}
+    kernel = set(GuardedUnit.__struct_fields__) - {"status"}
     own = [c.name for c in machine_table(partition, "postgresql").columns if c.name not in kernel]
     own.remove("last_action")
     names = [*own, *(c.name for c in partition_attempt.columns), *VERDICTS, *TYPES, *app.configured_jobs]

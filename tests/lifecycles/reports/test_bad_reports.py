@@ -8,11 +8,11 @@ import zlib
 from datetime import timedelta
 
 from penstock.ledger.care.doctor import examine
-from penstock.lifecycles.reports.decide import Limits, Settings
 from penstock.lifecycles.reports.flow import raw_key, raw_run_id
 from penstock.lifecycles.reports.machine import S, machine
+from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.raw.sink import RawSink
-from tests.support.reports import START, days, on_bench
+from tests.support.reports import ACME, START, days, on_bench
 
 ROW = {
     "date": "2026-11-01",
@@ -98,7 +98,7 @@ def test_each_bad_report_ends_in_error_and_shows_nothing(ledger_url, tmp_path):
         assert not b.alerts()
         assert not examine(b.ledger.database, {"report": machine})
 
-    patient = Settings(accounts={"acme": False}, limits=Limits(parse=100))
+    patient = ReportSettings(accounts=ACME, parse_limit=100)
     on_bench(ledger_url, tmp_path, test, settings=patient)
 
 

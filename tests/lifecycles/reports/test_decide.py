@@ -1,4 +1,4 @@
-"""What a dataset needs now: the seed's table, the limits, and properties over random clocks."""
+"""What a dataset needs now: the table of offsets, the limits, and properties over random clocks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.lifecycles.reports.decide import (
-    Limits,
     Seen,
-    Settings,
     decide,
     next_attention,
     next_offset_at,
     wanted_offset,
 )
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S
+from penstock.lifecycles.reports.settings import Account, ReportSettings
 from penstock.model.outcome import Act, Decision, Look, Wait
 from penstock.model.unit import replace
 
 T = datetime(2026, 11, 1, 8, 0, tzinfo=UTC)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
-SETTINGS = Settings(accounts={"acme": False, "idle": True})
+ACME = {"acme": Account(profile_id="1")}
+SETTINGS = ReportSettings(accounts={**ACME, "idle": Account(profile_id="2", paused=True)})
 
 
 def dataset(**fields: Any) -> Report:
@@ -128,7 +128,7 @@ def test_no_report_is_cancelled_before_six_hours_are_over():
 
 
 def test_without_offsets_a_dataset_rests_and_is_asked_after_a_day_later():
-    off = Settings(accounts={"acme": False}, hourly=())
+    off = ReportSettings(accounts=ACME, hourly_offsets=())
     hourly = dataset(aggregation=Aggregation.HOURLY, period="2026-11-01T08Z", serving_offset=86_400)
     assert decide(hourly, T + DAY, off, None) == Wait(
         T + 2 * DAY, "hourly is switched off: reports.hourly_offsets is empty"
@@ -183,7 +183,7 @@ class Life:
     """A dataset as a worker would move it, on a clock that jumps; what each created report served."""
 
     def __init__(self, offsets):
-        self.settings = Settings(accounts={"acme": False}, daily=[timedelta(hours=h) for h in offsets])
+        self.settings = ReportSettings(accounts=ACME, daily_offsets=tuple(timedelta(hours=h) for h in offsets))
         self.report = dataset(due_at=T + timedelta(hours=offsets[0]))
         self.loaded = []
 
@@ -255,9 +255,9 @@ def test_a_worker_that_is_there_serves_every_offset_once(offsets, minutes):
 
 @given(st.sampled_from(sorted(COUNTERS)), st.integers(1, 9))
 def test_each_failure_is_borne_as_often_as_its_limit_says(fate, limit):
-    settings = Settings(accounts={"acme": False}, limits=Limits(limit, limit, limit, limit, limit))
     life = Life([24, 72])
-    life.settings = Settings(accounts={"acme": False}, daily=[DAY, 3 * DAY], limits=settings.limits)
+    limits = {f"{name}_limit": limit for name in ("create", "provider", "pending", "parse", "link")}
+    life.settings = ReportSettings(accounts=ACME, daily_offsets=(DAY, 3 * DAY), **limits)
     tries = 0
     while life.report.due_at is not None and life.report.due_at <= T + DAY:
         life.attend(T + DAY, fate)

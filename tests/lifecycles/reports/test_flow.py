@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import structlog
 
-from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, S
+from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.clock import instant_text
 from penstock.model.unit import replace
 from penstock.simulators.amazon_ads import Fate, Fault, compressed, throttle
 from penstock.simulators.amazon_stream import StreamSimulator
-from tests.support.reports import ACME, GLOBEX, REF, START, dataset, days, on_bench, ref_of
+from tests.support.reports import ACME, REF, START, dataset, days, on_bench, ref_of
 
 T = datetime(2026, 10, 31, 23, tzinfo=UTC)  # midnight of the first of November in Madrid
 DAILY = (1, 3, 5, 7, 14, 30, 60)
@@ -230,7 +230,7 @@ def test_a_report_that_cannot_be_cancelled_is_polled_on_and_then_given_up(ledger
         )
         assert b.unit().status is S.COMPLETED
 
-    known = Settings(accounts={"acme": False}, give_up_after=timedelta(hours=9))
+    known = ReportSettings(accounts=ACME, give_up_after=timedelta(hours=9))
     on_bench(ledger_url, tmp_path, test, settings=known)
 
 
@@ -262,7 +262,7 @@ def test_an_outage_of_the_provider_is_waited_out(ledger_url, tmp_path):
 
 def test_revoked_credentials_stop_their_account_with_one_alert_and_the_others_go_on(ledger_url, tmp_path):
     ours = [dataset(entity=entity) for entity in EntityType]
-    theirs = dataset(GLOBEX)
+    theirs = dataset("globex")
 
     async def test(b):
         b.simulator.profiles.discard("1001")
@@ -280,14 +280,14 @@ def test_revoked_credentials_stop_their_account_with_one_alert_and_the_others_go
 
 
 def test_a_dataset_of_an_unknown_account_rests_in_error_with_one_alert(ledger_url, tmp_path):
-    strangers = [dataset(ACME, entity=e) for e in EntityType]
+    strangers = [dataset(entity=e) for e in EntityType]
     strangers = [replace(u, account="nobody") for u in strangers]
 
     async def test(b):
         await b.until(START + days(1))
         for unit in (b.unit(ref_of(u)) for u in strangers):
             assert unit.status is S.ERROR
-            assert "add [accounts.nobody]" in unit.error
+            assert "add [reports.accounts.nobody]" in unit.error
             assert unit.due_at is None
         assert [kind for kind, _ in b.alerts()] == ["report.account_unknown"]
 
@@ -524,11 +524,11 @@ def test_hours_that_are_switched_off_rest_and_are_taken_up_when_they_are_back(le
         await b.until(START + timedelta(hours=1))
         resting = b.unit(ref)
         assert (resting.status, resting.due_at) == (S.MISSING, START + days(1))
-        b.flow.settings = Settings(accounts={"acme": False})
+        b.flow.settings = ReportSettings(accounts=ACME)
         await b.until(START + days(2))
         assert b.unit(ref).status is S.COMPLETED
 
-    known = Settings(accounts={"acme": False}, hourly=())
+    known = ReportSettings(accounts=ACME, hourly_offsets=())
     on_bench(ledger_url, tmp_path, test, unit, settings=known)
 
 

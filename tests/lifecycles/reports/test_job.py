@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from datetime import UTC, date, datetime, timedelta
 
+import msgspec
 import pytest
 import structlog
 from msgspec.structs import asdict
@@ -13,23 +14,28 @@ from msgspec.structs import asdict
 from penstock.connectors.amazon_ads.stream import AmazonStream
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.reports.decide import Settings
-from penstock.lifecycles.reports.job import LIKE, periods, update_report_datasets, window
+from penstock.lifecycles.reports.datasets import (
+    LIKE,
+    periods,
+    prune_report_datasets,
+    update_report_datasets,
+    window,
+)
 from penstock.lifecycles.reports.machine import Aggregation, S, machine
-from penstock.lifecycles.reports.prune import prune_report_datasets
-from penstock.lifecycles.reports.settings import Account
+from penstock.lifecycles.reports.settings import Account, ReportSettings
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
 from penstock.model.clock import Rng, VirtualClock
 from penstock.model.errors import LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref, replace
+from penstock.settings.typed import TimeZone
 from penstock.simulators.amazon_stream import StreamSimulator
 
 NOW = datetime(2026, 11, 15, 12, 34, 56, tzinfo=UTC)
 ACCOUNTS = {
-    "acme": Account("acme", "1", "ES", "Europe/Madrid"),
-    "globex": Account("globex", "2", "US", "America/Los_Angeles"),
-    "a/b%c": Account("a/b%c", "3", "JP", "Asia/Tokyo"),
+    "acme": Account(profile_id="1", country="ES", time_zone=TimeZone("Europe/Madrid")),
+    "globex": Account(profile_id="2", country="US", time_zone=TimeZone("America/Los_Angeles")),
+    "a/b%c": Account(profile_id="3", country="JP", time_zone=TimeZone("Asia/Tokyo")),
 }
 DAILY, HOURLY = 2 * 62, 2 * 360
 
@@ -51,14 +57,13 @@ class Town:
         )
 
     def update(self, accounts=ACCOUNTS, **settings):
-        known = Settings(accounts={name: a.paused for name, a in accounts.items()}, **settings)
-        return self.update_at(self.clock.now(), accounts, known)
+        return self.update_at(self.clock.now(), ReportSettings(accounts=accounts, **settings))
 
-    def update_at(self, now, accounts, known):
-        return update_report_datasets(self.ledger, accounts, known, now, who="test", streams=self.streams)
+    def update_at(self, now, known):
+        return update_report_datasets(self.ledger, known, now, who="test", streams=self.streams)
 
     def prune(self, **settings):
-        known = Settings(accounts={}, **settings)
+        known = ReportSettings(**settings)
         return prune_report_datasets(self.ledger, known, self.clock.now(), who="test", rng=self.ledger.rng)
 
     def rows(self, sql, **parameters):
@@ -90,8 +95,7 @@ def test_every_account_gets_its_whole_window_once(town):
 def test_a_clock_that_was_ahead_for_a_while_hides_no_day(town):
     """One tick in the year after next, and back: what lies between was never made, and is."""
     town.update()
-    known = Settings(accounts=dict.fromkeys(ACCOUNTS, False))
-    ahead = town.update_at(NOW + timedelta(days=500), ACCOUNTS, known)
+    ahead = town.update_at(NOW + timedelta(days=500), ReportSettings(accounts=ACCOUNTS))
     assert ahead.born == 3 * (DAILY + HOURLY)
     town.clock.advance(86_400)
     assert town.update().born == 3 * (2 + 2 * 24)
@@ -132,7 +136,7 @@ def test_downtime_leaves_no_gap_within_the_window(town):
 def test_an_account_is_added_paused_removed_and_comes_back(town):
     town.update({"acme": ACCOUNTS["acme"]})
     assert town.update(ACCOUNTS).born == 2 * (DAILY + HOURLY)
-    paused = {**ACCOUNTS, "acme": dataclasses.replace(ACCOUNTS["acme"], paused=True)}
+    paused = {**ACCOUNTS, "acme": msgspec.structs.replace(ACCOUNTS["acme"], paused=True)}
     town.clock.advance(3_600)
     assert town.update(paused).born == 2 * 2
     without = {name: a for name, a in ACCOUNTS.items() if name != "acme"}
@@ -149,17 +153,17 @@ def test_an_account_is_added_paused_removed_and_comes_back(town):
 
 def test_offsets_that_reach_further_make_a_longer_window(town):
     town.update({"acme": ACCOUNTS["acme"]})
-    longer = {"daily": [timedelta(days=1), timedelta(days=70)]}
+    longer = {"daily_offsets": (timedelta(days=1), timedelta(days=70))}
     assert town.update({"acme": ACCOUNTS["acme"]}, **longer).born == 2 * 10
     assert town.update({"acme": ACCOUNTS["acme"]}, **longer).born == 0
 
 
 def test_two_at_once_make_each_dataset_once(town, ledger_url):
     with Ledger.open(ledger_url, [machine], clock=town.clock, rng=Rng(6)) as other:
-        known = Settings(accounts=dict.fromkeys(ACCOUNTS, False))
+        known = ReportSettings(accounts=ACCOUNTS)
         town.update({"acme": ACCOUNTS["acme"]})
         town.ledger.database.write(lambda cursor: cursor.run("DELETE FROM report_account"))  # as if both began at once
-        born = update_report_datasets(other, ACCOUNTS, known, NOW, who="other", streams=town.streams).born
+        born = update_report_datasets(other, known, NOW, who="other", streams=town.streams).born
         assert born == 2 * (DAILY + HOURLY)
         assert town.count() == 3 * (DAILY + HOURLY)
 
@@ -175,7 +179,7 @@ def test_two_at_once_make_each_dataset_once(town, ledger_url):
     ],
 )
 def test_days_begin_at_local_midnight_also_when_clocks_change(zone, day, begins):
-    within = window(Settings(accounts={}), Aggregation.DAILY, zone, begins + timedelta(hours=1))
+    within = window(ReportSettings(), Aggregation.DAILY, zone, begins + timedelta(hours=1))
     assert within is not None
     assert within.last == day
     (found,) = periods(dataclasses.replace(within, first=day), zone, Aggregation.DAILY)
@@ -249,13 +253,13 @@ def test_hours_of_a_stream_that_was_away_are_made_when_it_is_back(town):
 
 
 def test_an_aggregation_without_offsets_is_off_and_what_it_has_is_kept(town):
-    assert town.update(hourly=()).born == 3 * DAILY
+    assert town.update(hourly_offsets=()).born == 3 * DAILY
     assert town.update().born == 3 * HOURLY
     town.clock.advance(40 * 86_400)
-    assert town.update(hourly=()).born == 3 * 2 * 40
-    assert town.prune(hourly=()) == 3 * 2 * 40
+    assert town.update(hourly_offsets=()).born == 3 * 2 * 40
+    assert town.prune(hourly_offsets=()) == 3 * 2 * 40
     assert town.count("aggregation = 'hourly'") == 3 * HOURLY
-    assert town.update(daily=()).born == 3 * HOURLY
+    assert town.update(daily_offsets=()).born == 3 * HOURLY
 
 
 @pytest.mark.parametrize(("column", "value"), [("aggregation", "weekly"), ("entity_type", "campaign")])

@@ -38,7 +38,7 @@ def test_a_kill_in_parsing_resumes_from_parsing(ledger_url, tmp_path):
         yield whole[20:]
 
     simulator.bodies.append(slow)
-    unit = dataset(Account("acme", "1001", "US", "UTC"), day=clock.now().date() - timedelta(days=2))
+    unit = dataset("acme", Account(profile_id="1001", country="US"), day=clock.now().date() - timedelta(days=2))
     ref = ref_of(unit)
     folder = tmp_path / "workers"
     with (

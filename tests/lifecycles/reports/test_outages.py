@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.lifecycles.reports.decide import Settings
 from penstock.lifecycles.reports.machine import EntityType, S
+from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.machine import Actor
 from penstock.operations.why import explain
 from penstock.simulators.amazon_ads import Fate, Fault
-from tests.support.reports import DAY, START, Bench, dataset, days, on_bench, ref_of
+from tests.support.reports import ACME, DAY, START, Bench, dataset, days, on_bench, ref_of
 
 OPERATIONS = ("token", "create", "status", "cancel", "download")
 DATASETS = [dataset(day=DAY - days(n), entity=entity) for n in range(3) for entity in EntityType]
@@ -128,7 +128,7 @@ def test_a_report_that_fails_while_others_pass_meets_its_limit(ledger_url, tmp_p
         others = b.rows("SELECT DISTINCT status FROM report_dataset_metadata WHERE period <> :p", p=poisoned.period)
         assert others == [("fetching",)]
 
-    patient = Settings(accounts={"acme": False}, cancel_after=days(3), give_up_after=days(4))
+    patient = ReportSettings(accounts=ACME, cancel_after=days(3), give_up_after=days(4))
     on_bench(ledger_url, tmp_path, test, *DATASETS, settings=patient)
 
 

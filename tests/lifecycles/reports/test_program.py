@@ -10,15 +10,13 @@ from datetime import UTC, timedelta
 import pysqlite3
 import pytest
 
+from penstock.app.discover import load
 from penstock.lifecycles.reports.machine import Aggregation
-from penstock.lifecycles.reports.program import app, make_flow
-from penstock.lifecycles.reports.settings import read_settings
 from penstock.model.clock import SystemClock
-from penstock.settings.config import SETTINGS, ConfigError, read, validate
+from penstock.settings.typed import ConfigError
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate
 from penstock.simulators.amazon_stream import StreamSimulator
 from penstock.simulators.server import in_thread
-from penstock.worker.schedule import wanted_by
 from tests.support.fleet import COMMAND, Member, until
 from tests.support.reports_worker import write_config
 
@@ -80,44 +78,52 @@ def test_up_makes_the_datasets_fetches_and_loads_them(tmp_path):
 
 def configured(tmp_path, text):
     path = tmp_path / "penstock.toml"
-    path.write_text(text)
-    jobs, prunable = app.all_jobs(), app.prunable()
-    return validate(read(path), path, (*SETTINGS, *app.settings), jobs=jobs, prunable=prunable)
+    path.write_text(f"[reports]\n{text}")
+    return load(path, environment={})
+
+
+def settings_of(program):
+    return program.settings(program.app.lifecycle("reports"))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[reports]\ndaily_offsets = ["3d", "1d"]', "shortest first"),
-        ("[reports]\nhourly_offsets = {}", "shortest first"),
-        ('[reports]\npoll = "soon"', "a span of time"),
-        ("[reports]\ncreate_limit = 0", "a whole number from 1"),
-        ("[accounts.acme]\n", "accounts.acme.profile_id is missing"),
-        ('[accounts.acme]\nprofile_id = "1"\ntime_zone = "Mars"', "a time zone"),
-        ('[accounts.acme]\nprofile_id = "1"\npaused = "yes"', "true or false"),
-        ('[reports]\nprivate_downloads = ["localhost"]', "a list of host:port"),
+        ('daily_offsets = ["3d", "1d"]', 'reports.daily_offsets = ["3d", "1d"] must be a list of different spans'),
+        ("hourly_offsets = {}", "shortest first"),
+        ('poll = "soon"', "a span of time"),
+        ("create_limit = 0", "a whole number from 1"),
+        ("[reports.accounts.acme]\n", "reports.accounts.acme.profile_id is missing"),
+        ('[reports.accounts.acme]\nprofile_id = "1"\ntime_zone = "Mars"', "a time zone"),
+        ('[reports.accounts.acme]\nprofile_id = "1"\npaused = "yes"', "true or false"),
+        ('private_downloads = ["localhost"]', "a list of host:port"),
+        ('cancel_after = "2h"\ngive_up_after = "1h"', "reports: give_up_after must not be shorter than cancel_after"),
+        ("daily_offsets = []\nhourly_offsets = []", "reports: daily_offsets and hourly_offsets are both empty"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path, text, said):
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError) as told:
         configured(tmp_path, text)
+    assert said in str(told.value)
+    assert str(told.value).startswith(f"{tmp_path / 'penstock.toml'}: ")
 
 
-def test_settings_that_contradict_each_other_are_refused(tmp_path):
-    config = configured(tmp_path, '[reports]\ncancel_after = "2h"\ngive_up_after = "1h"')
-    with pytest.raises(ConfigError, match="give_up_after is shorter"):
-        read_settings(config)
-    config = configured(tmp_path, "[reports]\ndaily_offsets = []\nhourly_offsets = []")
-    with pytest.raises(ConfigError, match="are both empty"):
-        read_settings(config)
-    config = configured(tmp_path, '[accounts.acme]\nprofile_id = "1"\nclient_id = "x"')
-    with pytest.raises(ConfigError, match="account acme has no client_secret, refresh_token"):
-        make_flow(config, SystemClock())
+def test_every_account_without_credentials_is_named(tmp_path):
+    own = 'client_id = "x"\n[reports.accounts.{}]\nprofile_id = "1"'
+    program = configured(tmp_path, own.format("acme") + '\n[reports.accounts.globex]\nprofile_id = "2"')
+    with pytest.raises(ConfigError) as told:
+        program.flows()
+    lines = str(told.value).splitlines()
+    assert [
+        line.partition(" has no client_secret, refresh_token; set it in [reports] or in ")[0] for line in lines
+    ] == [
+        "account acme",
+        "account globex",
+    ]
 
 
-def test_the_programs_own_schedules_can_be_replaced(tmp_path):
-    config = configured(tmp_path, QUICK)
-    every = {schedule.name: schedule.every for schedule in wanted_by(config, app.schedules)}
+def test_the_lifecycles_own_schedules_can_be_replaced(tmp_path):
+    every = {schedule.name: schedule.every for schedule in configured(tmp_path, QUICK).schedules()}
     assert every == {
         "update-report-datasets": "1s",
         "prune-report-datasets": "1h",
@@ -126,37 +132,41 @@ def test_the_programs_own_schedules_can_be_replaced(tmp_path):
     }
 
 
-STREAM = "[reports]\nstream = 'stream'\n"
-TWO = "[accounts.acme]\nprofile_id = '1'\n[accounts.globex]\nprofile_id = '2'\n"
+STREAM = "stream = 'stream'\n"
+TWO = "[reports.accounts.acme]\nprofile_id = '1'\n[reports.accounts.globex]\nprofile_id = '2'\n"
+
+
+def warned(tmp_path, text):
+    return configured(tmp_path, text).warnings()
 
 
 def test_one_line_says_for_whom_hourly_is_off_and_why(tmp_path):
-    (line,) = app.warn(configured(tmp_path, TWO))
+    (line,) = warned(tmp_path, TWO)
     assert line.startswith("hourly is off for acme, globex: reports.stream is not set; ")
-    (line,) = app.warn(configured(tmp_path, STREAM + TWO))
+    (line,) = warned(tmp_path, STREAM + TWO)
     assert line.startswith(f"hourly is off for acme, globex: {tmp_path / 'stream' / '1'} cannot be read: No such file")
     (tmp_path / "stream" / "1").mkdir(parents=True)
-    (line,) = app.warn(configured(tmp_path, STREAM + TWO))
+    (line,) = warned(tmp_path, STREAM + TWO)
     assert line.startswith(f"hourly is off for globex: {tmp_path / 'stream' / '2'} cannot be read")
     (tmp_path / "stream" / "2").write_text("no folder")
-    (line,) = app.warn(configured(tmp_path, STREAM + TWO))
+    (line,) = warned(tmp_path, STREAM + TWO)
     assert f"{tmp_path / 'stream' / '2'} is not a folder" in line
-    many = "".join(f"[accounts.a{n}]\nprofile_id = 'x{n}'\n" for n in range(9))
-    (line,) = app.warn(configured(tmp_path, many))
+    many = "".join(f"[reports.accounts.a{n}]\nprofile_id = 'x{n}'\n" for n in range(9))
+    (line,) = warned(tmp_path, many)
     assert line.startswith("hourly is off for a0, a1, a2 and 6 more: ")
 
 
 def test_nothing_is_said_where_hourly_is_there_or_switched_off(tmp_path):
-    assert app.warn(configured(tmp_path, f"[reports]\nhourly_offsets = []\n{TWO}")) == []
-    assert app.warn(configured(tmp_path, "")) == []
+    assert warned(tmp_path, f"hourly_offsets = []\n{TWO}") == []
+    assert warned(tmp_path, "") == []
     for profile in "12":
         (tmp_path / "stream" / profile).mkdir(parents=True)
-    assert app.warn(configured(tmp_path, STREAM + TWO)) == []
-    assert app.warn(configured(tmp_path, "[accounts.acme]\nprofile_id = '9'\npaused = true")) == []
+    assert warned(tmp_path, STREAM + TWO) == []
+    assert warned(tmp_path, "[reports.accounts.acme]\nprofile_id = '9'\npaused = true") == []
 
 
 def test_an_empty_list_of_offsets_switches_an_aggregation_off(tmp_path):
-    settings = read_settings(configured(tmp_path, f"[reports]\nhourly_offsets = []\n{TWO}"))
+    settings = settings_of(configured(tmp_path, f"hourly_offsets = []\n{TWO}"))
     assert settings.offsets(Aggregation.HOURLY) == ()
     assert len(settings.offsets(Aggregation.DAILY)) == 7
     assert settings.cancel_after == timedelta(hours=6)

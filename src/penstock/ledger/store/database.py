@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from penstock.ledger.store.presence import Presence
 from penstock.model.clock import instant
+from penstock.model.unit import key_part
 
 T = TypeVar("T")
 Dialect = Literal["sqlite", "postgresql"]
@@ -107,6 +108,26 @@ def present(database: Database, cursor: Cursor) -> datetime:
 def instant_sql(database: Database, name: str) -> str:
     """A parameter that is an instant, given as `instant_text` writes it, to be compared with a column of instants."""
     return f"CAST(:{name} AS timestamptz)" if database.dialect == "postgresql" else f":{name}"
+
+
+def day_sql(database: Database, name: str) -> str:
+    """A parameter that is a date, given in ISO format, to be compared with a column of dates."""
+    return f"CAST(:{name} AS date)" if database.dialect == "postgresql" else f":{name}"
+
+
+def first_key_sql(database: Database, value: str) -> tuple[str, dict[str, str]]:
+    """A condition that holds for every unit whose key begins with this value, and its parameters.
+
+    SQLite then finds them by the primary key. PostgreSQL sorts text by a collation, in which the range would be
+    another: there the condition always holds.
+    """
+    if database.dialect == "postgresql":
+        return "true", {}
+    # '0' is what follows '/'.
+    return "unit_id > :key_low AND unit_id < :key_high", {
+        "key_low": f"{key_part(value)}/",
+        "key_high": f"{key_part(value)}0",
+    }
 
 
 def identifier_sql(database: Database, name: str) -> str:

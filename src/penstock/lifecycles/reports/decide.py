@@ -1,4 +1,4 @@
-"""The seed's `getNextAction`: create, process or none, and why. Pure, like all that is here.
+"""What a dataset needs next: a report, its processing, or nothing yet; and why. Pure, like all that is here.
 
 An offset is *due* once its moment has come, and *served* by any report that was created at that moment or later, so
 that several missed offsets make one report. `serving_offset` remembers the one that a report is for until it is loaded:
@@ -7,56 +7,19 @@ a failure leaves it set, and it is tried again until one of its limits is reache
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 from penstock.lifecycles import ladder as ladders
 from penstock.lifecycles.ladder import Ladder
 from penstock.lifecycles.reports.machine import Aggregation, Report, S
+from penstock.lifecycles.reports.settings import DAY, ReportSettings, switched_off
 from penstock.model.clock import parse_instant
 from penstock.model.outcome import Act, Decision, Look, Wait
 
-DAY, HOUR = timedelta(days=1), timedelta(hours=1)
-DAILY_OFFSETS = tuple(n * DAY for n in (1, 3, 5, 7, 14, 30, 60))
-HOURLY_OFFSETS = tuple(n * HOUR for n in (24, 72, 312))
-BEYOND = 2 * DAY
-"""How long a dataset is kept after its last offset (P6)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How often each kind of failure is borne, for one offset, before the dataset rests in `error`."""
-
-    create: int = 3
-    provider: int = 3
-    pending: int = 3
-    parse: int = 3
-    link: int = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the decision knows besides the dataset: the offsets, the patience, and whether an account is paused."""
-
-    accounts: Mapping[str, bool]
-    daily: Sequence[timedelta] = DAILY_OFFSETS
-    hourly: Sequence[timedelta] = HOURLY_OFFSETS
-    poll: timedelta = timedelta(minutes=5)
-    cancel_after: timedelta = 6 * HOUR
-    give_up_after: timedelta = 24 * HOUR
-    pause: timedelta = HOUR
-    limits: Limits = field(default_factory=Limits)
-
-    def offsets(self, aggregation: Aggregation) -> Sequence[timedelta]:
-        """The offsets of one kind of dataset, in order; none where it is switched off."""
-        return self.daily if aggregation is Aggregation.DAILY else self.hourly
-
-    def retention(self, aggregation: Aggregation) -> timedelta | None:
-        """How long a dataset is kept after its beginning; None, for ever, while its aggregation is switched off."""
-        offsets = self.offsets(aggregation)
-        return offsets[-1] + BEYOND if offsets else None
+PAUSE = timedelta(hours=1)
+"""How often a paused account is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +31,13 @@ class Seen:
     url: str | None = None
 
 
-def decide(report: Report, now: datetime, settings: Settings, seen: Seen | None) -> Decision:
+def decide(report: Report, now: datetime, settings: ReportSettings, seen: Seen | None) -> Decision:
     """What the dataset needs now."""
-    paused = settings.accounts.get(report.account)
-    if paused is None:
+    account = settings.accounts.get(report.account)
+    if account is None:
         return Act("disown", f"account {report.account!r} is not configured", counts_attempt=False)
-    if paused:
-        return Wait(now + settings.pause, f"account {report.account!r} is paused in the configuration")
+    if account.paused:
+        return Wait(now + PAUSE, f"account {report.account!r} is paused in the configuration")
     if report.report_id is None:
         return _create_or_wait(report, now, settings, seen)
     if seen is None:
@@ -82,10 +45,9 @@ def decide(report: Report, now: datetime, settings: Settings, seen: Seen | None)
     return _process_or_wait(report, now, settings, seen)
 
 
-def _create_or_wait(report: Report, now: datetime, settings: Settings, seen: Seen | None) -> Decision:
+def _create_or_wait(report: Report, now: datetime, settings: ReportSettings, seen: Seen | None) -> Decision:
     if not settings.offsets(report.aggregation):
-        why = f"{report.aggregation} is switched off: reports.{report.aggregation}_offsets is empty"
-        return Wait(next_attention(report, now, settings), why)
+        return Wait(next_attention(report, now, settings), switched_off(report.aggregation))
     offset = wanted_offset(report, now, settings)
     if offset is None:
         return Wait(next_offset_at(report, now, settings), _resting(report, now, settings))
@@ -97,7 +59,7 @@ def _create_or_wait(report: Report, now: datetime, settings: Settings, seen: See
     return Act("create", f"{named(report, offset)} is {'tried again' if again else 'due and unserved'}")
 
 
-def _process_or_wait(report: Report, now: datetime, settings: Settings, seen: Seen) -> Decision:
+def _process_or_wait(report: Report, now: datetime, settings: ReportSettings, seen: Seen) -> Decision:
     if seen.state == "ready":
         return Act("process", f"report {report.report_id} is ready")
     if seen.state == "failed":
@@ -110,7 +72,7 @@ def _process_or_wait(report: Report, now: datetime, settings: Settings, seen: Se
     return Wait(now + settings.poll, f"report {report.report_id} is not ready: {seen.says}")
 
 
-def ladder(report: Report, settings: Settings) -> Ladder:
+def ladder(report: Report, settings: ReportSettings) -> Ladder:
     """The offsets of a dataset."""
     return Ladder(report.timestamp, settings.offsets(report.aggregation))
 
@@ -119,30 +81,30 @@ def _serving(report: Report) -> timedelta | None:
     return None if report.serving_offset is None else timedelta(seconds=report.serving_offset)
 
 
-def wanted_offset(report: Report, now: datetime, settings: Settings) -> timedelta | None:
+def wanted_offset(report: Report, now: datetime, settings: ReportSettings) -> timedelta | None:
     """The offset that a report created now would serve; None when none is wanted (P1, P2)."""
-    given_up = exhausted(report, settings.limits)
+    given_up = exhausted(report, settings)
     return ladder(report, settings).wanted(now, report.last_report_created_at, _serving(report), given_up=given_up)
 
 
-def last_due_offset(report: Report, now: datetime, settings: Settings) -> timedelta | None:
+def last_due_offset(report: Report, now: datetime, settings: ReportSettings) -> timedelta | None:
     """The latest offset whose moment has come."""
     return ladder(report, settings).due(now)
 
 
-def next_offset_at(report: Report, now: datetime, settings: Settings) -> datetime | None:
+def next_offset_at(report: Report, now: datetime, settings: ReportSettings) -> datetime | None:
     """The moment of the next offset; None after the last."""
     return ladder(report, settings).next_at(now)
 
 
-def next_attention(report: Report, now: datetime, settings: Settings) -> datetime | None:
+def next_attention(report: Report, now: datetime, settings: ReportSettings) -> datetime | None:
     """When a dataset without a report wants attention: now where an offset is wanted, else at the next one.
 
     Where its aggregation is switched off, that is asked again a day later.
     """
     if not settings.offsets(report.aggregation):
         return now + DAY
-    given_up = exhausted(report, settings.limits)
+    given_up = exhausted(report, settings)
     return ladder(report, settings).attention(now, report.last_report_created_at, _serving(report), given_up=given_up)
 
 
@@ -176,19 +138,19 @@ def failures(report: Report) -> int:
     )
 
 
-def exhausted(report: Report, limits: Limits) -> bool:
+def exhausted(report: Report, settings: ReportSettings) -> bool:
     """Whether one of the limits is reached."""
     return (
-        report.create_failures >= limits.create
-        or report.provider_failures >= limits.provider
-        or report.pending_failures >= limits.pending
-        or report.parse_failures >= limits.parse
-        or report.link_expiries >= limits.link
+        report.create_failures >= settings.create_limit
+        or report.provider_failures >= settings.provider_limit
+        or report.pending_failures >= settings.pending_limit
+        or report.parse_failures >= settings.parse_limit
+        or report.link_expiries >= settings.link_limit
     )
 
 
 def named(report: Report, offset: timedelta) -> str:
-    """An offset as the seed writes it: `T+3d`, `T+312h`."""
+    """An offset for people: `T+3d`, `T+312h`."""
     return offset_name(report.aggregation, int(offset.total_seconds()))
 
 
@@ -203,7 +165,7 @@ def told(span: timedelta) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
-def _resting(report: Report, now: datetime, settings: Settings) -> str:
+def _resting(report: Report, now: datetime, settings: ReportSettings) -> str:
     coming = next_offset_at(report, now, settings)
     until = "there is no later offset" if coming is None else f"the next is {named(report, coming - report.timestamp)}"
     if report.serving_offset is not None:

@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.ledger.schema.columns import readable
-from penstock.lifecycles.reports.decide import Settings, exhausted, next_attention, offset_name, told
+from penstock.lifecycles.reports.decide import exhausted, next_attention, offset_name, told
 from penstock.lifecycles.reports.machine import Report, S
+from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.clock import Rng
 from penstock.model.outcome import Event, Outcome
 from penstock.model.retry import RetryPolicy
@@ -24,10 +25,6 @@ CALLS = RetryPolicy(max_retries=5, base=timedelta(seconds=2), cap=timedelta(minu
 CHARGED = RetryPolicy(base=timedelta(minutes=15), cap=timedelta(hours=6), multiplier=4)
 DUPLICATES = RetryPolicy(base=timedelta(minutes=5), cap=timedelta(hours=6))
 """While the provider names old reports instead of making one."""
-NONE: dict[str, Any] = dict.fromkeys(
-    ("duplicates", "create_failures", "provider_failures", "pending_failures", "parse_failures", "link_expiries"), 0
-)
-"""The counters of an offset that has just begun."""
 _UNDER_WAY = (S.FETCHING, S.PARSING)
 
 
@@ -37,7 +34,7 @@ class Moment:
 
     now: datetime
     rng: Rng
-    settings: Settings
+    settings: ReportSettings
 
 
 def again(report: Report, error: Exception, moment: Moment, least: timedelta = timedelta()) -> Outcome[Report]:
@@ -53,7 +50,7 @@ def of(report: Report, counter: str, why: str, moment: Moment, *, at_once: bool 
     charged: dict[str, Any] = {counter: count}
     after = replace(report, report_id=None, create_requested_at=None, cancel_refused_at=None, attempts=0, **charged)
     after = replace(after, error=readable(why))
-    given_up = exhausted(after, moment.settings.limits)
+    given_up = exhausted(after, moment.settings)
     if given_up or report.status in _UNDER_WAY:
         after = replace(after, status=S.ERROR)
     due = next_attention(after, moment.now, moment.settings)
@@ -99,7 +96,7 @@ def stream_gone(report: Report, error: Exception, moment: Moment) -> Outcome[Rep
 def disowned(report: Report) -> Outcome[Report]:
     """Its account is not configured: it rests until that changes."""
     why = (
-        f"account {report.account!r} is not configured; add [accounts.{report.account}] to the configuration,"
+        f"account {report.account!r} is not configured; add [reports.accounts.{report.account}] to the configuration,"
         " or leave the dataset to be pruned"
     )
     after = replace(report, status=S.ERROR, report_id=None, create_requested_at=None, error=readable(why), due_at=None)

@@ -13,16 +13,15 @@ from typing import Any
 
 import structlog
 
-from penstock.connectors.amazon_ads.client import Amazon, DuplicateReport, ReportState
+from penstock.connectors.amazon_ads.client import DOWNLOAD_HOSTS, Amazon, DuplicateReport, ReportState
 from penstock.connectors.amazon_ads.stream import StreamGone
-from penstock.connectors.http.download import LinkExpired
+from penstock.connectors.http.download import Allowed, LinkExpired
 from penstock.connectors.records import BadReport, Record
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.statements import waiting
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
     Seen,
-    Settings,
     decide,
     is_served,
     may_adopt,
@@ -31,11 +30,12 @@ from penstock.lifecycles.reports.decide import (
     wanted_offset,
 )
 from penstock.lifecycles.reports.load import Loader, Totals, line
-from penstock.lifecycles.reports.machine import Aggregation, Report, S, machine
-from penstock.lifecycles.reports.settings import PROVIDER, gate_of
-from penstock.lifecycles.reports.sources import Source
+from penstock.lifecycles.reports.machine import NO_FAILURES, Aggregation, Report, S, machine
+from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings, gate_of
+from penstock.lifecycles.reports.sources import Source, connections
+from penstock.lifecycles.reports.sources import streams as streams_of
 from penstock.lifecycles.reports.tables import PERFORMANCE, report_load
-from penstock.model.clock import Rng, instant_text
+from penstock.model.clock import Clock, Rng, instant_text
 from penstock.model.errors import InDoubt, LedgerRefused, MustWait, Rejected, StepError, Transient
 from penstock.model.outcome import Outcome, Write
 from penstock.model.unit import replace
@@ -50,7 +50,7 @@ log = structlog.get_logger()
 _SEEN = {ReportState.PENDING: "pending", ReportState.COMPLETED: "ready", ReportState.FAILED: "failed"}
 
 
-class Reports(Flow[Report, Settings, Seen]):
+class Reports(Flow[Report, ReportSettings, Seen]):
     """Every account's datasets. `sources` are by account; one that is missing there is not configured."""
 
     machine = machine
@@ -59,7 +59,7 @@ class Reports(Flow[Report, Settings, Seen]):
     charges_outages = False
 
     def __init__(
-        self, settings: Settings, sources: Mapping[str, Source], sink: RawSink, close: Sequence[Amazon] = ()
+        self, settings: ReportSettings, sources: Mapping[str, Source], sink: RawSink, close: Sequence[Amazon] = ()
     ) -> None:
         super().__init__(settings, JOB)
         self._sources = sources
@@ -70,8 +70,8 @@ class Reports(Flow[Report, Settings, Seen]):
         return Gate(gate_of(unit.account, unit.aggregation))
 
     async def stop(self) -> None:
-        for connections in self._close:
-            await connections.close()
+        for region in self._close:
+            await region.close()
 
     async def look(self, unit: Report, io: Io) -> Seen:
         if unit.report_id is None:
@@ -118,7 +118,7 @@ class Reports(Flow[Report, Settings, Seen]):
         assert offset is not None  # noqa: S101 - decide has just said so
         seconds = int(offset.total_seconds())
         if report.create_requested_at is None or report.serving_offset != seconds:
-            fresh = {} if report.serving_offset == seconds else {**failure.NONE, "attempts": 0}
+            fresh = {} if report.serving_offset == seconds else {**NO_FAILURES, "attempts": 0}
             after = replace(report, serving_offset=seconds, create_requested_at=now, **fresh)
             why = f"a report is about to be created for {named(report, offset)}"
             return Outcome(report, after, why, keep_claim=True, keep_crashes=True)
@@ -207,13 +207,25 @@ class Reports(Flow[Report, Settings, Seen]):
             loaded_rows=totals.rows,
             loaded_digest=totals.digest,
             raw_run_id=raw_run_id(report),
-            **{"serving_offset": None, **failure.NONE, **still},
+            **{"serving_offset": None, **NO_FAILURES, **still},
         )
         after = replace(after, due_at=next_attention(after, now, self.settings))
         load = _load_row(report, totals, before, now)
         changed = {None: "", True: ", changed since the last load", False: ", as before"}[load["changed"]]
         reason = f"{totals.rows:,} rows of report {report.report_id} loaded{changed}"
         return Outcome(report, after, reason, writes=[Write(report_load, [load])])
+
+
+def make_flow(settings: ReportSettings, sink: RawSink, clock: Clock) -> Reports:
+    """The flow of these settings. Raises ConfigError with every account that lacks credentials."""
+    accounts, reached, streams = settings.accounts, connections(settings), streams_of(settings, clock)
+    allowed = Allowed(DOWNLOAD_HOSTS, private_hosts=settings.private_downloads)
+    regions = {own.region: Amazon(own.region, clock, downloads=allowed) for own in reached.values()}
+    sources = {
+        name: Source(regions[own.region].profile(accounts[name].profile_id, own.credentials), streams.get(name))
+        for name, own in reached.items()
+    }
+    return Reports(settings, sources, sink, close=list(regions.values()))
 
 
 def raw_key(report: Report) -> PartitionKey:
@@ -231,7 +243,7 @@ def raw_run_id(report: Report) -> str:
 
 
 def daily_work_waits(ledger: Ledger, report: Report) -> bool:
-    """Whether datasets that are not backfill are due behind the same door, or being worked on."""
+    """Whether datasets that are not backfill are due behind the same gate, or being worked on."""
     database = ledger.database
     daily = "SELECT 1 FROM report_dataset_metadata WHERE gate_id = :gate AND NOT backfill AND"
     due = f"{waiting('next_refresh_at')} AND next_refresh_at <= {database.now_sql}"
@@ -261,7 +273,7 @@ def _look_failed(report: Report, error: StepError, moment: failure.Moment) -> Ou
 def _parse_failed(report: Report, error: StepError, moment: failure.Moment) -> Outcome[Report]:
     if isinstance(error, LinkExpired):
         count = report.link_expiries + 1
-        if count < moment.settings.limits.link:
+        if count < moment.settings.link_limit:
             after = replace(report, link_expiries=count, due_at=moment.now)
             return Outcome(report, after, f"the link has expired; another one is asked for: {error}")
         why = f"the link of report {report.report_id} had expired {count} times before it was read: {error}"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.state import State, done, fault, hold, rest, work
-from penstock.model.unit import Column, Unit
+from penstock.model.unit import Column, Unit, replace
 
 _WORKER = frozenset({Actor.WORKER})
-_EITHER = frozenset({Actor.WORKER, Actor.OPERATOR})
 
 
 class S(State):
@@ -95,14 +95,33 @@ class Report(Unit):
     refreshing: Annotated[bool, Column(generated="claimed_by IS NOT NULL")] = False
 
 
+NO_FAILURES: Mapping[str, Any] = dict.fromkeys(
+    ("duplicates", "create_failures", "provider_failures", "pending_failures", "parse_failures", "link_expiries"), 0
+)
+"""The counters of an offset that has just begun."""
+UNBORN: Mapping[str, Any] = {
+    **dict.fromkeys(("serving_offset", "create_requested_at", "last_report_created_at", "last_processed_report_id")),
+    **dict.fromkeys(("loaded_stage", "loaded_report_id", "loaded_at", "loaded_rows", "loaded_digest", "raw_run_id")),
+    **NO_FAILURES,
+    "error": None,
+    "attempts": 0,
+}
+"""A dataset of which nothing is known yet."""
+
+
+def reset(report: Report, now: datetime) -> Report:
+    """As on the day it was made, and due."""
+    return replace(report, due_at=now, **UNBORN)
+
+
 machine = Machine(
     "report",
     Report,
     births={S.MISSING: {Actor.SCHEDULER, Actor.OPERATOR}},
     edges=[
         Edge(S.MISSING, S.FETCHING, "created", _WORKER),
-        Edge(S.COMPLETED, S.FETCHING, "created", _EITHER),
-        Edge(S.ERROR, S.FETCHING, "created", _EITHER),
+        Edge(S.COMPLETED, S.FETCHING, "created", _WORKER),
+        Edge(S.ERROR, S.FETCHING, "created", _WORKER),
         Edge(S.FETCHING, S.PARSING, "ready", _WORKER),
         Edge(S.PARSING, S.COMPLETED, "loaded", _WORKER),
         Edge(S.MISSING, S.ERROR, "create_failed", _WORKER),
@@ -110,7 +129,7 @@ machine = Machine(
         Edge(S.FETCHING, S.ERROR, "provider_failed", _WORKER),
         Edge(S.FETCHING, S.ERROR, "pending_too_long", _WORKER),
         Edge(S.PARSING, S.ERROR, "parse_failed", _WORKER),
-        Edge(S.ERROR, S.MISSING, "reset", {Actor.OPERATOR}),
+        Edge(S.ERROR, S.MISSING, "reset", {Actor.OPERATOR}, by_hand=reset),
     ],
     checks={
         "aggregation_is_known": f"aggregation IN ({_listed(Aggregation)})",

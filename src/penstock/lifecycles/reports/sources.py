@@ -1,18 +1,29 @@
-"""Where the reports of an account come from: days from the reporting API, hours from the stream's deltas."""
+"""Where the reports of an account come from: days from the reporting API, hours from the stream's deltas.
+
+Hourly is on for an account while its folder of the stream is there: `reports.stream` is set, a consumer of the stream
+fills it, and the account's profile has a folder in it. For the others no hourly dataset is made.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
+from typing import Any
 
-from penstock.connectors.amazon_ads.client import AmazonAds, Created, ReportStatus, daily
+from penstock.connectors.amazon_ads.client import REGIONS, AmazonAds, Created, Region, ReportStatus, daily
 from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
+from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Record
 from penstock.lifecycles.reports.machine import Aggregation, Report
-from penstock.lifecycles.reports.settings import NO_STREAM, gate_of
+from penstock.lifecycles.reports.settings import NO_STREAM, Account, ReportSettings, gate_of
+from penstock.model.clock import Clock, SystemClock
+from penstock.settings.typed import ConfigError
 from penstock.worker.flow import Io
+
+Streams = Mapping[str, AmazonStream]
+_MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +56,8 @@ class Source:
         assert report.report_id is not None  # noqa: S101 - decide asks only then
         if report.aggregation is Aggregation.DAILY:
             # The files lie elsewhere: that place may be away while the API answers.
-            door = io.gate(f"{gate_of(report.account)}/download")
-            async with door, contextlib.aclosing(self.ads.records(url or "")) as batches:
+            gate = io.gate(f"{gate_of(report.account)}/download")
+            async with gate, contextlib.aclosing(self.ads.records(url or "")) as batches:
                 async for batch in batches:
                     yield batch
             return
@@ -58,3 +69,77 @@ class Source:
         if self.stream is None:
             raise StreamGone(NO_STREAM)
         return self.stream
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How an account is reached."""
+
+    region: Region
+    credentials: Credentials
+
+
+def connections(settings: ReportSettings) -> dict[str, Connection]:
+    """How each account is reached. Raises ConfigError with every account that lacks something."""
+    found: dict[str, Connection] = {}
+    errors = []
+    for name, own in sorted(settings.accounts.items()):
+        given = {part: _own_or_shared(settings, own, part) for part in ("client_id", "client_secret", "refresh_token")}
+        if missing := [part for part, value in given.items() if value is None]:
+            errors.append(
+                f"account {name} has no {', '.join(missing)}; set it in [reports] or in [reports.accounts.{name}]"
+            )
+            continue
+        region = REGIONS[own.region]
+        place = Region(own.api_url or region.api_url, own.token_url or region.token_url)
+        found[name] = Connection(place, Credentials(**given))
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return found
+
+
+def _own_or_shared(settings: ReportSettings, own: Account, part: str) -> Any:
+    found = getattr(own, part)
+    return getattr(settings, part) if found is None else found
+
+
+def streams(settings: ReportSettings, clock: Clock) -> dict[str, AmazonStream]:
+    """The stream of each account, whether it is there or not; none where `reports.stream` is not set."""
+    root = settings.stream
+    if root is None:
+        return {}
+    return {name: AmazonStream(root, own.profile_id, clock) for name, own in settings.accounts.items()}
+
+
+def sourceless(settings: ReportSettings) -> dict[str, str]:
+    """The accounts that would have hours but for a source, and what it lacks; none where hourly is switched off.
+
+    It looks at folders.
+    """
+    if not settings.hourly_offsets:
+        return {}
+    names = [name for name, account in settings.accounts.items() if not account.paused]
+    if settings.stream is None:
+        return dict.fromkeys(names, NO_STREAM)
+    found = streams(settings, SystemClock())
+    return {name: why for name in names if (why := _lacks(found[name])) is not None}
+
+
+def _lacks(stream: AmazonStream) -> str | None:
+    try:
+        stream.require()
+    except StreamGone as error:
+        return str(error)
+    return None
+
+
+def told(lacking: Mapping[str, str]) -> str:
+    """One line about at least one account: that hourly is off, for whom, and why."""
+    return f"hourly is off for {some_of(lacking)}: {lacking[min(lacking)]}"
+
+
+def some_of(names: Iterable[str]) -> str:
+    """The first few of many names."""
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _MOST:,} more" if len(ordered) > _MOST else ""
+    return f"{', '.join(ordered[:_MOST])}{more}"

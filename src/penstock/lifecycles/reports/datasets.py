@@ -1,10 +1,9 @@
-"""The job `update-report-datasets`: the rows of every account's retention window, made by the set.
+"""Datasets, made and pruned by the set: those of every account's retention window.
 
-What it makes for one account is `update-report-dataset-for-account`, in the log and in the history.
-
-Accounts of one time zone have the same periods, so a window is a product: these accounts, those periods. How far an
-account's window has been made is kept in `report_account`, in the transaction that made it; a pass with nothing to
-make reads that table and no other.
+The job is `update-report-datasets`; what it makes for one account is `update-report-dataset-for-account`, in the log
+and in the history. Accounts of one time zone have the same periods, so a window is a product: these accounts, those
+periods. How far an account's window has been made is kept in `report_account`, in the transaction that made it; a pass
+with nothing to make reads that table and no other.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ import structlog
 
 from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
 from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
+from penstock.ledger.care.prune import Ages, Pruner
+from penstock.ledger.care.prune_rules import Finished
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor, instant_sql
-from penstock.lifecycles.reports.decide import HOUR, Settings
-from penstock.lifecycles.reports.hours import Streams
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
-from penstock.lifecycles.reports.settings import Account, gate_of
+from penstock.lifecycles.reports.settings import HOUR, Account, ReportSettings, gate_of
+from penstock.lifecycles.reports.sources import Streams
 from penstock.lifecycles.reports.tables import report_account
 from penstock.model.cadence import local_instant, parse_zone
-from penstock.model.clock import instant, instant_text
+from penstock.model.clock import Rng, instant, instant_text
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
 from penstock.model.unit import replace
 
-JOB = "update-report-datasets"
 FOR_ACCOUNT = "update-report-dataset-for-account"
 ACTIVE, PAUSED, GONE = "active", "paused", "gone"
 _REASON = f"{FOR_ACCOUNT}: within its retention window"
@@ -102,7 +101,7 @@ class Updated:
     woken: int = 0
 
 
-def window(settings: Settings, aggregation: Aggregation, time_zone: str, now: datetime) -> Window | None:
+def window(settings: ReportSettings, aggregation: Aggregation, time_zone: str, now: datetime) -> Window | None:
     """The periods that are wanted now: those that have begun and are not beyond their retention; None when off."""
     retention = settings.retention(aggregation)
     if retention is None:
@@ -130,16 +129,16 @@ def periods(within: Window, time_zone: str, aggregation: Aggregation) -> list[di
     return found
 
 
-def columns_of(accounts: Iterable[Account], aggregation: Aggregation) -> list[dict[str, Any]]:
+def columns_of(accounts: Mapping[str, Account], aggregation: Aggregation) -> list[dict[str, Any]]:
     """The columns of an account's datasets that are the account's."""
-    return [{"account": a.name, "country": a.country, "gate_id": gate_of(a.name, aggregation)} for a in accounts]
+    return [{"account": n, "country": a.country or "", "gate_id": gate_of(n, aggregation)} for n, a in accounts.items()]
 
 
 def datasets(
     within: Window,
     aggregation: Aggregation,
     time_zone: str,
-    settings: Settings,
+    settings: ReportSettings,
     entities: Sequence[EntityType] = tuple(EntityType),
 ) -> list[dict[str, Any]]:
     """The columns of datasets that are not the account's. Each is due at its first offset, be that past."""
@@ -152,36 +151,37 @@ def datasets(
 
 
 def update_report_datasets(
-    ledger: Ledger, accounts: Mapping[str, Account], settings: Settings, now: datetime, *, who: str, streams: Streams
+    ledger: Ledger, settings: ReportSettings, now: datetime, *, who: str, streams: Streams
 ) -> Updated:
     """Make the datasets that are missing. It can be interrupted at any point, and may run beside itself.
 
     Hours are made for accounts whose stream is there. It looks at folders: run it where blocking work runs.
     """
+    accounts = settings.accounts
     there = ledger.read(_made)
     done = Updated(accounts=len(accounts), woken=_note_states(ledger, accounts, there, now))
-    plans = Plans(settings, now)
+    lacks = Lacks(settings, now)
     lacking = [
-        (account, plan)
+        (name, lack)
         for name, account in sorted(accounts.items())  # in order of the table, so that its pages are written once
-        if not account.paused and (plan := plans.of(account, there.get(name), streams.get(name))).those
+        if not account.paused and (lack := lacks.of(account, there.get(name), streams.get(name))).those
     ]
     while lacking:
         some, lacking = _some(lacking)
         born, marks = [], []
-        for plan in dict.fromkeys(plan for _, plan in some):
-            group = [account for account, own in some if own is plan]
-            born += [Product(machine, plan.like, Side(columns_of(group, a)), those) for a, those in plan.those]
-            marks += [_mark(account, plan, now) for account in group]
+        for lack in dict.fromkeys(lack for _, lack in some):
+            group = {name: accounts[name] for name, own in some if own is lack}
+            born += [Product(machine, lack.like, Side(columns_of(group, a)), those) for a, those in lack.those]
+            marks += [_mark(name, account, lack, now) for name, account in group.items()]
         writes = [Write(report_account, marks)]
         done.born += birth_products(ledger, born, actor=Actor.SCHEDULER, who=who, reason=_REASON, writes=writes)
-        for account, plan in some:
-            log.info("report.datasets", job=FOR_ACCOUNT, account=account.name, datasets=plan.size)
+        for name, lack in some:
+            log.info("report.datasets", job=FOR_ACCOUNT, account=name, datasets=lack.size)
     return done
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class Lack:
     """What accounts lack that have the same time zone and the same windows."""
 
     like: Report
@@ -191,16 +191,16 @@ class Plan:
     size: int
 
 
-class Plans:
-    """Plans, each made once."""
+class Lacks:
+    """What accounts lack, each made once."""
 
-    def __init__(self, settings: Settings, now: datetime) -> None:
+    def __init__(self, settings: ReportSettings, now: datetime) -> None:
         self._settings = settings
         self._now = now
         self._hours = window(settings, Aggregation.HOURLY, "UTC", now)
-        self._made: dict[tuple[str, Window | None, Window | None, Window | None], Plan] = {}
+        self._made: dict[tuple[str, Window | None, Window | None, Window | None], Lack] = {}
 
-    def of(self, account: Account, made: Made | None, stream: AmazonStream | None) -> Plan:
+    def of(self, account: Account, made: Made | None, stream: AmazonStream | None) -> Lack:
         """What the account lacks; after a change of its time zone, everything again."""
         if made is not None and made.time_zone != account.time_zone:
             made = None
@@ -224,7 +224,7 @@ class Plans:
             return None
         return Window(min(max(first, wanted.first), wanted.last), wanted.last)
 
-    def _make(self, time_zone: str, daily: Window | None, hourly: Window | None, hours: Window | None) -> Plan:
+    def _make(self, time_zone: str, daily: Window | None, hourly: Window | None, hours: Window | None) -> Lack:
         days = window(self._settings, Aggregation.DAILY, time_zone, self._now)
         those: list[tuple[Aggregation, Side]] = []
         joined: dict[Aggregation, Window | None] = {}
@@ -235,7 +235,7 @@ class Plans:
             known = wanted.trusted(made)
             those += [(a, Side(datasets(part, a, time_zone, self._settings))) for part in wanted.lacks(known)]
             joined[a] = wanted.joined(known)
-        return Plan(
+        return Lack(
             replace(LIKE, time_zone=time_zone),
             joined[Aggregation.DAILY],
             joined[Aggregation.HOURLY],
@@ -244,7 +244,7 @@ class Plans:
         )
 
 
-def _some(lacking: Sequence[tuple[Account, Plan]]) -> tuple[list[tuple[Account, Plan]], list[tuple[Account, Plan]]]:
+def _some(lacking: Sequence[tuple[str, Lack]]) -> tuple[list[tuple[str, Lack]], list[tuple[str, Lack]]]:
     """As many accounts as one transaction should bear, and the rest."""
     size = count = 0
     while count < len(lacking) and (count == 0 or size + lacking[count][1].size <= AT_ONCE):
@@ -253,13 +253,13 @@ def _some(lacking: Sequence[tuple[Account, Plan]]) -> tuple[list[tuple[Account, 
     return list(lacking[:count]), list(lacking[count:])
 
 
-def _mark(account: Account, plan: Plan, now: datetime) -> dict[str, Any]:
-    daily, hourly = plan.daily or NO_WINDOW, plan.hourly or NO_WINDOW
+def _mark(name: str, account: Account, lack: Lack, now: datetime) -> dict[str, Any]:
+    daily, hourly = lack.daily or NO_WINDOW, lack.hourly or NO_WINDOW
     return {
-        "account": account.name,
+        "account": name,
         "state": ACTIVE,
         "time_zone": account.time_zone,
-        "country": account.country,
+        "country": account.country or "",
         "daily_from": daily.first,
         "daily_through": daily.last,
         "hourly_from": hourly.first,
@@ -315,6 +315,33 @@ def _made(cursor: Cursor) -> dict[str, Made]:
         )
         for name, state, time_zone, country, daily_from, daily_through, hourly_from, hourly_through in rows
     }
+
+
+def prune_report_datasets(ledger: Ledger, settings: ReportSettings, now: datetime, *, who: str, rng: Rng) -> int:
+    """Prune datasets beyond their retention, with history and rows; returns how many went.
+
+    Interrupted, it has done a part, and the next run does the rest. A dataset that was asked for by a backfill is as
+    old as its last change: it would otherwise go at once. The rows go when the stages are swept, as nothing points at
+    them any more. What landed in the raw sink stays.
+    """
+    pruner = Pruner(ledger.database, Ages(), who=who, rng=rng)
+    at = instant_sql(ledger.database, "before")
+    gone = 0
+    for aggregation in Aggregation:
+        retention = settings.retention(aggregation)
+        if retention is None:
+            continue
+        old = f"u.aggregation = :aggregation AND u.timestamp < {at} AND (NOT u.backfill OR u.changed_at < {at})"
+        before = instant_text(now - retention)
+        gone += pruner.prune_where(machine.name, Finished(old, {"aggregation": str(aggregation), "before": before}))
+    if gone:
+        ledger.database.write(
+            lambda cursor: cursor.run(
+                "DELETE FROM report_load WHERE NOT EXISTS"
+                " (SELECT 1 FROM report_dataset_metadata u WHERE u.unit_id = report_load.unit_id)"
+            )
+        )
+    return gone
 
 
 def _hour(moment: datetime) -> datetime:

@@ -1,0 +1,263 @@
+"""The simulators that `penstock simulator` can serve: what each is, what can be set, and what can go wrong.
+
+A row says which lines of `penstock.toml` point at the simulator. What a simulator needs is imported when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from penstock.model.clock import Clock, Rng
+from penstock.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate
+
+_FAULT_FORM = "OPERATION=FAULT, or OPERATION=FAULT:N for each N-th call"
+
+_GAQL = "SELECT campaign.id, metrics.clicks, segments.date FROM campaign WHERE segments.date = '{date}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One thing that can be set; its type is the default's."""
+
+    name: str
+    default: int | float
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A fault that was asked for: once, at the next call, or at each so-many-th call."""
+
+    operation: str
+    fault: str
+    every: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation}={self.fault}"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A simulator that was made. `lines` are the configuration for its address, `secrets` what they refer to."""
+
+    application: ASGIApp
+    lines: Callable[[str], Iterator[str]]
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """One row of the catalogue. `faults` maps `operation=fault` to what happens then."""
+
+    name: str
+    says: str
+    make: Callable[[Clock, Mapping[str, Any], Sequence[Trouble]], Served]
+    options: Sequence[Option] = ()
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+    def trouble(self, text: str) -> Trouble:
+        """Read `page=throttle:10`. Raises UsageError with the faults that exist."""
+        name, colon, number = text.partition(":")
+        if name not in self.faults:
+            known = ", ".join(self.faults) or "none"
+            raise UsageError(f"{self.name} has no fault {name!r}; write {_FAULT_FORM}: {known}")
+        if colon and not (number.isascii() and number.isdigit() and int(number) > 0):
+            raise UsageError(f"{text!r}: after the colon comes a whole number above 0, as in {name}:10")
+        operation, _, fault = name.partition("=")
+        return Trouble(operation, fault, int(number) if colon else None)
+
+
+def _amazon_ads(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
+    from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, Fault, throttle
+    from penstock.simulators.amazon_data import Performance
+
+    half = timedelta(seconds=options["report_seconds"] / 2)
+    performance = Performance(options["seed"], options["rows"])
+    simulator = AmazonAdsSimulator(clock, performance, fate=Fate(half, half))
+    expired = "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>"
+    faults = {
+        "throttle": throttle("1"),
+        "fail": Fault(500, {"code": "500", "detail": "Internal Server Error"}),
+        "lose": Fault(504, {"code": "504", "detail": "Gateway Timeout"}, accept=True),
+        "cut": Fault(cut=True),
+        "expire": Fault(403, expired),
+    }
+    failed = Fate(half, half, "FAILED", "INTERNAL_ERROR")
+    for trouble in troubles:
+        if trouble.operation == "report":
+            _arrange_report(simulator, trouble, failed)
+        else:
+            _arrange(simulator, trouble, faults[trouble.fault])
+
+    def lines(address: str) -> Iterator[str]:
+        yield "[reports]"
+        yield f'client_id = "{simulator.client_id}"'
+        yield 'client_secret = { env = "AMAZON_ADS_CLIENT_SECRET" }'
+        yield 'refresh_token = { env = "AMAZON_ADS_REFRESH_TOKEN" }'
+        yield f'private_downloads = ["{urlsplit(address).netloc}"]'
+        for name, profile in zip(("acme", "globex"), sorted(simulator.profiles), strict=True):
+            yield f"\n[reports.accounts.{name}]"
+            yield f'profile_id = "{profile}"\ntime_zone = "Europe/Madrid"'
+            yield f'api_url = "{address}"\ntoken_url = "{address}/auth/o2/token"'
+
+    secrets = {
+        "AMAZON_ADS_CLIENT_SECRET": simulator.client_secret,
+        "AMAZON_ADS_REFRESH_TOKEN": min(simulator.refresh_tokens),
+    }
+    return Served(simulator, lines, secrets)
+
+
+def _google_ads(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
+    from penstock.simulators.google_ads import Fault, GoogleAdsSimulator, failure, quota
+    from penstock.simulators.google_data import Campaigns
+
+    simulator = GoogleAdsSimulator(clock, Campaigns(seed=options["seed"]))
+    simulator.daily_operations = options["daily_operations"] or None
+    faults = {
+        "throttle": quota(1),
+        "fail": Fault(500, failure(500, "internalError", "INTERNAL_ERROR", "An internal error has occurred.")),
+        "cut": Fault(cut=200),
+    }
+    for trouble in troubles:
+        _arrange(simulator, trouble, faults[trouble.fault])
+
+    def lines(address: str) -> Iterator[str]:
+        customers = ", ".join(f'"{customer}"' for customer in sorted(simulator.customers))
+        zones = ", ".join(f'"{customer}" = "Europe/Madrid"' for customer in sorted(simulator.customers))
+        yield "[partitions.google_ads]"
+        yield f'client_id = "{simulator.client_id}"'
+        yield 'client_secret = { env = "GOOGLE_ADS_CLIENT_SECRET" }'
+        yield 'refresh_token = { env = "GOOGLE_ADS_REFRESH_TOKEN" }'
+        yield f'api_url = "{address}"\ntoken_url = "{address}/token"'
+        yield f"customers = [{customers}]\ntime_zones = {{ {zones} }}\n"
+        yield "[partitions.google_ads.queries.campaign_daily]"
+        yield f'gaql = "{_GAQL}"'
+        yield 'fields = { "campaign.id" = "whole", "metrics.clicks" = "whole", "segments.date" = "date" }'
+        yield 'schema_version = "1"\nunique = ["campaign.id"]\ndate_field = "segments.date"'
+
+    secrets = {
+        "GOOGLE_ADS_CLIENT_SECRET": simulator.client_secret,
+        "GOOGLE_ADS_REFRESH_TOKEN": min(simulator.refresh_tokens),
+    }
+    return Served(simulator, lines, secrets)
+
+
+def _nivoda(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
+    from penstock.simulators.nivoda import PATH, Churn, Fault, NivodaSimulator, errors, throttle
+    from penstock.simulators.nivoda_data import Catalogue
+
+    stones = Catalogue(options["stones"], clock.now(), seed=options["seed"], bad=options["bad"])
+    simulator = NivodaSimulator(clock, stones, latency=options["latency"])
+    simulator.churn = Churn(pages=options["churn"]) if options["churn"] else None
+    faults = {
+        "throttle": throttle("1"),
+        "fail": Fault(502, b"Bad Gateway"),
+        "error": errors("Internal server error", "INTERNAL_SERVER_ERROR"),
+        "cut": Fault(cut=True),
+    }
+    for trouble in troubles:
+        _arrange(simulator, trouble, faults[trouble.fault])
+
+    def lines(address: str) -> Iterator[str]:
+        yield "[harvest]\n\n[harvest.feeds.nivoda]"
+        yield f'url = "{address}{PATH}"\nusername = "{simulator.username}"'
+        yield 'password = { env = "NIVODA_PASSWORD" }\nevery = "10m"'
+
+    return Served(simulator, lines, {"NIVODA_PASSWORD": simulator.password})
+
+
+def _invoices(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:  # noqa: ARG001 - one shape
+    from penstock.examples.invoice_server import InvoiceServer
+
+    def lines(address: str) -> Iterator[str]:
+        yield 'lifecycles = ["penstock.examples.invoices:lifecycle"]'
+        yield f'\n[invoices]\napi_url = "{address}"'
+
+    return Served(InvoiceServer(Rng(options["seed"]), trouble=options["trouble"]), lines)
+
+
+def _arrange_report(simulator: AmazonAdsSimulator, trouble: Trouble, fate: Fate) -> None:
+    if trouble.every is None:
+        simulator.fates.append(fate)
+    else:
+        simulator.fate_every[trouble.every] = fate
+
+
+def _arrange(simulator: Any, trouble: Trouble, fault: Any) -> None:
+    if trouble.every is None:
+        simulator.faults[trouble.operation].append(fault)
+    else:
+        simulator.every[trouble.operation, trouble.every] = fault
+
+
+def _each(operations: str, faults: Mapping[str, str]) -> dict[str, str]:
+    return {f"{operation}={name}": says for operation in operations.split() for name, says in faults.items()}
+
+
+_SEED = Option("seed", 7, "Another seed, other data.")
+_THROTTLED = "429, with Retry-After of one second"
+_CUT = "the connection breaks in the middle of the answer"
+
+SIMULATORS = {
+    simulator.name: simulator
+    for simulator in (
+        Simulator(
+            "amazon_ads",
+            "Amazon Ads, for reports: login, reports and their storage.",
+            _amazon_ads,
+            (
+                _SEED,
+                Option("rows", 20, "Rows in each report."),
+                Option("report_seconds", 10, "How long a report takes to be ready."),
+            ),
+            {
+                **_each("token create status cancel download", {"throttle": _THROTTLED, "fail": "500", "cut": _CUT}),
+                "create=lose": "the report is made, and the answer is a 504",
+                "download=expire": "the link has expired",
+                "report=fail": "the report ends as FAILED",
+            },
+        ),
+        Simulator(
+            "google_ads",
+            "Google Ads, for partitions: tokens and queries of campaigns.",
+            _google_ads,
+            (_SEED, Option("daily_operations", 0, "Queries a day before the quota is spent; 0: any number.")),
+            _each(
+                "token search_stream search",
+                {"throttle": "429, with a retry delay of one second", "fail": "500", "cut": _CUT},
+            ),
+        ),
+        Simulator(
+            "invoices",
+            "The example's accounting API, which fails now and then.",
+            _invoices,
+            (_SEED, Option("trouble", 0.3, "The share of calls that fail in some way, from 0 to 1.")),
+        ),
+        Simulator(
+            "nivoda",
+            "Nivoda, for harvest: login and a catalogue of stones.",
+            _nivoda,
+            (
+                _SEED,
+                Option("stones", 10_000, "How many stones there are."),
+                Option("bad", 0.0, "The share of records with something wrong in them, from 0 to 1."),
+                Option("latency", 0.0, "Seconds before each answer."),
+                Option("churn", 0, "Change the catalogue after each so-many-th page; 0: never."),
+            ),
+            _each(
+                "authenticate count page",
+                {"throttle": _THROTTLED, "fail": "502", "error": "an error of GraphQL, under HTTP 200", "cut": _CUT},
+            ),
+        ),
+    )
+}
