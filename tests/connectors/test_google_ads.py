@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.google_ads.client import Endpoint, GoogleAds, Query, selected, whole_paths, wire_name
+from penstock.connectors.google_ads.client import GoogleAds, Query, selected, whole_paths, wire_name
 from penstock.connectors.google_ads.customer import customer_digits
+from penstock.connectors.google_ads.endpoint import Endpoint
 from penstock.connectors.google_ads.stream import BadAnswer, BrokenStream
 from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.records import Limits
