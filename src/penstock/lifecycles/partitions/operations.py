@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _MOST_DAYS = 3_660
 _EXAMPLE = "google_ads/1234567890/campaign_daily/2026-11-01"
+_RUN = "2026-11-02T06:00:00.000Z"
 
 PartitionAsk = Ask[PartitionSettings]
 
@@ -72,10 +73,7 @@ class OneRun(OnePartition, frozen=True):
 class PointWanted(OnePartition, frozen=True):
     """A run of a partition, by its id."""
 
-    run: Annotated[
-        str,
-        argument("The run that is to be authoritative; it may be an older one.", example="2026-11-02T06:00:00.000Z"),
-    ]
+    run: Annotated[str, argument("The run that is to be authoritative; it may be an older one.", example=_RUN)]
 
 
 class Waiting(Parameters, frozen=True):
@@ -338,7 +336,7 @@ def reprocess(ask: PartitionAsk, wanted: ReprocessWanted) -> Plan:
             else:
                 moves.skip(unit.unit_id, f"it is {unit.status} already")
         ask.progress(asked, len(over))
-    unwanted = f"{_counted(asked - seen)} never extracted here; 'penstock partitions backfill' wants them"
+    unwanted = f"{_counted(asked - seen)} left out: never extracted here, 'penstock partitions backfill' does it"
     return moves.plan(f"extract {_counted(len(moves))} again", [unwanted] if asked > seen else [])
 
 
@@ -353,7 +351,7 @@ def backfill(ask: PartitionAsk, wanted: RangeWanted) -> Plan:
     groups = lacking(ask.reader.database, over, ask.progress)
     made, last = products(over, groups, ask.now, timedelta(hours=1) / source.backfill_per_hour)
     count = sum(len(product) for product in made)
-    warnings = [f"{_counted(len(over) - count)} wanted before; they stay as they are"] if count < len(over) else []
+    warnings = [f"{_counted(len(over) - count)} left as they are: wanted before"] if count < len(over) else []
     if count:
         warnings.append(f"the last falls due at {last:%Y-%m-%d %H:%M} UTC")
     return Births(extraction, f"want {_counted(count)}", products=made, warnings=warnings)
