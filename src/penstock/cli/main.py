@@ -56,7 +56,7 @@ class Root(LazyGroup):
     def entries(self, ctx: click.Context) -> dict[str, Entry]:
         """What root help shows. It reads `penstock.toml` and imports none but the lifecycles that the file names."""
         raw = _sections(ctx)
-        own = {} if ctx.resilient_parsing and not raw else _own(raw)
+        own = _own(raw)
         on = {name: Entry(ON, SHIPPED[name].says) for name in SHIPPED if name in raw}
         on |= {name: Entry(ON, "Brought by an installed package.") for name in raw if name not in {*SHIPPED, *own}}
         on |= {name: Entry(ON, says) for name, says in own.items()}

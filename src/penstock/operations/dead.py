@@ -99,7 +99,7 @@ class _Group:
         self.reasons.append(reason)
 
 
-@reading("dead list", "Dead letters of all machines, grouped by their cause, most units first.")
+@reading("dead list", "Dead letters, grouped by their cause, most units first.")
 def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
     """Units in a state that means a fault, and parked units. Dismissed ones are left out until they change."""
     rows = [
