@@ -20,7 +20,7 @@ from tests.support.terminal import in_terminal
 
 HEAVY = (
     *("aiohttp", "alembic", "asyncio", "psycopg", "pysqlite3", "rich", "sqlalchemy", "starlette", "structlog"),
-    *("penstock.ledger.ledger", "penstock.ledger.store.database", "penstock.worker.worker", "penstock.simulators"),
+    *("penstock.ledger.ledger", "penstock.ledger.store.sqlite", "penstock.worker.worker", "penstock.simulators"),
 )
 HEAVIER = (*HEAVY, "msgspec", "penstock.model.machine", "penstock.settings.file", "penstock.operations")
 
