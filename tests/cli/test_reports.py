@@ -7,11 +7,11 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from penstock.lifecycles.reports.program import app
 
 from penstock.ledger.births import birth_products
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.machine import S
-from penstock.lifecycles.reports.program import app
 from penstock.lifecycles.reports.tables import report_load
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
