@@ -204,15 +204,17 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _HOMES.items() if name in names.split()), None)
-    if home is None:
-        msg = f"module 'penstock' has no attribute {name!r}"
-        raise AttributeError(msg)
-    import importlib
+if not TYPE_CHECKING:  # to a type checker, a name that is not imported above is an error
 
-    found = globals()[name] = getattr(importlib.import_module(home), name)
-    return found
+    def __getattr__(name: str) -> Any:
+        home = next((module for module, names in _HOMES.items() if name in names.split()), None)
+        if home is None:
+            msg = f"module 'penstock' has no attribute {name!r}"
+            raise AttributeError(msg)
+        import importlib
+
+        found = globals()[name] = getattr(importlib.import_module(home), name)
+        return found
 
 
 def __dir__() -> list[str]:
