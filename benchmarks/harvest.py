@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from penstock.lifecycles.harvest.progress import list_runs
 
 from benchmarks import noop
 from benchmarks.big_report import peak
@@ -27,9 +28,8 @@ from benchmarks.harvest_fetch import LOGIN, fetched
 from penstock.app.running import tune_interpreter
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
-from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.machine import MACHINES, R, Run
-from penstock.lifecycles.harvest.progress import list_runs
+from penstock.lifecycles.harvest import MACHINES, operate
+from penstock.lifecycles.harvest.run.machine import R, Run
 from penstock.model.clock import instant
 from penstock.simulators.nivoda_process import control, in_process
 from penstock.worker import schedule

@@ -31,6 +31,8 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 import psycopg
+from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS
+from penstock.lifecycles.harvest.consolidate import Limits
 from pysqlite3 import dbapi2
 from rich.console import Console
 
@@ -38,13 +40,14 @@ from benchmarks import environment, noop
 from benchmarks.report import Table
 from penstock.app.running import tune_interpreter
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS, Chunks
-from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
+from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest.chunk.flow import Chunks
 from penstock.lifecycles.harvest.feed import Feed
-from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType
 from penstock.lifecycles.harvest.nivoda import mapping, payload_hash
 from penstock.lifecycles.harvest.pricing import compile_rules
-from penstock.lifecycles.harvest.runs import Runs
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
+from penstock.lifecycles.harvest.run.flow import Runs
+from penstock.lifecycles.harvest.run.machine import R, Run, RunType
 from penstock.lifecycles.harvest.tables import DATA_TABLES, diamonds, raw_diamonds_nivoda
 from penstock.model.clock import Rng, SystemClock
 from penstock.model.machine import Actor

@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from penstock.lifecycles.reports.program import app
 
+from penstock.app.app import App
 from penstock.ledger.births import birth_products
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.reports import lifecycle
 from penstock.lifecycles.reports.machine import S
 from penstock.lifecycles.reports.tables import report_load
 from penstock.model.clock import SystemClock
@@ -21,6 +23,7 @@ from penstock.simulators.amazon_ads import AmazonAdsSimulator
 from tests.support.reports import dataset, ref_of
 from tests.support.reports_worker import write_config
 
+MACHINES = App(lifecycle).machines
 YESTERDAY = SystemClock().now().date() - timedelta(days=1)
 
 
@@ -41,13 +44,18 @@ def place(tmp_path, console):
 
 
 def born(ledger_url, *units, loads=()):
-    with Ledger.open(ledger_url, app.machines) as ledger:
+    with Ledger.open(ledger_url, MACHINES) as ledger:
         ledger.birth(units, actor=Actor.SCHEDULER, who="test")
         birth_products(ledger, [], actor=Actor.SCHEDULER, who="test", writes=[Write(report_load, list(loads))])
 
 
+def failing(ledger_url, unit, **more):
+    with Ledger.open(ledger_url, MACHINES) as ledger:
+        ledger.move(ref_of(unit), S.ERROR, actor=Actor.WORKER, who="test", reason="no", **FAILED, **more)
+
+
 def unit(ledger_url, ref):
-    with Ledger.open(ledger_url, app.machines) as ledger:
+    with Ledger.open(ledger_url, MACHINES) as ledger:
         return ledger.get(ref)
 
 
@@ -62,91 +70,98 @@ def test_datasets_are_listed_counted_and_shown(console, place, ledger_url):
     born(ledger_url, mine, dataset(day=YESTERDAY - timedelta(days=1)))
     found = asked(console, "datasets", "--account", "acme", "--from", YESTERDAY)
     assert found["counts"] == {"missing": 1}
-    (row,) = found["datasets"]
+    (row,) = found["rows"]
     assert (row["unit_id"], row["status"], row["refreshing"]) == (ref_of(mine).unit_id, "missing", False)
-    assert asked(console, "datasets", "--status", "error") == {"counts": {}, "datasets": []}
+    none = asked(console, "datasets", "--status", "error")
+    assert (none["counts"], none["rows"]) == ({}, [])
     shown = asked(console, "show", ref_of(mine))
     assert (shown["unit_id"], shown["loads"]) == (ref_of(mine).unit_id, [])
     plain = console("reports", "datasets")
     assert plain.code == 0
-    assert "missing 2" in plain.out
+    assert "missing 2" in plain.err
+    assert f"{ref_of(mine).unit_id} " in plain.out
     assert console("reports", "show", ref_of(mine).unit_id).code == 0
 
 
+DAYS = ["--from", str(YESTERDAY), "--to", str(YESTERDAY)]
+WHY = ["--reason", "a test"]
 WRONG = [
-    (["datasets", "--status", "done"], "--status 'done' is not known; it is one of missing, fetching"),
-    (["datasets", "--from", "yesterday"], "--from 'yesterday' is not a date"),
-    (["show", "acme/never/daily/target"], "no dataset 'acme/never/daily/target'"),
-    (["datasets", "--from", ""], "--from '' is not a date"),
+    (["datasets", "--status", "done"], "--status must be missing, fetching, parsing, completed or error"),
+    (["datasets", "--from", "yesterday"], "--from must be a date, for example 2026-11-01"),
+    (["datasets", "--from", ""], "--from must be a date"),
     (["datasets", "--from", "2026-11-05", "--to", "2026-11-01"], "ends before it starts"),
     (["datasets", "--account", "nobody"], "no account is called 'nobody'; the ledger has none"),
     (["datasets", "--account", ""], "no account is called ''"),
-    (["datasets", "--aggregation", ""], "--aggregation '' is not known"),
+    (["datasets", "--aggregation", ""], "--aggregation must be daily or hourly"),
+    (["datasets", "--limit", "0"], "--limit must be a whole number from 1 to 100,000"),
+    (["show", "acme/never/daily/target"], "no dataset 'acme/never/daily/target'"),
     (["show", ""], "no dataset ''"),
-    (["cadence", "--aggregation", "weekly"], "it is one of daily, hourly"),
-    (["refresh"], "name datasets, or narrow them down"),
-    (["refresh", ""], "no dataset ''"),
-    (["refresh", "acme/never/daily/target"], "no dataset 'acme/never/daily/target'"),
-    (["refresh", "--account", "nobody"], "no account is called 'nobody'"),
-    (["refresh", "--account", "acme", "--reason", " "], "--reason is empty"),
-    (["refresh", "--from", "2026-11-05", "--to", "2026-11-01"], "ends before it starts"),
-    (["reset"], "name datasets, or narrow them down"),
-    (["reset", "acme/never/daily/target"], "no dataset 'acme/never/daily/target'"),
-    (["reset", "--account", "nobody"], "no account is called 'nobody'"),
-    (["reset", "--account", "acme", "--reason", ""], "--reason is empty"),
+    (["cadence", "--aggregation", "weekly"], "--aggregation must be daily or hourly"),
+    (["refresh", *WHY], "this would be every dataset; name some"),
+    (["refresh", "", *WHY], "no dataset ''"),
+    (["refresh", "acme/never/daily/target", *WHY], "no dataset 'acme/never/daily/target'"),
+    (["refresh", "--account", "nobody", *WHY], "no account is called 'nobody'"),
+    (["refresh", "--account", "acme", "--reason", " "], "needs --reason"),
+    (["refresh", "--account", "acme"], "needs --reason"),
+    (["refresh", "--from", "2026-11-05", "--to", "2026-11-01", *WHY], "ends before it starts"),
+    (["reset", *WHY], "this would be every dataset in error; name some"),
+    (["reset", "acme/never/daily/target", *WHY], "no dataset 'acme/never/daily/target'"),
+    (["reset", "--account", "nobody", *WHY], "no account is called 'nobody'"),
+    (["reset", "--account", "acme", "--reason", ""], "needs --reason"),
     (
-        ["backfill", "--from", str(YESTERDAY), "--to", str(YESTERDAY), "--aggregation", "hourly"],
+        ["backfill", *DAYS, "--aggregation", "hourly", *WHY],
         "hourly is off for acme, globex: reports.stream is not set",
     ),
-    (["backfill", "--from", "0001-01-01", "--to", "9999-12-31"], "is not over yet"),
-    (["backfill", "--from", "", "--to", ""], "--from '' is not a date"),
-    (["backfill", "--from", str(YESTERDAY), "--to", str(YESTERDAY), "--reason", ""], "--reason is empty"),
-    (["backfill", "--from", str(YESTERDAY), "--to", str(YESTERDAY), "--per-hour", "-5"], "--per-hour"),
-    (["datasets", "--limit", "0"], "--limit"),
-    (["backfill", "--from", "2020-01-01", "--to", "2020-01-02"], "the provider keeps 95 days"),
-    (["backfill", "--from", "2999-01-01", "--to", "2999-01-02"], "is not over yet"),
-    (["backfill", "--from", str(YESTERDAY), "--to", "2026-01-01"], "ends before it starts"),
-    (["backfill", "--from", str(YESTERDAY), "--to", str(YESTERDAY), "--account", "nobody"], "no account is called"),
-    (
-        ["backfill", "--from", str(YESTERDAY), "--to", str(YESTERDAY), "--aggregation", "weekly"],
-        "it is one of daily",
-    ),
+    (["backfill", "--from", "0001-01-01", "--to", "9999-12-31", *WHY], "is not over yet"),
+    (["backfill", "--from", "", "--to", "", *WHY], "--from must be a date"),
+    (["backfill", *DAYS, "--reason", ""], "needs --reason"),
+    (["backfill", *DAYS, "--per-hour", "-5", *WHY], "--per-hour must be a whole number from 1 to 3,600"),
+    (["backfill", "--from", "2020-01-01", "--to", "2020-01-02", *WHY], "the provider keeps 95 days"),
+    (["backfill", "--from", str(YESTERDAY), "--to", "2026-01-01", *WHY], "ends before it starts"),
+    (["backfill", *DAYS, "--account", "nobody", *WHY], "no account is called 'nobody'"),
+    (["backfill", *DAYS, "--aggregation", "weekly", *WHY], "--aggregation must be daily or hourly"),
 ]
 
 
 def test_what_cannot_be_done_is_one_line_and_code_two(console, place):
     for arguments, said in WRONG:
         answer = console("reports", *arguments)
-        assert answer.code == 2, (arguments, answer.out)
+        assert (answer.code, answer.out) == (2, ""), (arguments, answer.err)
         assert said in answer.err, arguments
-        lines = [line for line in answer.err.splitlines() if not line.startswith(("Usage", "Try", " "))]
-        assert len(list(filter(None, lines))) == 1, arguments
+        assert len(answer.err.splitlines()) == 1, arguments
 
 
-def test_a_ledger_without_reports_is_refused(console):
-    assert console("db", "upgrade").code == 0
-    answer = console("reports", "datasets")
-    assert answer.code == 2
-    assert "keeps no reports" in answer.err
+def test_reports_that_are_off_or_not_in_the_ledger_are_refused(console, place, ledger_url):
+    config = place / "penstock.toml"
+    text = config.read_text()
+    elsewhere = console("reports", "datasets", "--ledger", f"sqlite:///{place / 'other.db'}")
+    assert elsewhere.code == 2
+    assert "other.db does not exist; 'penstock db upgrade' makes it" in elsewhere.err
+    config.write_text(text.replace("[reports]", "[reports]\nenabled = false", 1))
+    off = console("reports", "datasets")
+    assert (off.code, off.out) == (2, "")
+    assert "reports" in off.err
+
+
+FAILED = {"error": "no", "create_failures": 3, "serving_offset": 86_400, "due_at": None}
+LOADED = {"loaded_stage": "s1", "loaded_report_id": "r1", "last_processed_report_id": "r1", "loaded_rows": 7}
 
 
 def test_refresh_asks_for_a_report_now_and_says_what_it_leaves(console, place, ledger_url):
     resting = dataset(day=YESTERDAY)
     stranger = replace(resting, account="nobody")
     born(ledger_url, resting, stranger)
-    with Ledger.open(ledger_url, app.machines) as ledger:
-        given_up = {"error": "no", "create_failures": 3, "serving_offset": 86_400, "due_at": None}
-        ledger.move(ref_of(resting), S.ERROR, actor=Actor.WORKER, who="test", reason="no", **given_up)
+    failing(ledger_url, resting)
     would = asked(console, "refresh", "--from", YESTERDAY, "--dry-run")
-    assert would["refreshed"] == [ref_of(resting).unit_id]
-    assert would["skipped"] == {ref_of(stranger).unit_id: "account 'nobody' is not configured"}
+    assert (would["count"], would["sample"]) == (1, [str(ref_of(resting))])
+    assert would["skipped_sample"] == {str(ref_of(stranger)): "account 'nobody' is not configured"}
     assert unit(ledger_url, ref_of(resting)).create_failures == 3
-    unasked = console("reports", "refresh", "--from", YESTERDAY)
+    unasked = console("reports", "refresh", "--from", YESTERDAY, *WHY)
     assert unasked.code == 2
-    assert "this would refresh 1 of 2 datasets; say --yes" in unasked.err
-    done = asked(console, "refresh", ref_of(resting), "no/such/daily/target")
-    assert done["refreshed"] == [ref_of(resting).unit_id]
-    assert done["skipped"] == {"no/such/daily/target": "no such dataset"}
+    assert "this would fetch 1 dataset again; nobody can be asked here; say --yes" in unasked.err
+    done = asked(console, "refresh", ref_of(resting), "no/such/daily/target", *WHY, "--yes")
+    assert done["count"] == 1
+    assert done["skipped_sample"] == {"report:no/such/daily/target": "no such dataset"}
     after = unit(ledger_url, ref_of(resting))
     assert (after.status, after.create_failures) == (S.ERROR, 0)
     assert after.due_at is not None
@@ -154,34 +169,22 @@ def test_refresh_asks_for_a_report_now_and_says_what_it_leaves(console, place, l
     assert after.changed_by.startswith("operator:")
 
 
-FAILED = {"error": "no", "create_failures": 3, "serving_offset": 86_400, "due_at": None}
-LOADED = {"loaded_stage": "s1", "loaded_report_id": "r1", "last_processed_report_id": "r1", "loaded_rows": 7}
-
-
 def test_reset_puts_what_is_in_error_back_to_the_day_it_was_made(console, place, ledger_url):
     one, other, healthy = (dataset(day=YESTERDAY - timedelta(days=n)) for n in range(3))
     born(ledger_url, one, other, healthy)
-    with Ledger.open(ledger_url, app.machines) as ledger:
-        for failing, more in ((one, {}), (other, LOADED)):
-            ledger.move(ref_of(failing), S.ERROR, actor=Actor.WORKER, who="test", reason="no", **FAILED, **more)
+    failing(ledger_url, one)
+    failing(ledger_url, other, **LOADED)
     would = asked(console, "reset", "--account", "acme", "--dry-run")
-    assert would == {
-        "meant": 2,
-        "reset": sorted(ref_of(u).unit_id for u in (one, other)),
-        "loaded": 1,
-        "skipped": {},
-        "dry_run": True,
-    }
+    assert (would["says"], would["count"], would["skipped"]) == ("reset 2 datasets", 2, {})
+    assert would["warnings"] == ["the loaded rows of 1 dataset are hidden until the next load"]
     assert unit(ledger_url, ref_of(one)).status is S.ERROR
-    unasked = console("reports", "reset", "--account", "acme")
+    unasked = console("reports", "reset", "--account", "acme", *WHY)
     assert unasked.code == 2
-    assert "this would reset 2 of 2 datasets, 1 of them with rows that are then shown no more; say" in unasked.err
-    done = asked(console, "reset", ref_of(one), ref_of(healthy), "--reason", "a new beginning")
-    assert done["reset"] == [ref_of(one).unit_id]
-    assert done["skipped"] == {ref_of(healthy).unit_id: "it is missing; only datasets in error are reset"}
-    named = console("reports", "reset", ref_of(other))
-    assert (named.code, "say --yes" in named.err) == (2, True)  # its rows would go
-    assert asked(console, "reset", ref_of(other), "--yes")["reset"] == [ref_of(other).unit_id]
+    assert "this would reset 2 datasets; nobody can be asked here; say --yes" in unasked.err
+    done = asked(console, "reset", ref_of(one), ref_of(healthy), "--reason", "a new beginning", "--yes")
+    assert done["count"] == 1
+    assert done["skipped_sample"] == {str(ref_of(healthy)): "it is missing; only datasets in error are reset"}
+    assert asked(console, "reset", ref_of(other), *WHY, "--yes")["count"] == 1
     for after in (unit(ledger_url, ref_of(u)) for u in (one, other)):
         assert (after.status, after.error, after.create_failures, after.serving_offset) == (S.MISSING, None, 0, None)
         assert (after.loaded_stage, after.loaded_rows, after.last_processed_report_id) == (None, None, None)
@@ -194,14 +197,14 @@ def test_reset_puts_what_is_in_error_back_to_the_day_it_was_made(console, place,
 def test_a_backfill_is_spread_and_marked(console, place, ledger_url):
     options = ["--from", YESTERDAY - timedelta(days=80), "--to", YESTERDAY - timedelta(days=71), "--per-hour", "10"]
     would = asked(console, "backfill", *options, "--dry-run")
-    assert (would["asked"], would["born"]) == (2 * 2 * 10, 0)
-    unasked = console("reports", "backfill", *options)
+    assert would["count"] == 2 * 2 * 10
+    unasked = console("reports", "backfill", *options, *WHY)
     assert (unasked.code, unasked.out) == (2, "")
-    assert "this would make 40 datasets of 2 accounts; say --yes" in unasked.err
-    done = asked(console, "backfill", *options, "--yes")
-    assert done["born"] == 40
-    assert asked(console, "backfill", *options, "--yes")["born"] == 0
-    with Ledger.open(ledger_url, app.machines) as ledger:
+    assert "this would make 40 datasets of 2 accounts, unless they exist; nobody can be asked here" in unasked.err
+    assert asked(console, "backfill", *options, *WHY, "--yes")["count"] == 40
+    again = console("reports", "backfill", *options, *WHY, "--yes", "--json")
+    assert (again.code, json.loads(again.out)["count"]) == (1, 0)
+    with Ledger.open(ledger_url, MACHINES) as ledger:
         rows = ledger.read(
             lambda c: c.rows(
                 "SELECT account, count(DISTINCT next_refresh_at), count(*) FROM report_dataset_metadata"
@@ -243,7 +246,7 @@ def test_cadence_says_per_offset_how_often_and_by_how_much(console, place, ledge
         *(load(u, 5, **same) for u in "ab"),
     ]
     born(ledger_url, loads=loads)
-    found = asked(console, "cadence")
+    found = asked(console, "cadence")["rows"]
     assert [(c["offset"], c["loads"], c["changed_percent"], c["cost_percent"]) for c in found] == [
         ("T+1d", 2, None, None),
         ("T+3d", 2, 50.0, 5.0),
@@ -251,16 +254,16 @@ def test_cadence_says_per_offset_how_often_and_by_how_much(console, place, ledge
     ]
     plain = console("reports", "cadence")
     assert "T+3d" in plain.out
-    assert "50.0 %" in plain.out
+    assert "changed %" in plain.out
 
 
 def test_what_becomes_of_accounts_is_said_before_it_happens(console, place, ledger_url):
     born(ledger_url, dataset(day=YESTERDAY))
-    states = {s["account"]: s["state"] for s in asked(console, "accounts")}
+    states = {s["account"]: s["state"] for s in asked(console, "accounts")["rows"]}
     assert states == {"acme": "active", "globex": "new"}
     coming = place / "coming.toml"
-    coming.write_text((place / "penstock.toml").read_text().split("[accounts.acme]")[0])
-    found = asked(console, "accounts", "--config", coming)
+    coming.write_text((place / "penstock.toml").read_text().split("[reports.accounts.acme]")[0])
+    found = asked(console, "accounts", "--config", coming)["rows"]
     assert [(s["account"], s["state"], s["datasets"]) for s in found] == [("acme", "gone", 1)]
     assert "stay readable" in found[0]["says"]
 
@@ -280,7 +283,7 @@ def test_the_doctor_and_the_accounts_say_that_hourly_has_no_source(console, plac
     assert (finding["check"], finding["severity"]) == ("configuration", "warning")
     assert finding["message"].startswith("hourly is off for acme, globex: reports.stream is not set")
     assert "all is well" not in console("doctor").out
-    for standing in asked(console, "accounts"):
+    for standing in asked(console, "accounts")["rows"]:
         assert "hourly is off: reports.stream is not set" in standing["says"]
     config = place / "penstock.toml"
     config.write_text(config.read_text().replace("[reports]", "[reports]\nhourly_offsets = []"))

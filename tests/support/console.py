@@ -18,20 +18,20 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 30
-_OURS = (
-    *(
-        "penstock.cli.main",
-        "penstock.cli.run",
-        "penstock.ledger.care.doctor",
-        "penstock.ledger.store.postgres.database",
-    ),
-    *(
-        "penstock.ledger.store.sqlite.database",
-        "penstock.lifecycles.harvest.program",
-        "penstock.lifecycles.harvest.progress",
-    ),
-    *("penstock.lifecycles.partitions.operate", "penstock.lifecycles.reports.program"),
+_BEFORE = (
+    "alembic.config",
+    "psycopg",
+    "penstock.app.running",
+    "penstock.cli.acting",
+    "penstock.cli.asking",
+    "penstock.cli.completion",
+    "penstock.cli.database",
+    "penstock.cli.declared",
+    "penstock.cli.main",
+    "penstock.ledger.store.postgres.database",
+    "penstock.ledger.store.sqlite.database",
 )
+"""Imported once, before the forks."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,8 @@ def console() -> Iterator[Console]:
 def _serve() -> None:
     import importlib
 
-    # Imported once, before the forks. Typer imports its adapters, and pydantic with them, at the first parameter.
-    for name in ("alembic.config", "psycopg", "typer._adapters", "tests.support.ad_source", *_OURS):
+    for name in _BEFORE:
         importlib.import_module(name)
-    importlib.import_module("penstock.cli.main").command()
-
     for line in sys.stdin:
         request = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

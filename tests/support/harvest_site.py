@@ -17,8 +17,9 @@ from penstock.ledger.births import birth_products
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.machine import P, R, harvest_run
-from penstock.lifecycles.harvest.runs import partitions_of
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.queries import partitions_of
+from penstock.lifecycles.harvest.run.machine import R, harvest_run
 from penstock.lifecycles.harvest.tables import diamonds, pricing_rules, watermark
 from penstock.lifecycles.harvest.watermark import PUBLISHED, read_row
 from penstock.model.clock import instant, instant_text

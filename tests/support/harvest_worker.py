@@ -21,7 +21,7 @@ from penstock.app.app import App, load_app
 from penstock.cli.run import configure_logs
 from penstock.connectors.watermark import FileBlob
 from penstock.ledger.session import Session
-from penstock.lifecycles.harvest.sources import NivodaSource
+from penstock.lifecycles.harvest.nivoda import NivodaSource
 from penstock.settings.config import SETTINGS, Config, read, validate
 from penstock.worker.worker import WorkerSettings
 

@@ -97,8 +97,11 @@ def _go_on(one: _Act, done: Done) -> Done:
     """Work on the bulk action until it has ended; beside a worker that does so too, or alone."""
     import msgspec
 
+    from penstock.observe.logs import configure_logs
     from penstock.operations.bulk.actions import drive
 
+    # The worker inside is this command's own: what it says of its start and its end is nobody's concern.
+    configure_logs("error")
     assert done.action is not None  # noqa: S101 - only then
     quiet = one.wishes.json
     if not quiet:

@@ -24,7 +24,12 @@ def _shell(text: str) -> str:
 
 
 @click.command()
-@click.argument("shell", type=Kind("bash|zsh|fish", "bash, zsh or fish", _shell, _SHELLS), metavar="bash|zsh|fish")
+@click.argument(
+    "shell",
+    type=Kind("bash|zsh|fish", "bash, zsh or fish", _shell, _SHELLS),
+    metavar="SHELL",
+    help="bash, zsh or fish.",
+)
 def command(shell: str) -> None:
     r"""Print the completion script of a shell.
 

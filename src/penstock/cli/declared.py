@@ -222,14 +222,14 @@ def _parameter(one: FieldInfo) -> click.Parameter:
     kind = kind_of(one)
     many = one.many is not None
     if one.extra("argument"):
-        metavar = kind.name if kind.choices else _metavar(one.name)
+        metavar = _metavar(one.name)
         return click.Argument(
             [one.attribute],
             type=kind,
             required=one.required,
             nargs=-1 if many else 1,
             metavar=f"{metavar if one.required else f'[{metavar}]'}{'...' if many else ''}",
-            help=one.says,
+            help=f"{one.says} One of {', '.join(kind.choices)}." if kind.choices else one.says,
         )
     names = [one.attribute, f"--{_dashed(one.name)}"]
     if one.extra("short"):

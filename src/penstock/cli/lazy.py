@@ -34,6 +34,10 @@ class LazyGroup(click.Group):
         """All commands, by name."""
         raise NotImplementedError
 
+    def entry(self, ctx: click.Context, name: str) -> Entry | None:
+        """The one of that name."""
+        return self.entries(ctx).get(name)
+
     def load(self, ctx: click.Context, name: str) -> click.Command | None:
         """Make a command that has no place."""
         raise NotImplementedError
@@ -42,7 +46,7 @@ class LazyGroup(click.Group):
         return list(self.entries(ctx))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = self.entries(ctx).get(cmd_name)
+        entry = self.entry(ctx, cmd_name)
         if entry is None or not entry.place:
             return self.load(ctx, cmd_name)
         module, _, attribute = entry.place.partition(":")

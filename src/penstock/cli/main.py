@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import click
 
 from penstock.app.shipped import SHIPPED
 from penstock.cli.lazy import Entry, LazyGroup
-from penstock.cli.terminal import echo
+from penstock.cli.terminal import Declined, echo
 from penstock.model.errors import LedgerError, LedgerUnavailable, PenstockError, UsageError
-from penstock.settings.redaction import last_words, redact
 
 ON = "Lifecycles switched on here"
 OFF = "Lifecycles that can be switched on, by [NAME] in penstock.toml"
@@ -62,6 +62,12 @@ class Root(LazyGroup):
         off = {name: Entry(OFF, shipped.says) for name, shipped in SHIPPED.items()}
         return {**COMMANDS, **off, **on}
 
+    def entry(self, ctx: click.Context, name: str) -> Entry | None:
+        """One that every program has is found without a look at the configuration."""
+        if name in SHIPPED:
+            return Entry(OFF, SHIPPED[name].says)
+        return COMMANDS.get(name) or super().entry(ctx, name)
+
     def load(self, ctx: click.Context, name: str) -> click.Command | None:
         """A command of the kernel's declarations, or a lifecycle's group."""
         from penstock.cli import declared
@@ -70,7 +76,7 @@ class Root(LazyGroup):
             from penstock.app.discover import shipped
 
             return declared.lifecycle_group(shipped(name))
-        if name in self.entries(ctx) and name not in COMMANDS:
+        if name not in COMMANDS and name in self.entries(ctx):
             from penstock.cli.setup import load_program
 
             return declared.lifecycle_group(load_program(_config(ctx)).app.lifecycle(name))
@@ -154,7 +160,7 @@ cli = Root(
 
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
-    sys.excepthook = last_words
+    sys.excepthook = _last_words
     try:
         code = cli.main(prog_name="penstock", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as nothing:
@@ -169,6 +175,9 @@ def main() -> None:
     except PenstockError as error:
         _say(str(error))
         sys.exit(1)
+    except Declined:
+        echo("nothing was changed", err=True)
+        sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
         echo("penstock: interrupted", err=True)
         sys.exit(130)
@@ -179,8 +188,16 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    from penstock.settings.redaction import last_words
+
+    last_words(kind, error, trace)
+
+
 def _say(error: str) -> None:
     """One line for each thing that is wrong."""
+    from penstock.settings.redaction import redact
+
     for line in redact(error).split("\n"):
         echo(f"penstock: {line}", err=True)
 

@@ -104,17 +104,32 @@ def _page(page: Page[Any], showing: Showing) -> Iterator[str]:
 
 
 def table(rows: Sequence[Any], showing: Showing) -> Iterator[str]:
-    """Rows of one kind, one line each; as records where even the shortest line would be too long."""
+    """Rows of one kind, one line each; where that is too long, with texts below each row."""
     width = showing.screen.width
     columns = _columns(rows, showing, short=False)
     if width is not None and _total(columns) > width and not _fit(columns, width):
         columns = _columns(rows, showing, short=True)
         if _total(columns) > width and not _fit(columns, width):
-            yield from _records(rows, showing)
+            yield from _below(rows, columns, showing, width)
             return
     yield _line([(c.heading, "heading") for c in columns], columns, showing.screen)
     for place in range(len(rows)):
         yield _line([c.values[place] for c in columns], columns, showing.screen)
+
+
+def _below(rows: Sequence[Any], columns: Sequence[_Column], showing: Showing, width: int) -> Iterator[str]:
+    """Texts on a line of their own below each row; as records where the rest is too long as well."""
+    texts = [c for c in columns if c.field.extra("show") == "text"]
+    rest = [c for c in columns if c not in texts]
+    if _total(rest) > width and not _fit(rest, width):
+        yield from _records(rows, showing)
+        return
+    yield _line([(c.heading, "heading") for c in rest], rest, showing.screen)
+    for place in range(len(rows)):
+        yield _line([c.values[place] for c in rest], rest, showing.screen)
+        said = "; ".join(c.values[place][0] for c in texts if c.values[place][0] != NOTHING)
+        if said:
+            yield shortened(f"    {said}", width)
 
 
 def _columns(rows: Sequence[Any], showing: Showing, *, short: bool) -> list[_Column]:

@@ -22,6 +22,11 @@ from penstock.model.inert import inert
 if TYPE_CHECKING:
     from penstock.model.clock import Clock
 
+
+class Declined(Exception):
+    """Somebody was asked, and said no."""
+
+
 Progress = Callable[[int, int | None], None]
 
 _ELLIPSIS = "…"
@@ -174,5 +179,6 @@ def can_ask() -> bool:
 
 
 def agree(question: str) -> None:
-    """Ask on standard error. Raises click.Abort for anything but yes."""
-    click.confirm(inert(question), abort=True, err=True)
+    """Ask on standard error. Raises Declined for anything but yes, and click.Abort where the input ends."""
+    if not click.confirm(inert(question), err=True):
+        raise Declined

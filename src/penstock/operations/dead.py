@@ -181,14 +181,15 @@ def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
                 "machine": machine.name,
                 "unit_id": unit.unit_id,
                 "version": unit.version,
-                "dismissed_by": ask.who,
-                "reason": ask.reason,
-                "dismissed_at": ask.now,
+                "changed_by": ask.who,
+                "change_reason": ask.reason,
+                "changed_at": ask.now,
             }
         )
     if len(rows) > MAX_ROWS:
         raise UsageError(f"these are {len(rows):,} dead letters; dismiss at most {MAX_ROWS:,} at a time, by a filter")
-    return Together(f"dismiss {counted(len(rows), machine)}", writes=[Write(dismissal, rows, "update")])
+    about = [Ref(machine.name, row["unit_id"]) for row in rows]
+    return Together(f"dismiss {counted(len(rows), machine)}", writes=[Write(dismissal, rows, "update")], about=about)
 
 
 READINGS = [list_dead, show_dead]
@@ -265,8 +266,8 @@ def _groups(ask: Ask[Any], wanted: Filter, *, dismissed: bool) -> dict[str, _Gro
 def _kinds(machine: Machine) -> Iterator[tuple[str, Condition]]:
     """The ways in which a unit of a machine is dead. A parked one counts as parked, whatever its state."""
     yield PARKED, Condition(f"unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL)", {})
-    for place, state in enumerate(dead_states(machine)):
-        yield state, Condition(f"status = :dead_{place} AND parked_at IS NULL", {f"dead_{place}": state})
+    for state in dead_states(machine):
+        yield state, Condition("status = :dead AND parked_at IS NULL", {"dead": state})
 
 
 def _said(state: str) -> tuple[str, str]:
@@ -310,7 +311,7 @@ def _members(
     follows = "" if after is None else " AND t.unit_id > :after"
     values = {**where.values, "machine": group.machine.name} | ({} if after is None else {"after": after})
     rows = cursor.gather(
-        f"SELECT t.unit_id, t.{reason}, t.{moment}, d.dismissed_by, d.reason FROM {group.machine.table} AS t"
+        f"SELECT t.unit_id, t.{reason}, t.{moment}, d.changed_by, d.change_reason FROM {group.machine.table} AS t"
         " LEFT JOIN dismissal d ON d.machine = :machine AND d.unit_id = t.unit_id AND d.version = t.version"
         f" WHERE {where.sql.replace('unit_id IN', 't.unit_id IN')}{follows}"
         f" AND {_dismissed(dismissed=dismissed)} ORDER BY t.unit_id",

@@ -120,8 +120,8 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
     parts: list[str] = []
     values: dict[str, Any] = {}
     if wanted.status:
-        names = {f"state_{place}": state for place, state in enumerate(wanted.status)}
-        parts.append(f"status IN ({', '.join(f':{name}' for name in names)})")
+        one_of, names = states_sql(wanted.status)
+        parts.append(f"status IN ({one_of})")
         values |= names
     if wanted.gate is not None:
         sql, given = under(_storable(wanted.gate))
@@ -139,6 +139,12 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
         parts.append(f"lower({said}) LIKE :because ESCAPE '!'")
         values["because"] = f"%{_like(_storable(wanted.because).lower())}%"
     return Condition(" AND ".join(parts) or "1 = 1", values)
+
+
+def states_sql(states: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """States as parameters of a list, and their values; the names of parameters are letters alone."""
+    names = {f"state_{chr(97 + place // 26)}{chr(97 + place % 26)}": state for place, state in enumerate(states)}
+    return ", ".join(f":{name}" for name in names), names
 
 
 def _moments(now: datetime, machine: Machine, wanted: Filter) -> Iterator[tuple[str, str, str, datetime]]:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.machine import P, R
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.run.machine import R
 from penstock.simulators.nivoda_process import control, in_process
 from tests.support.fleet import PATIENCE, until
 from tests.support.harvest_site import GONE, Come, Site

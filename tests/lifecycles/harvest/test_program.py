@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from penstock.app.app import load_app
 from penstock.lifecycles.harvest.program import app
 from penstock.lifecycles.harvest.runs import Rules
+
+from penstock.app.app import load_app
 from penstock.lifecycles.harvest.settings import SETTINGS, read_rules, read_settings
 from penstock.model.errors import UsageError
 from penstock.model.limits import Limit, limits_of

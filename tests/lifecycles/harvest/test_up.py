@@ -13,8 +13,9 @@ import pytest
 
 from penstock.app.app import load_app
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.machine import P, R, harvest_run
-from penstock.lifecycles.harvest.runs import partitions_of
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.queries import partitions_of
+from penstock.lifecycles.harvest.run.machine import R, harvest_run
 from penstock.lifecycles.harvest.watermark import read_row
 from penstock.model.unit import Ref
 from penstock.simulators.nivoda_process import control, in_process

@@ -11,9 +11,9 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from penstock.lifecycles.partitions.operate import reset_partition
 
 from penstock.ledger.care.prune import Ages, Pruner
-from penstock.lifecycles.partitions.operate import reset_partition
 from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey
 from penstock.raw.reader import NotReady, PartitionReader, Range

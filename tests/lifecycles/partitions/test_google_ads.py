@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock.lifecycles.partitions.operate import cadence
 
 from penstock.connectors.google_ads.client import Endpoint, GoogleAds, Query
 from penstock.connectors.http.in_process import InProcess
@@ -25,7 +26,6 @@ from penstock.lifecycles.partitions.google_ads import (
 )
 from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, wanted_unit
 from penstock.lifecycles.partitions.machine import P, X
-from penstock.lifecycles.partitions.operate import cadence
 from penstock.lifecycles.partitions.validate import Schema
 from penstock.model.machine import Actor
 from penstock.raw.paths import PartitionKey

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from penstock.lifecycles.partitions.operate import backfill, point, reprocess
 
 from penstock.lifecycles.partitions.machine import P, X
-from penstock.lifecycles.partitions.operate import backfill, point, reprocess
 from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey
 from penstock.raw.reader import Range

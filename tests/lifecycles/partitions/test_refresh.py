@@ -7,13 +7,13 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
+from penstock.lifecycles.partitions.operate import backfill, cadence, reprocess
 
 from penstock.ledger.care.doctor import examine
 from penstock.lifecycles.partitions.flow import MACHINES, Extractions
 from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, wanted_unit
 from penstock.lifecycles.partitions.judgement import Validators
 from penstock.lifecycles.partitions.machine import P, X
-from penstock.lifecycles.partitions.operate import backfill, cadence, reprocess
 from penstock.lifecycles.partitions.settings import Settings, Source, settings_of
 from penstock.model.errors import Rejected
 from penstock.model.machine import Actor

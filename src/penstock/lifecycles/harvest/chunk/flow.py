@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -17,32 +17,24 @@ from uuid import UUID
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.rows import weight_of
 from penstock.ledger.schema.columns import document, readable
+from penstock.ledger.store.data import text_sql
 from penstock.ledger.store.database import Cursor, Database, identifier_sql
+from penstock.lifecycles.harvest.chunk.decide import Seen, decide
+from penstock.lifecycles.harvest.chunk.machine import C, Chunk, harvest_chunk
 from penstock.lifecycles.harvest.feed import Feed, Unmappable
-from penstock.lifecycles.harvest.machine import CONSOLIDATIONS, C, Chunk, R, harvest_chunk
 from penstock.lifecycles.harvest.pricing import Pricer, Rule, compile_rules
+from penstock.lifecycles.harvest.run.machine import CONSOLIDATIONS
+from penstock.lifecycles.harvest.settings import HarvestSettings
 from penstock.lifecycles.harvest.tables import harvest_rejected
 from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import Rejected, StepError
-from penstock.model.outcome import MAX_BYTES, MAX_ROWS, Act, Decision, Look, Outcome, Update, Wait, Where, Write
+from penstock.model.outcome import MAX_BYTES, MAX_ROWS, Outcome, Update, Where, Write
 from penstock.model.unit import replace
 from penstock.worker.flow import Flow, Io
 
-ROWS = 2_500
-"""Raw rows of a chunk, unless set otherwise."""
-AT_ONCE = 4
-"""Chunks that one worker holds at once, unless set otherwise."""
 _MOST_BYTES = MAX_BYTES * 3 // 4
 _LONGEST_REASON = 500
 _PRICED = "supplier_price"
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """How the chunk's run stands, and the digest of the rules that it is priced by."""
-
-    run: str
-    digest: str | None
 
 
 @dataclass(slots=True)
@@ -55,28 +47,16 @@ class Made:
     last: int
 
 
-def decide(chunk: Chunk, now: datetime, settings: Mapping[str, Feed], seen: Seen | None) -> Decision:
-    """Consolidate while the run wants it; a chunk whose run has stopped goes with it."""
-    if chunk.status is not C.WORKING:
-        return Wait(None, f"the chunk is {chunk.status}")
-    if chunk.feed not in settings:
-        return Wait(now + timedelta(minutes=5), f"the feed {chunk.feed!r} is not configured; configure it again")
-    if seen is None:
-        return Look("does its run still want it?")
-    if seen.run != R.CONSOLIDATING or seen.digest is None:
-        return Act("give_up", f"its run is {seen.run}", counts_attempt=False)
-    return Act("consolidate", "its rows are to be consolidated")
-
-
-class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
+class Chunks(Flow[Chunk, HarvestSettings, Seen]):
     """Consolidates the chunks of every configured feed."""
 
     machine = harvest_chunk
     decide = staticmethod(decide)
 
-    def __init__(self, feeds: Mapping[str, Feed], *, at_once: int = AT_ONCE) -> None:
-        super().__init__(feeds)
-        self.at_once = at_once
+    def __init__(self, settings: HarvestSettings, feeds: Mapping[str, Feed]) -> None:
+        super().__init__(settings)
+        self.at_once = settings.chunks_at_once
+        self._feeds = feeds
         self._pricer: tuple[tuple[str, str], Pricer] | None = None
         # One is read while another is mapped and a third is written: two of a kind would only be in each other's way,
         # and on SQLite every connection that reads has a cache of its own.
@@ -91,7 +71,7 @@ class Chunks(Flow[Chunk, Mapping[str, Feed], Seen]):
         if what == "give_up":
             why = f"its run is {seen.run if seen else 'gone'}"
             return Outcome(unit, replace(unit, status=C.FAILED, error=why, due_at=None), why)
-        feed = self.settings[unit.feed]
+        feed = self._feeds[unit.feed]
         price = await self._pricing(unit, seen, io)
         async with self._reading:
             found = await io.ledger(lambda ledger: read_range(ledger, feed, unit))
@@ -144,9 +124,7 @@ def read_range(ledger: Ledger, feed: Feed, chunk: Chunk) -> list[Sequence[Any]]:
     database = ledger.database
     # As text they go to and fro as they are. Where the source does not say how old a record is, it is as old as its
     # fetching.
-    payload, updated = "payload", "coalesce(source_updated_at, fetched_at)"
-    if database.dialect == "postgresql":
-        payload, updated = "payload::text", f"{updated}::text"
+    payload, updated = text_sql(database, "payload"), text_sql(database, "coalesce(source_updated_at, fetched_at)")
     sql = (
         f"SELECT {feed.identity}, position, {payload}, payload_hash, {updated} FROM {feed.raw.name}"
         f" WHERE {of_run(database)} AND position >= :first AND position < :last AND NOT consolidated"

@@ -8,18 +8,27 @@ page, unless the provider's budget is counted: then every page takes its own pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid5
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import identifier_sql
-from penstock.lifecycles.harvest.decide import Alive, Settings, decide_partition, doubt_of, is_short, turn_page
-from penstock.lifecycles.harvest.feed import Feed, Source, Span, Window
-from penstock.lifecycles.harvest.machine import CALLS, P, Partition, W, WorkerRun, harvest_partition, harvest_worker
+from penstock.lifecycles.harvest.feed import Configured, Feed, Span, Window
+from penstock.lifecycles.harvest.partition.decide import Alive, decide, doubt_of, is_short, turn_page
+from penstock.lifecycles.harvest.partition.machine import (
+    CALLS,
+    P,
+    Partition,
+    W,
+    WorkerRun,
+    harvest_partition,
+    harvest_worker,
+    worker_run_id,
+)
+from penstock.lifecycles.harvest.run.machine import R
+from penstock.lifecycles.harvest.settings import HarvestSettings
 from penstock.lifecycles.harvest.tables import POSITIONS
 from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import Rejected, StepError
@@ -31,32 +40,23 @@ PAGES_PER_CLAIM = 64
 """After so many pages others may have the partition; the kernel allows a hundred turns over one claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """A feed as it is configured: where it is asked, through which gate, and whether calls through it are counted."""
-
-    feed: Feed
-    source: Source
-    gate: str
-    metered: bool = False
-
-
-class Partitions(Flow[Partition, Settings, Alive]):
+class Partitions(Flow[Partition, HarvestSettings, Alive]):
     """Fetches the partitions of every configured feed."""
 
     machine = harvest_partition
-    decide = staticmethod(decide_partition)
+    decide = staticmethod(decide)
     #: For all the pages of one claim, however slowly they come.
     deadline = timedelta(minutes=30)
     charges_outages = False
 
-    def __init__(self, settings: Settings, feeds: Mapping[str, Configured]) -> None:
+    def __init__(self, settings: HarvestSettings, feeds: Mapping[str, Configured]) -> None:
         super().__init__(settings)
         self._feeds = feeds
 
     def gate(self, unit: Partition) -> Gate:
         configured = self._feeds.get(unit.feed)
-        return Gate() if configured is None or unit.status is P.FAILED else Gate(configured.gate)
+        # One that is given up needs no provider any more.
+        return Gate() if configured is None or unit.error is not None else Gate(configured.gate)
 
     async def stop(self) -> None:
         for configured in self._feeds.values():
@@ -81,7 +81,7 @@ class Partitions(Flow[Partition, Settings, Alive]):
             case "recount" | "verify":
                 return await self._verify(unit, io, recount=what == "recount")
             case "give_up":
-                return await self._give_up(unit, io)
+                return await self._give_up(unit, str(unit.error), io)
             case _:
                 after = replace(unit, duplicate_pages=unit.duplicate_pages + 1, due_at=None)
                 return Outcome(unit, after, "delivered again; it is completed")
@@ -115,6 +115,9 @@ class Partitions(Flow[Partition, Settings, Alive]):
     async def _fetch(self, unit: Partition, io: Io) -> Outcome[Partition]:
         configured = self._feeds[unit.feed]
         offset, size = unit.next_offset, self.settings.page_size
+        over = await io.ledger(lambda ledger: _why_over(ledger, unit))
+        if over is not None:
+            return await self._give_up(unit, over, io)
         asked = io.now()
         items = await configured.source.page(window_of(unit), Span(unit.low, unit.high), offset, size + 1)
         now = io.now()
@@ -149,7 +152,7 @@ class Partitions(Flow[Partition, Settings, Alive]):
         return Outcome(unit, after, reason, others=[Move(worker, ended, reason)], keep_claim=not metered)
 
     async def _verify(self, unit: Partition, io: Io, *, recount: bool) -> Outcome[Partition]:
-        """Compare what was found with what there is now (H12); a full run reads again what may not be whole.
+        """Compare what was found with what there is now; a full run reads again what may not be whole.
 
         Where that is in doubt, what was counted before matters too, whichever is more: while records vanished, others
         moved across the border of a page.
@@ -172,6 +175,10 @@ class Partitions(Flow[Partition, Settings, Alive]):
             )
             reason = f"{found:,} records of {counted:,}{f'; {doubt}' if doubt else ''}"
             return Outcome(unit, after, reason, parent_counts={"verified_workers": 1})
+        over = await io.ledger(lambda ledger: _why_over(ledger, unit))
+        if over is not None:
+            # It is counted once more if its run is retried.
+            return Outcome(unit, replace(unit, due_at=None), over)
         why = f"{found:,} of {counted:,} records were found" if short else str(doubt)
         after = replace(
             unit,
@@ -203,9 +210,11 @@ class Partitions(Flow[Partition, Settings, Alive]):
         async with io.gate(configured.gate):
             return bool(await configured.source.page(window_of(unit), Span(unit.low, unit.high), last - 1, 1))
 
-    async def _give_up(self, unit: Partition, io: Io) -> Outcome[Partition]:
-        now, why = io.now(), str(unit.error)
-        after = replace(unit, status=P.FAILED, updated_at=now, due_at=None)
+    async def _give_up(self, unit: Partition, why: str, io: Io) -> Outcome[Partition]:
+        now = io.now()
+        after = replace(unit, status=P.FAILED, error=why, updated_at=now, due_at=None)
+        if unit.begun_at is None:
+            return Outcome(unit, after, why)
         worker = await io.ledger(lambda ledger: worker_of(ledger, unit))
         ended = replace(_held(worker, unit), status=W.FAILED, completed_at=now, error_message=why)
         return Outcome(unit, after, why, others=[Move(worker, ended, why)])
@@ -216,16 +225,18 @@ def window_of(partition: Partition) -> Window:
     return Window(partition.window_from, partition.window_to)
 
 
-def worker_run_id(run_id: UUID, partition_id: str) -> UUID:
-    """The id of the worker's record of a partition: there can be no second one."""
-    return uuid5(run_id, partition_id)
-
-
 def worker_of(ledger: Ledger, partition: Partition) -> WorkerRun:
     """The worker's record of a partition that has begun."""
     worker_id = str(worker_run_id(partition.run_id, partition.partition_id))
     found: list[WorkerRun] = ledger.get_many(harvest_worker, [worker_id])
     return found[0]
+
+
+def _why_over(ledger: Ledger, partition: Partition) -> str | None:
+    """Why its run has ended before it did: somebody cancelled it; None while the run wants its pages."""
+    sql = f"SELECT error FROM run_metadata WHERE unit_id = :run AND status = '{R.FAILED}'"
+    found = ledger.read(lambda cursor: cursor.rows(sql, run=str(partition.run_id)))
+    return str(found[0][0]) if found else None
 
 
 def _held(worker: WorkerRun, partition: Partition) -> WorkerRun:
@@ -263,8 +274,8 @@ def found_records(ledger: Ledger, feed: Feed, partition: Partition) -> int:
     return int(ledger.read(lambda cursor: cursor.rows(sql, **given))[0][0])
 
 
-def work_item(partition: Partition, feed: Feed, settings: Settings) -> dict[str, Any]:
-    """The seed's work item: what a worker is to fetch, and in which order."""
+def work_item(partition: Partition, feed: Feed, settings: HarvestSettings) -> dict[str, Any]:
+    """What a worker is to fetch, and in which order."""
     return {
         "feed": partition.feed,
         "axis": feed.axis,

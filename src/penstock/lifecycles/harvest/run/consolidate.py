@@ -2,7 +2,7 @@
 
 The run validates itself, takes the pricing rules as they stand, and cuts its raw rows into chunks that any worker
 consolidates (`chunks`). When all have ended it judges what was set aside, settles what it did not see (`absence`), and
-completes: in one transaction that locks the run, finds no row unconsolidated (H5), and moves the watermark.
+completes: in one transaction that locks the run, finds no row unconsolidated, and moves the watermark.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
-from penstock.lifecycles.harvest import absence
-from penstock.lifecycles.harvest.chunks import ROWS, of_run
+from penstock.lifecycles.harvest.chunk.flow import of_run
+from penstock.lifecycles.harvest.chunk.machine import Chunk
 from penstock.lifecycles.harvest.feed import Feed
-from penstock.lifecycles.harvest.machine import Chunk, Phase, R, Run, RunType
 from penstock.lifecycles.harvest.pricing import BadRule, Rule, digest
+from penstock.lifecycles.harvest.run import absence
+from penstock.lifecycles.harvest.run.machine import Phase, R, Run, RunType
+from penstock.lifecycles.harvest.settings import HarvestSettings
 from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected, pricing_rules, watermark
 from penstock.lifecycles.harvest.watermark import UNPUBLISHED, advanced
 from penstock.model.clock import instant, instant_text
@@ -31,27 +33,14 @@ MOST_CHUNKS = 4_000
 _UNCONFIGURED = timedelta(minutes=5)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How a run is cut, and what it may not do unnoticed."""
-
-    #: Raw rows of a chunk.
-    rows: int = ROWS
-    #: The share of a run's rows that may be set aside (H12).
-    rejected: float = 0.01
-    #: The share of a feed's live records that a full run may not see, where there are at least so many.
-    deleted: float = 0.5
-    deleted_from: int = 1_000
-    #: Records soft-deleted, missed or revived by one transaction.
-    deletions: int = MAX_ROWS
-
-
 class Consolidator:
     """What a run is handed over to when its partitions have been fetched."""
 
-    def __init__(self, feeds: Mapping[str, Feed], limits: Limits | None = None) -> None:
+    def __init__(self, settings: HarvestSettings, feeds: Mapping[str, Feed], **bounds: int) -> None:
+        """`bounds` are those of `absence.settle`."""
+        self._settings = settings
         self._feeds = feeds
-        self._limits = limits or Limits()
+        self._bounds = bounds
 
     async def step(self, run: Run, io: Io) -> Outcome[Run]:
         """One step of a run in `consolidation_triggered` or `consolidating`. Raises Rejected where it cannot go on."""
@@ -69,7 +58,7 @@ class Consolidator:
             case Phase.PROCESSING_BATCH:
                 return await self._judge(run, feed, io)
             case Phase.UPDATING_RUN_METADATA:
-                return await absence.settle(run, feed, self._limits, io)
+                return await absence.settle(run, feed, self._settings, io, **self._bounds)
             case Phase.ADVANCING_WATERMARK:
                 return await self._complete(run, feed, io)
             case _:
@@ -104,7 +93,7 @@ class Consolidator:
 
     async def _cut(self, run: Run, feed: Feed, io: Io) -> Outcome[Run]:
         now = io.now()
-        cut = await io.ledger(lambda ledger: _ranges(ledger, run, feed, self._limits.rows))
+        cut = await io.ledger(lambda ledger: _ranges(ledger, run, feed, self._settings.chunk_rows))
         births = [
             Birth(Chunk(run_id=run.run_id, number=number, feed=run.feed, first=first, last=last, due_at=now), "cut")
             for number, (first, last) in enumerate(cut.ranges, start=cut.chunks)
@@ -123,10 +112,10 @@ class Consolidator:
         found = await io.ledger(lambda ledger: _counted(ledger, run, feed))
         if found.unconsolidated:
             raise Rejected(f"{found.unconsolidated:,} rows of {found.rows:,} are not consolidated: {found.why}")
-        if found.rejected > found.rows * self._limits.rejected and run.forced_by is None:
+        if found.rejected > found.rows * self._settings.most_rejected and run.forced_by is None:
             raise Rejected(
-                f"{found.rejected:,} rows of {found.rows:,} cannot be mapped, more than {self._limits.rejected:.3g}"
-                f" of them; the first: {found.why}"
+                f"{found.rejected:,} rows of {found.rows:,} cannot be mapped, more than"
+                f" {self._settings.most_rejected:.3g} of them; the first: {found.why}"
             )
         outcome = _next(run, Phase.UPDATING_RUN_METADATA, f"{found.rejected:,} of {found.rows:,} rows are set aside")
         after = replace(

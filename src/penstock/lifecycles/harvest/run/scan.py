@@ -26,15 +26,15 @@ Counted = tuple[int, int | None, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How many partitions there may be: so large if possible, so many at most, and never smaller than the least."""
+class Split:
+    """How finely a run is cut: partitions of `target` records if possible, `most` of them, none below the `least`."""
 
     target: int = 5_000
     least: int = 1_000
     most: int = 30
 
     def partitions(self, records: int) -> int:
-        """H10: enough that none exceeds the target, but none below the least, and no more than there are workers."""
+        """Enough that none exceeds the target, but none below the least, and no more than there are workers."""
         if records == 0:
             return 0
         wanted = max(1, min(math.ceil(records / self.target), self.most))
@@ -54,10 +54,10 @@ class Scanned:
 Questions = Generator[Span, int, Scanned]
 
 
-def scan(lowest: int, highest: int, limits: Limits, remembered: Sequence[Counted] = ()) -> Questions:
+def scan(lowest: int, highest: int, split: Split, remembered: Sequence[Counted] = ()) -> Questions:
     """Split everything from `lowest` upwards. Returns what it came to; every partition but the last has an end."""
     total = yield Span(lowest)
-    number = limits.partitions(total)
+    number = split.partitions(total)
     curve = _Curve(lowest, max(highest, lowest + 2), total, _Shape(lowest, remembered))
     if number > 1:
         yield from _look_around(curve, number)

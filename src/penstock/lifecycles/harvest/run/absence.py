@@ -7,47 +7,59 @@ such runs did not see, with no run in between that did, is gone. Whatever any ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.data import begins_sql
 from penstock.ledger.store.database import Cursor, identifier_sql
 from penstock.lifecycles.harvest.feed import UNNAMED, Feed
-from penstock.lifecycles.harvest.machine import Phase, Run, RunType
+from penstock.lifecycles.harvest.run.machine import Phase, Run, RunType
+from penstock.lifecycles.harvest.settings import HarvestSettings
 from penstock.model.errors import Rejected
-from penstock.model.outcome import Event, Outcome, Update, Where
+from penstock.model.outcome import MAX_ROWS, Event, Outcome, Update, Where
 from penstock.model.unit import replace
 from penstock.worker.flow import Io
 
-if TYPE_CHECKING:
-    from penstock.lifecycles.harvest.consolidate import Limits
-
 UNPROVED = "harvest.absence_unproved"
+JUDGED_FROM = 1_000
+"""With fewer live records nothing is too much to be gone: a small catalogue changes by leaps."""
 
 
-async def settle(run: Run, feed: Feed, limits: Limits, io: Io) -> Outcome[Run]:
-    """One step of `updating_run_metadata`. Raises Rejected where too much is missing to be believed."""
+async def settle(
+    run: Run,
+    feed: Feed,
+    settings: HarvestSettings,
+    io: Io,
+    *,
+    at_once: int = MAX_ROWS,
+    judged_from: int = JUDGED_FROM,
+) -> Outcome[Run]:
+    """One step of `updating_run_metadata`, of so many records at most.
+
+    Raises Rejected where too much is missing to be believed.
+    """
     if run.unseen is None:
-        gone, missed = await io.ledger(lambda ledger: _seen_again(ledger, run, feed, limits.deletions))
+        gone, missed = await io.ledger(lambda ledger: _seen_again(ledger, run, feed, at_once))
         if gone or missed:
             return _revived(run, feed, gone, missed, io)
         if run.run_type is not RunType.FULL:
             return _over(run, "nothing is soft-deleted by such a run")
-        return await _look(run, feed, limits, io)
+        return await _look(run, feed, settings, io, judged_from)
     doubt = "it was forced" if run.forced_by else await io.ledger(lambda ledger: _doubt(ledger, run))
     if doubt is not None:
         return _kept(run, doubt)
-    gone, missed = await io.ledger(lambda ledger: _unseen(ledger, run, feed, limits.deletions))
+    gone, missed = await io.ledger(lambda ledger: _unseen(ledger, run, feed, at_once))
     if gone or missed:
         return _absent(run, feed, gone, missed, io)
     return _over(run, f"{run.records_deleted:,} records are soft-deleted, {run.unseen:,} others were not seen")
 
 
-async def _look(run: Run, feed: Feed, limits: Limits, io: Io) -> Outcome[Run]:
+async def _look(run: Run, feed: Feed, settings: HarvestSettings, io: Io, judged_from: int) -> Outcome[Run]:
     """How many records it did not see. More than are believed to be gone fail it, unless it was forced."""
     live, unseen = await io.ledger(lambda ledger: _live_and_unseen(ledger, run, feed))
-    if run.forced_by is None and live >= limits.deleted_from and unseen > live * limits.deleted:
+    if run.forced_by is None and live >= judged_from and unseen > live * settings.most_deleted:
         raise Rejected(
-            f"it did not see {unseen:,} of {live:,} records, more than {limits.deleted:.3g} of them;"
+            f"it did not see {unseen:,} of {live:,} records, more than {settings.most_deleted:.3g} of them;"
             " if they are gone indeed, allow it with harvest.most_deleted and retry"
         )
     return Outcome(run, replace(run, unseen=unseen), f"{unseen:,} of {live:,} records were not seen", keep_claim=True)
@@ -68,7 +80,7 @@ def _kept(run: Run, doubt: str) -> Outcome[Run]:
 
 
 def _revived(run: Run, feed: Feed, gone: Sequence[str], missed: Sequence[str], io: Io) -> Outcome[Run]:
-    """Also where the row itself stays as it is, because it is newer than what the run has (H8), or cannot be mapped."""
+    """Also where the row itself stays as it is, because it is newer than what the run has, or cannot be mapped."""
     now, own = io.now(), {"feed": run.feed}
     updates = [
         *_amend(feed, own, gone, {"missed_by_run_id": None, "deleted_at": None, "updated_at": now}),
@@ -132,10 +144,7 @@ def _not_seen(feed: Feed, ledger: Ledger) -> str:
     raw = f"NOT EXISTS (SELECT 1 FROM {feed.raw.name} AS r WHERE r.run_id = {run_id} AND r."
     missing = f"{raw}{feed.identity} = c.{feed.identity})"
     if feed.known_by is not None:
-        unnamed = f"substr(r.{feed.identity}, 1, 1) = '{UNNAMED}'"
-        if ledger.database.dialect == "sqlite":
-            # A range of the primary key, because SQLite asks this for each record; '@' comes after '?'.
-            unnamed = f"r.{feed.identity} >= '{UNNAMED}' AND r.{feed.identity} < '@'"
+        unnamed = begins_sql(ledger.database, f"r.{feed.identity}", UNNAMED)
         missing += f" AND {raw}{feed.known_by} = c.{feed.known_by} AND {unnamed})"
     return f"FROM {feed.canonical.name} AS c WHERE c.feed = :feed AND c.deleted_at IS NULL AND {missing}"
 

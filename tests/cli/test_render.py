@@ -1,0 +1,150 @@
+"""Answers as people read them: at 80 and 120 columns, and in a pipe."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import pytest
+
+from penstock.cli.render import Showing, answer_lines, json_text, notes
+from penstock.cli.terminal import Screen, cells, counted, duration, shortened
+from penstock.cli.words import sentence, word
+from penstock.operations.declare import Page
+from penstock.operations.fields import Row, column
+from tests.support.shop import S
+
+NOW = datetime(2026, 11, 17, 22, 8, tzinfo=UTC)
+REASON = "the provider answered 503 Service Unavailable, and then nothing at all for several minutes"
+
+
+class Line(Row, frozen=True):
+    unit: Annotated[str, column("Which.", show="reference")]
+    status: Annotated[str, column("State.", show="state")]
+    machine: Annotated[str, column("Machine.")]
+    tries: Annotated[int, column("How often.")]
+    since: Annotated[datetime, column("Since when.")]
+    reason: Annotated[str, column("Why.", show="text", heading="why")]
+    secret: Annotated[str, column("More.", show="detail")] = "only in show"
+
+
+def lines(count: int = 3, reference: str = "report:acme/2026-11-01/daily/target") -> Page[Line]:
+    rows = [
+        Line(
+            unit=f"{reference}/{n}",
+            status=S.LOST,
+            machine="report",
+            tries=1_234 * n,
+            since=NOW - timedelta(minutes=3),
+            reason=REASON,
+        )
+        for n in range(count)
+    ]
+    return Page(rows=rows)
+
+
+def shown(answer: Any, width: int | None, *, colour: bool = False) -> list[str]:
+    return list(answer_lines(answer, Showing(Screen(width, colour), NOW)))
+
+
+@pytest.mark.parametrize("width", [90, 100, 120, 160])
+def test_a_row_is_one_line_and_fits(width):
+    page = lines()
+    found = shown(page, width)
+    assert len(found) == 4
+    assert all(cells(line) <= width for line in found)
+    for row, line in zip(page.rows, found[1:], strict=True):
+        assert row.unit in line  # never broken, never shortened
+        assert line.endswith("…")
+        assert "only in show" not in line
+
+
+def test_in_a_narrow_terminal_a_text_has_a_line_of_its_own():
+    page = lines()
+    found = shown(page, 80)
+    assert len(found) == 7
+    assert all(cells(line) <= 80 for line in found)
+    assert [line.split()[0] for line in found[1::2]] == [row.unit for row in page.rows]
+    assert all(line.startswith("    the provider") and line.endswith("…") for line in found[2::2])
+
+
+def test_where_not_even_the_shortest_line_fits_each_row_is_a_record():
+    page = lines(2, "report:acme/2026-11-01/daily/a-target-with-quite-a-long-name-that-fills-the-line")
+    found = shown(page, 80)
+    assert any(line.endswith(page.rows[0].unit) for line in found)
+    assert "" in found
+    assert " ".join("\n".join(found).split()).count(REASON) == 2  # wrapped, and whole
+
+
+def test_in_a_pipe_nothing_is_shortened_and_a_row_is_one_line():
+    found = shown(lines(), None)
+    assert len(found) == 4
+    assert all(REASON in line for line in found[1:])
+    assert not any("\x1b" in line for line in found)
+
+
+def test_numbers_times_and_nothing():
+    first, second = (line.split("  ") for line in shown(lines(2), None)[1:])
+    assert "1,234" in [part.strip() for part in second]
+    assert "0" in [part.strip() for part in first]
+    local = (NOW - timedelta(minutes=3)).astimezone()
+    assert f"{local:%Y-%m-%d %H:%M} (3 min ago)" in shown(lines(), None)[1]
+    assert word(NOW + timedelta(hours=5), NOW, short=True) == "in 5 h"
+    assert [word(value, NOW) for value in (None, "", [], True, False, 1234567, 0.25)] == [
+        *("-", "-", "-", "yes", "no", "1,234,567", "0.25")
+    ]
+    assert [duration(s) for s in (0, 59, 60, 3_599, 3_600, 172_800)] == ["0 s", "59 s", "1 min", "60 min", "1 h", "2 d"]
+    assert [counted(n, "unit") for n in (0, 1, 12_345)] == ["0 units", "1 unit", "12,345 units"]
+
+
+def test_a_state_has_the_colour_of_its_meaning():
+    def colour(state: str, meaning: str | None = None) -> str:
+        page = Page(rows=[Line(unit="a:1", status=state, machine="a", tries=0, since=NOW, reason="")])
+        showing = Showing(Screen(80, colour=True), NOW, lambda machine, _: meaning if machine == "a" else None)
+        return next(itertools.islice(answer_lines(page, showing), 1, None)).partition(state)[0].rpartition("  ")[2]
+
+    assert [colour(state) for state in S] == ["", "\x1b[36m", "\x1b[32m", "\x1b[33m", "\x1b[31m\x1b[1m"]
+    assert colour("somewhere", "fault") == "\x1b[31m\x1b[1m"  # a plain text, looked up by its machine
+    assert colour("somewhere") == ""
+
+
+def test_wide_characters_count_as_two_columns():
+    assert cells("日本語") == 6
+    assert shortened("日本語の長い文", 7) == "日本語…"
+    assert shortened("short", 5) == "short"
+
+
+def test_what_stands_below_a_page():
+    assert notes(Page(rows=[], next="a b", counts={"due": 1_200}, note="all of today")) == [
+        "due 1,200",
+        "all of today",
+        "there are more: --after 'a b'",
+    ]
+    assert shown(Page(rows=[]), 80) == ["none"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "said"),
+    [
+        ("schedule.failed", {"schedule": "nightly", "error": "disk full"}, "schedule nightly failed: disk full"),
+        (
+            "unit.dead",
+            {"unit": "invoice:acme/17", "reason": "no such customer"},
+            "unit invoice:acme/17 dead: no such customer",
+        ),
+        ("harvest.watermark_advanced", '{"feed": "demo", "rows": 12}', "harvest demo watermark advanced (rows 12)"),
+        ("provider.breaker_open", None, "provider breaker open"),
+    ],
+)
+def test_an_event_is_a_sentence(kind, payload, said):
+    assert sentence(kind, payload) == said
+
+
+def test_json_is_exact_and_steers_no_terminal():
+    import json
+
+    evil = "\x1b[2J\x9b31m\u202e\u2028\x7f plain"
+    text = json_text({"evil": evil})
+    assert json.loads(text) == {"evil": evil}
+    assert not set(text) & set("\x1b\x9b\u202e\u2028\x7f")
