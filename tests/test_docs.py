@@ -22,7 +22,7 @@ from penstock.examples.invoices import machine as invoice
 from penstock.ledger.care.doctor import CHECKS
 from penstock.ledger.schema import triggers_postgres, triggers_sqlite
 from penstock.ledger.schema.tables import kernel_tables
-from penstock.lifecycles.harvest.machine import MACHINES as HARVEST
+from penstock.lifecycles.harvest import MACHINES as HARVEST
 from penstock.lifecycles.partitions.machine import extraction, partition
 from penstock.lifecycles.reports.machine import machine as report
 from penstock.model.errors import StepError

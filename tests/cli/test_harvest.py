@@ -18,13 +18,14 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
+from penstock.lifecycles.harvest.consolidate import Limits
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest import reprice
-from penstock.lifecycles.harvest.chunks import Chunks
-from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
+from penstock.lifecycles.harvest import MACHINES, reprice
+from penstock.lifecycles.harvest.chunk.flow import Chunks
 from penstock.lifecycles.harvest.feed import Span
-from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
+from penstock.lifecycles.harvest.run.machine import R, Run, RunType
 from penstock.lifecycles.harvest.watermark import read_row
 from penstock.model.clock import instant_text
 from penstock.model.errors import Rejected, Throttled

@@ -16,20 +16,21 @@ from typing import Any
 from uuid import UUID
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.chunks import Chunks
-from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
+from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest.chunk.flow import Chunks
 from penstock.lifecycles.harvest.feed import Feed, Unmappable
-from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType
-from penstock.lifecycles.harvest.runs import Runs
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
+from penstock.lifecycles.harvest.run.flow import Runs
+from penstock.lifecycles.harvest.run.machine import R, Run, RunType
 from penstock.lifecycles.harvest.tables import DATA_TABLES, POSITIONS
 from penstock.model.clock import Rng, SystemClock, VirtualClock, instant_text
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
-from penstock.worker import schedule
+from penstock.operations.bulk.tables import bulk_item
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import AnyFlow
 from penstock.worker.worker import Worker, WorkerSettings
-from tests.support.harvest import FEED, START, STONES
+from tests.support.harvest import ALL, FEED, START, STONES, small
 
 PATIENT = 60.0
 _QUICK = WorkerSettings(idle_seconds=0.02, place_seconds=None)
@@ -80,8 +81,9 @@ class Site:
     def __init__(self, url: str, *, real: bool = False) -> None:
         self.url = url
         self.clock = SystemClock() if real else VirtualClock(START)
-        machines = [*MACHINES, schedule.machine]
-        self.ledger = Ledger.open(url, machines, clock=self.clock, rng=Rng(5), create=True, data_tables=DATA_TABLES)
+        self.ledger = Ledger.open(
+            url, ALL, clock=self.clock, rng=Rng(5), create=True, data_tables=[*DATA_TABLES, bulk_item]
+        )
 
     def rows(self, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(sql, **parameters)])
@@ -146,11 +148,20 @@ class Site:
     def events(self, kind: str) -> list[tuple[Any, ...]]:
         return self.rows("SELECT severity, payload FROM event_log WHERE event_type = :kind", kind=kind)
 
-    def consolidate(self, number: int = 1, *, limits: Limits | None = None, feeds: Mapping[str, Feed] = FEEDS) -> Any:
+    def consolidate(
+        self,
+        number: int = 1,
+        *,
+        feeds: Mapping[str, Feed] = FEEDS,
+        bounds: Mapping[str, int] | None = None,
+        **settings: Any,
+    ) -> Any:
         """A worker until the run rests; the run."""
+        known = small(**{"chunk_rows": 10} | settings)
 
         async def main() -> None:
-            flows: list[AnyFlow] = [Runs(Consolidator(feeds, limits or Limits(rows=10))), Chunks(feeds)]
+            consolidator = Consolidator(known, feeds, **bounds or {})
+            flows: list[AnyFlow] = [Runs(known, consolidator), Chunks(known, feeds)]
             worker = Worker(self.ledger, flows, _QUICK, executor=InlineExecutor())
             running = asyncio.create_task(worker.run())
             try:
@@ -204,7 +215,8 @@ def wait_for(site: Site, number: int = 1) -> Any:
 
 async def _work(url: str, rows: int) -> None:
     with Ledger.open(url, MACHINES, data_tables=DATA_TABLES) as ledger:
-        flows: list[AnyFlow] = [Runs(Consolidator(FEEDS, Limits(rows=rows))), Chunks(FEEDS, at_once=2)]
+        known = small(chunk_rows=rows, chunks_at_once=2)
+        flows: list[AnyFlow] = [Runs(known, Consolidator(known, FEEDS)), Chunks(known, FEEDS)]
         worker = Worker(ledger, flows, _QUICK)
         running = asyncio.create_task(worker.run())
         sys.stdout.write("ready\n")

@@ -13,29 +13,39 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.decide import Settings
-from penstock.lifecycles.harvest.feed import Consolidation, Feed, Source, Span, Window
-from penstock.lifecycles.harvest.flow import Configured, Partitions
-from penstock.lifecycles.harvest.machine import MACHINES, R, Run
-from penstock.lifecycles.harvest.runs import JOB, Rules, Runs, harvest_job, schedule_name
-from penstock.lifecycles.harvest.scan import Limits
+from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest.feed import Configured, Consolidation, Feed, Source, Span, Window
+from penstock.lifecycles.harvest.partition.flow import Partitions
+from penstock.lifecycles.harvest.run.flow import Runs
+from penstock.lifecycles.harvest.run.machine import R, Run
+from penstock.lifecycles.harvest.run.start import start_run
+from penstock.lifecycles.harvest.settings import FeedSettings, HarvestSettings, schedule_of
 from penstock.lifecycles.harvest.tables import DATA_TABLES, diamonds, raw_diamonds_nivoda, watermark
 from penstock.model.clock import Rng, VirtualClock, parse_instant
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome, Write
 from penstock.model.unit import Ref, replace
+from penstock.operations.bulk.flow import BulkActions
+from penstock.operations.bulk.machine import bulk_action
+from penstock.operations.bulk.tables import bulk_item
+from penstock.operations.carry import Done, Planned, carry_out, make_plan
+from penstock.operations.declare import Ask, Operation, Reading
+from penstock.operations.reader import Reader
+from penstock.settings.typed import Secret
 from penstock.worker import schedule
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
-from penstock.worker.schedule import Schedule, Schedules
+from penstock.worker.schedule import JobResult, Schedule, Schedules
 from penstock.worker.worker import Worker, WorkerSettings
 
 START = datetime(2026, 11, 2, 12, tzinfo=UTC)
 FEED = "stones"
 GATE = "catalogue/stones"
-SCHEDULE = Ref("schedule", schedule_name(FEED))
-SMALL = Rules(full=Limits(target=100, least=20, most=6), incremental=Limits(target=100, least=20, most=3))
-_TABLES = ("run_metadata", "partition_progress", "harvest_chunk", "schedule")
+JOB = "harvest"
+SCHEDULE = Ref("schedule", schedule_of(FEED))
+SMALL = {"target_records": 100, "least_records": 20, "full_workers": 6, "incremental_workers": 3}
+_TABLES = ("run_metadata", "partition_progress", "harvest_chunk", "bulk_action", "schedule")
+ALL = (*MACHINES, schedule.machine, bulk_action)
 _PATIENT = 60.0
 _ALONE = WorkerSettings(
     lease_ms=400 * 86_400_000,
@@ -58,6 +68,12 @@ class Stone:
 
     def payload(self) -> str:
         return json.dumps({"id": f"offer-{self.stone}", "price": self.price, "note": self.note})
+
+
+def small(*, paused: bool = False, feed: str = FEED, **more: Any) -> HarvestSettings:
+    """Settings of one feed, with partitions and chunks as small as a test wants them."""
+    own = FeedSettings(username="buyer@example.com", password=Secret("env", "NIVODA_PASSWORD"), paused=paused)
+    return HarvestSettings(feeds={feed: own}, **SMALL | more)
 
 
 Trouble = Callable[[str, Span, int], None]
@@ -161,6 +177,7 @@ class Bench:
     clock: VirtualClock
     worker: Worker
     source: Any
+    settings: HarvestSettings
 
     def rows(self, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(sql, **parameters)])
@@ -200,6 +217,15 @@ class Bench:
 
     def alerts(self) -> list[tuple[str, str | None]]:
         return [(k, s) for k, s in self.rows("SELECT event_type, severity FROM event_log ORDER BY event_key")]
+
+    def plan(self, operation: Operation[Any], **asked: Any) -> Planned:
+        return planned(self.ledger, self.settings, operation, **asked)
+
+    def do(self, operation: Operation[Any], **asked: Any) -> Done:
+        return done(self.ledger, self.settings, operation, **asked)
+
+    def read(self, reading: Reading[Any], **asked: Any) -> Any:
+        return read(self.ledger, self.settings, reading, **asked)
 
     def tick(self) -> None:
         """The schedule's moment has come."""
@@ -262,12 +288,30 @@ class Bench:
         return parse_instant(found) if isinstance(found, str) else found
 
 
+def asking(ledger: Ledger, settings: HarvestSettings, *, who: str = "ada", reason: str = "because") -> Ask[Any]:
+    """What a reading or an operation is asked with, now."""
+    return Ask(Reader(ledger.database, ledger.machines.values()), settings, ledger.clock.now(), who, reason)
+
+
+def planned(ledger: Ledger, settings: HarvestSettings, operation: Operation[Any], **asked: Any) -> Planned:
+    """What an operation would do; `who` and `reason` are taken out of what it is asked with."""
+    ask = asking(ledger, settings, **{n: asked.pop(n) for n in ("who", "reason") if n in asked})
+    return make_plan(operation, ask, operation.parameters(**asked), owner="harvest", version="test")
+
+
+def done(ledger: Ledger, settings: HarvestSettings, operation: Operation[Any], **asked: Any) -> Done:
+    """Plan an operation and carry it out; a bulk action is left to the workers."""
+    ask = asking(ledger, settings, **{n: asked[n] for n in ("who", "reason") if n in asked})
+    return carry_out(ledger, ask, planned(ledger, settings, operation, **asked))
+
+
+def read(ledger: Ledger, settings: HarvestSettings, reading: Reading[Any], **asked: Any) -> Any:
+    """What a reading answers."""
+    return reading(asking(ledger, settings), reading.parameters(**asked))
+
+
 def _text(payload: Any) -> str:
     return payload if isinstance(payload, str) else json.dumps(payload)
-
-
-async def _nothing(feed: str, io: Io) -> None:
-    """No watermark is published here."""
 
 
 @contextlib.asynccontextmanager
@@ -276,8 +320,7 @@ async def bench(
     source: Source,
     *,
     feed: Feed = STONES,
-    settings: Settings | None = None,
-    rules: Rules = SMALL,
+    settings: HarvestSettings | None = None,
     consolidation: Consolidation | None = None,
     metered: bool = False,
     more: Sequence[Any] = (),
@@ -285,19 +328,27 @@ async def bench(
 ) -> AsyncIterator[Bench]:
     """A worker on a ledger with the feed's schedule, whose ticks are the test's."""
     clock = clock or VirtualClock(START)
-    known = settings or Settings(feeds={feed.name: False})
+    known = settings or small(feed=feed.name)
     feeds = {feed.name: Configured(feed, source, f"catalogue/{feed.name}", metered=metered)}
-    machines = [*MACHINES, schedule.machine]
-    ledger = Ledger.open(url, machines, clock=clock, rng=Rng(7), create=True, data_tables=DATA_TABLES)
-    job = harvest_job(feeds, {feed.name: rules}, _nothing)
-    flows = [Runs(consolidation or Shortly()), Partitions(known, feeds), Schedules({JOB: job}), *more]
+    ledger = Ledger.open(url, ALL, clock=clock, rng=Rng(7), create=True, data_tables=[*DATA_TABLES, bulk_item])
+
+    async def job(schedule: Schedule, io: Io) -> JobResult:
+        return await start_run(feeds[str((schedule.settings or {})["feed"])], known, io)
+
+    flows = [
+        Runs(known, consolidation or Shortly()),
+        Partitions(known, feeds),
+        Schedules({JOB: job}),
+        BulkActions(),
+        *more,
+    ]
     worker = Worker(ledger, flows, _ALONE, executor=InlineExecutor())
     with ledger:
-        own = Schedule(name=schedule_name(feed.name), job=JOB, at=["03:00"], settings={"feed": feed.name})
+        own = Schedule(name=schedule_of(feed.name), job=JOB, at=["03:00"], settings={"feed": feed.name})
         ledger.birth([own], actor=Actor.SCHEDULER, who="test", if_absent=True)
         running = asyncio.create_task(worker.run())
         try:
-            yield Bench(ledger, clock, worker, source)
+            yield Bench(ledger, clock, worker, source, known)
         finally:
             worker.stop()
             await running

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.connectors.nivoda.client import Api, Nivoda
-from penstock.lifecycles.harvest.chunks import Chunks
-from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
-from penstock.lifecycles.harvest.runs import Rules
-from penstock.lifecycles.harvest.sources import NivodaSource, nivoda_feed
+from penstock.lifecycles.harvest.chunk.flow import Chunks
+from penstock.lifecycles.harvest.nivoda import NivodaSource, nivoda_feed
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
 from penstock.model.clock import VirtualClock
 from penstock.simulators.nivoda import PATH, NivodaSimulator
 from penstock.simulators.nivoda_data import Catalogue
 from penstock.simulators.server import serving
-from tests.support.harvest import FEED, SMALL, START, bench
+from tests.support.harvest import FEED, SMALL, START, bench, small
 from tests.support.nivoda import secrets
 
 STONES = 700
@@ -29,7 +28,7 @@ async def harvested(
     folder: Path,
     clock: VirtualClock | None = None,
     before: Callable[[], None] | None = None,
-    rules: Rules = SMALL,
+    settings: Mapping[str, Any] = SMALL,
     **simulated: Any,
 ) -> AsyncIterator[Any]:
     """A bench on the simulator, and the simulator; `before` is called before every request."""
@@ -45,13 +44,13 @@ async def harvested(
         client = Nivoda(secrets(folder, simulator), clock, api=Api(f"{address}{PATH}", updated_field="updated_at"))
         feed = nivoda_feed(FEED)
         feeds = {FEED: feed}
-        consolidation = Consolidator(feeds, Limits(rows=100))
+        known = small(**{"chunk_rows": 100, **settings})
         options: dict[str, Any] = {
             "feed": feed,
-            "consolidation": consolidation,
-            "more": [Chunks(feeds)],
+            "consolidation": Consolidator(known, feeds),
+            "more": [Chunks(known, feeds)],
             "clock": clock,
-            "rules": rules,
+            "settings": known,
         }
         async with bench(url, NivodaSource(client), **options) as made:
             yield made, simulator

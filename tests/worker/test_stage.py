@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from penstock.worker.sweep import SWEEP_STAGES, sweep_stages
 
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import Rng, VirtualClock
@@ -20,7 +21,6 @@ from penstock.worker import schedule
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
 from penstock.worker.schedule import Schedule, Schedules, keep_schedules
-from penstock.worker.sweep import SWEEP_STAGES, sweep_stages
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.machines import DUE
 from tests.support.probe import Wire

@@ -69,9 +69,12 @@ class Program:
         return wanted_by(self.configuration.kernel.schedules, usual)
 
     def limits(self) -> tuple[GateLimits, ...]:
-        """The limits of all gates, those of the configuration first."""
+        """The limits of all gates: the configuration's, and those of the lifecycles where it gives none."""
+        from penstock.model.limits import limits_of
+
+        given = self.configuration.gate_limits()
         own = (limit for one in self.app.lifecycles for limit in one.gates(self.settings(one)))
-        return (*self.configuration.gate_limits(), *own)
+        return (*given, *(limit for limit in own if limits_of(limit.name, given) is None))
 
     def subscribers(self) -> list[Subscriber]:
         """Who wants which events."""

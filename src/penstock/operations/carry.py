@@ -119,6 +119,8 @@ def carry_out(
         from penstock.operations.bulk.actions import start
 
         carried.action = start(ledger, planned, who=ask.who, reason=ask.reason)
+        if isinstance(plan, Together) and plan.then is not None:
+            carried.count = len(plan) - len(plan.then)
     else:
         _carry(ledger, ask, plan, carried, progress)
     skipped = {**getattr(plan, "skipped", {}), **carried.skipped}
@@ -228,7 +230,8 @@ def _change_gates(ledger: Ledger, ask: Ask[Any], plan: GateChange) -> int:
     if not plan.pause:
         return ledger.gates.resume(plan.name, who)
     if plan.span is None:
-        return ledger.gates.pause(plan.name, who, ask.reason)
+        ledger.gates.pause(plan.name, who, ask.reason)
+        return len(plan)
     gates = list(plan.gates) or [plan.name]
     for gate in gates:
         ledger.gates.close(gate, plan.span.total_seconds(), f"paused by {who}: {ask.reason}")
@@ -240,7 +243,7 @@ def _named(plan: Plan) -> Iterator[Any]:
     if isinstance(plan, Each):
         yield from plan.refs()
     elif isinstance(plan, Together):
-        yield from (_ref(other) for other in (*plan.moves, *plan.births))
+        yield from plan.about or (_ref(other) for other in (*plan.moves, *plan.births))
         if plan.then is not None:
             yield from plan.then.refs()
     elif isinstance(plan, Births):

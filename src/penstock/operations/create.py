@@ -25,9 +25,7 @@ _AT_ONCE = 5_000
 
 class NewUnits(Parameters, frozen=True):
     machine: Annotated[str, argument("The machine.", example="invoice")]
-    set: Annotated[
-        tuple[str, ...], option("A column and its value; may be given more than once.", example="tenant=acme")
-    ] = ()
+    set: Annotated[tuple[str, ...], option("A column and its value.", example="tenant=acme")] = ()
     rows: Annotated[
         tuple[dict[str, Any], ...], standard_input("Units as JSON objects, one a line, columns by name.")
     ] = ()
@@ -88,7 +86,21 @@ def _unit(ask: Ask[Any], machine: Machine, row: Mapping[str, Any], *, texts: boo
         machine.check_birth(str(unit.status), Actor.OPERATOR)
     except IllegalMove as error:
         raise UsageError(f"{error}; no unit can be created by hand this way") from error
+    _refuse_unstorable(values)
     return replace(unit, unit_id=unit_id_of(unit))
+
+
+def _refuse_unstorable(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a value that no ledger keeps as it is: a number too large, a text with half a character."""
+    from penstock.ledger.schema.columns import plain
+
+    for name, value in values.items():
+        try:
+            made = plain(value)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UsageError(f"{name} cannot be kept: {error}") from None
+        if isinstance(made, str) and ("\0" in made or (not isinstance(value, str) and "\\u0000" in made)):
+            raise UsageError(f"{name} cannot be kept: it has a NUL character")
 
 
 def _columns(machine: Machine) -> dict[str, Any]:

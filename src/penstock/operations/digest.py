@@ -52,7 +52,7 @@ def _(plan: Together) -> Iterator[list[Any]]:
     yield from map(_move, plan.moves)
     yield from (["born", type(birth.unit).__name__, _columns(birth.unit)] for birth in plan.births)
     for write in plan.writes:
-        rows = [list(row.items()) if isinstance(row, Mapping) else list(row) for row in write.rows]
+        rows = [_kept(row) if isinstance(row, Mapping) else list(row) for row in write.rows]
         yield ["write", write.table.name, rows]
     for event in plan.events:
         yield ["event", event.kind]
@@ -80,6 +80,10 @@ def _(plan: GateChange) -> Iterator[list[Any]]:
 def _(plan: Wake | Park | Unpark) -> Iterator[list[Any]]:
     for ref in plan.refs:
         yield [str(ref)]
+
+
+def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name == "unit_id" or name not in _MADE}
 
 
 def _without_due(row: Mapping[str, Any]) -> list[Any]:

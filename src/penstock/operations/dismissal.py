@@ -13,9 +13,9 @@ dismissal = sa.Table(
     sa.Column("unit_id", sa.Text, primary_key=True),
     # The unit's version when it was dismissed: once it has changed, it is listed again.
     sa.Column("version", sa.BigInteger, nullable=False),
-    sa.Column("dismissed_by", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("dismissed_at", Instant, nullable=False),
+    sa.Column("changed_by", sa.Text, nullable=False),
+    sa.Column("change_reason", sa.Text, nullable=False),
+    sa.Column("changed_at", Instant, nullable=False),
     sqlite_with_rowid=False,
     sqlite_strict=True,
 )

@@ -60,7 +60,8 @@ class Each:
 class Together:
     """Changes that are made in one transaction or not at all.
 
-    `then` are moves that it starts as a bulk action. `warnings` are sentences to read before saying yes.
+    `then` are moves that it starts as a bulk action. `about` are the units that its rows are about, where it moves and
+    makes none. `warnings` are sentences to read before saying yes.
     """
 
     says: str
@@ -70,9 +71,13 @@ class Together:
     events: Sequence[Event] = ()
     then: Each | None = None
     warnings: Sequence[str] = ()
+    about: Sequence[Ref] = ()
 
     def __len__(self) -> int:
-        return len(self.moves) + len(self.births) + len(self.writes) + (len(self.then) if self.then else 0)
+        if self.about:
+            return len(self.about)
+        changed = len(self.moves) + len(self.births) + len(self.writes) + (len(self.then) if self.then else 0)
+        return changed or len(self.events)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from itertools import product
 from urllib.parse import unquote
 
 from penstock.model.clock import instant_text, parse_instant, truncate
 from penstock.model.errors import BadReference, UsageError
 
 PARTS = ("source", "customer_id", "query_name", "logical_date")
+PARTITION_MACHINE, PARTITION_TABLE = "partition", "partition_state"
+"""Where the ledger keeps the state of partitions."""
 LONGEST = 200
 """Bytes that an encoded value may have: with its name it stays below the 255 of every filesystem."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -61,6 +65,39 @@ class PartitionKey:
 
 
 _EXAMPLE = "google_ads/1234567890/campaign_daily/2026-11-01"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Every query of every customer on every day, both ends included. Raises UsageError when it is empty."""
+
+    source: str
+    customers: Sequence[str]
+    queries: Sequence[str]
+    start: date
+    end: date
+
+    def __post_init__(self) -> None:
+        if self.end < self.start:
+            msg = f"the range from {self.start} to {self.end} ends before it starts"
+            raise UsageError(msg)
+        if not self.customers or not self.queries:
+            msg = "a range needs at least one customer and one query"
+            raise UsageError(msg)
+
+    @property
+    def days(self) -> int:
+        return (self.end - self.start).days + 1
+
+    def __len__(self) -> int:
+        return len(self.customers) * len(self.queries) * self.days
+
+    def keys(self) -> Iterator[PartitionKey]:
+        """Every key, day by day."""
+        for offset in range(self.days):
+            day = self.start + timedelta(days=offset)
+            for customer, query in product(self.customers, self.queries):
+                yield PartitionKey(self.source, customer, query, day)
 
 
 def parse_day(text: str) -> date:

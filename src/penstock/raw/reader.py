@@ -1,4 +1,4 @@
-"""The consumer gate: the only door through which landed data is read.
+"""Reading landed data: the one way by which consumers get at it.
 
 A consumer asks whether a partition is safe, and is given the rows of the run that validators have declared
 authoritative, or the reason why not. A key that nobody has judged is pending. One read of the state names one immutable
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,18 +19,16 @@ import sqlalchemy as sa
 
 from penstock.ledger.schema.columns import document
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Cursor, Database, instant_sql, open_database
+from penstock.ledger.store.database import Cursor, Database, day_sql, instant_sql, open_database
 from penstock.model.clock import Clock, SystemClock, instant, instant_text
 from penstock.model.errors import PenstockError, UsageError
-from penstock.raw.paths import PartitionKey, parse_day
+from penstock.raw.paths import PARTITION_MACHINE, PARTITION_TABLE, PartitionKey, Range
 from penstock.raw.sink import RawPartition, RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
 
-MACHINE = "partition"
-TABLE = "partition_state"
 PENDING, SUCCESS, FAILED = "pending", "success", "failed"
 _AT_ONCE = 20_000
 _TRIES = 3
@@ -63,9 +61,9 @@ class PartitionStatus:
             return f"run {self.current_run_id} is authoritative, with {self.record_count:,} records"
         if self.status == FAILED:
             return f"run {self.current_run_id} was rejected: {self.error_message}"
-        return (
-            "no run of it has been validated yet" if self.updated_at is None else "it was reset and is to be validated"
-        )
+        if self.updated_at is None:
+            return "no run of it has been validated yet"
+        return "it was reset, and no run has been validated since"
 
 
 class NotReady(PenstockError):
@@ -74,39 +72,6 @@ class NotReady(PenstockError):
     def __init__(self, status: PartitionStatus) -> None:
         super().__init__(f"{status.key} is {status.status}: {status.reason}")
         self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Every query of every customer on every day, both ends included. Raises UsageError when it is empty."""
-
-    source: str
-    customers: Sequence[str]
-    queries: Sequence[str]
-    start: date
-    end: date
-
-    def __post_init__(self) -> None:
-        if self.end < self.start:
-            msg = f"the range ends on {self.end}, before it starts on {self.start}"
-            raise UsageError(msg)
-        if not self.customers or not self.queries:
-            msg = "a range needs at least one customer and one query"
-            raise UsageError(msg)
-
-    @property
-    def days(self) -> int:
-        return (self.end - self.start).days + 1
-
-    def __len__(self) -> int:
-        return len(self.customers) * len(self.queries) * self.days
-
-    def keys(self) -> Iterator[PartitionKey]:
-        """Every key, day by day."""
-        for offset in range(self.days):
-            day = self.start + timedelta(days=offset)
-            for customer, query in product(self.customers, self.queries):
-                yield PartitionKey(self.source, customer, query, day)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +115,7 @@ class PartitionReader:
         self._as_of: datetime | None = None
 
     def close(self) -> None:
-        """Close the connections that the gate opened itself."""
+        """Close the connections that the reader opened itself."""
         if self._own:
             self._database.close()
 
@@ -161,7 +126,7 @@ class PartitionReader:
         self.close()
 
     def as_of(self, moment: datetime) -> PartitionReader:
-        """The gate as it stood at that moment, from the history; it shares the connections of this one."""
+        """A reader of what stood at that moment, from the history; it shares the connections of this one."""
         if moment.tzinfo is None:
             msg = f"{moment} has no time zone; give an instant with its offset from UTC"
             raise UsageError(msg)
@@ -195,16 +160,27 @@ class PartitionReader:
         good, bad = sum(s.success for s in series), sum(s.failed for s in series)
         return RangeStatus(len(wanted), good, bad, len(wanted) - good - bad, series)
 
-    def each(self, wanted: Range, only: Collection[str] = ()) -> Iterator[PartitionStatus]:
-        """Every partition of a range, implicit pendings included; a few thousand are read at once."""
+    def each(
+        self, wanted: Range, only: Collection[str] = (), *, after: PartitionKey | None = None
+    ) -> Iterator[PartitionStatus]:
+        """Every partition of a range, implicit pendings included; a few thousand are read at once.
+
+        With `after`, those that follow it. Raises UsageError where that is not in the range.
+        """
         pairs = list(product(wanted.customers, wanted.queries))
-        step = max(1, _AT_ONCE // wanted.days)
-        for start in range(0, len(pairs), step):
+        step, first = max(1, _AT_ONCE // wanted.days), 0
+        if after is not None:
+            if (after.customer_id, after.query_name) not in pairs:
+                raise UsageError(f"{after} is not in this range; give what an earlier list of it said")
+            first = pairs.index((after.customer_id, after.query_name))
+        for start in range(first, len(pairs), step):
             part = [
                 PartitionKey(wanted.source, customer, query, wanted.start + timedelta(days=n))
                 for customer, query in pairs[start : start + step]
                 for n in range(wanted.days)
             ]
+            if after is not None and start == first:
+                part = part[(after.logical_date - wanted.start).days + 1 :]
             yield from (status for status in self.statuses(part) if not only or status.status in only)
 
     def open(self, key: PartitionKey) -> RawPartition:
@@ -270,13 +246,11 @@ class PartitionReader:
 
     def _count(self, status: str) -> str:
         """How many days of a customer and a query are so: a stretch of one index, which grouping would sort first."""
-        days = (":start", ":end")
-        if self._database.dialect == "postgresql":
-            days = ("CAST(:start AS date)", "CAST(:end AS date)")
         return (
-            f"(SELECT count(*) FROM {TABLE} t WHERE t.source = :source AND t.customer_id = n_customer_id"
+            f"(SELECT count(*) FROM {PARTITION_TABLE} t WHERE t.source = :source AND t.customer_id = n_customer_id"
             f" AND t.query_name = n_query_name AND t.status = '{status}'"
-            f" AND t.logical_date >= {days[0]} AND t.logical_date <= {days[1]})"
+            f" AND t.logical_date >= {day_sql(self._database, 'start')}"
+            f" AND t.logical_date <= {day_sql(self._database, 'end')})"
         )
 
     @staticmethod
@@ -285,7 +259,7 @@ class PartitionReader:
 
     def _states_now(self, cursor: Cursor, ids: dict[str, PartitionKey]) -> dict[str, PartitionStatus]:
         source = statements.batch(self._database, {"unit_id": statements.TEXT})
-        sql = f"SELECT unit_id, {_COLUMNS} FROM {TABLE} WHERE unit_id IN (SELECT n_unit_id FROM {source})"
+        sql = f"SELECT unit_id, {_COLUMNS} FROM {PARTITION_TABLE} WHERE unit_id IN (SELECT n_unit_id FROM {source})"
         rows = cursor.rows(sql, batch=statements.batch_text([[i] for i in ids]))
         return {r[0]: PartitionStatus(ids[r[0]], r[1], r[2], r[3], r[4], instant(r[5]), r[6], r[7]) for r in rows}
 
@@ -294,7 +268,7 @@ class PartitionReader:
         assert self._as_of is not None  # noqa: S101 - asked by `statuses`
         source = statements.batch(self._database, {"unit_id": statements.TEXT})
         moment = instant_sql(self._database, "moment")
-        own = f"machine = '{MACHINE}' AND unit_id IN (SELECT n_unit_id FROM {source})"
+        own = f"machine = '{PARTITION_MACHINE}' AND unit_id IN (SELECT n_unit_id FROM {source})"
         given = {
             "batch": statements.batch_text([[i] for i in ids]),
             "moment": instant_text(self._as_of),
@@ -302,7 +276,7 @@ class PartitionReader:
         rows = cursor.rows(
             f"SELECT l.unit_id, l.to_status, l.data, l.at, l.reason FROM transition_log l JOIN"
             f" (SELECT unit_id, max(seq) AS seq FROM transition_log WHERE {own} AND at <= {moment} GROUP BY unit_id) n"
-            f" ON l.machine = '{MACHINE}' AND l.unit_id = n.unit_id AND l.seq = n.seq",
+            f" ON l.machine = '{PARTITION_MACHINE}' AND l.unit_id = n.unit_id AND l.seq = n.seq",
             **given,
         )
         found = {r[0]: _then(ids[r[0]], r) for r in rows if r[1] is not None}
@@ -342,8 +316,3 @@ def _summed(wanted: Range, statuses: Iterable[PartitionStatus]) -> RangeStatus:
     return RangeStatus(
         len(wanted), good, bad, len(wanted) - good - bad, sorted(series, key=lambda s: (s.customer_id, s.query_name))
     )
-
-
-def days_of(start: str, end: str | None) -> tuple[date, date]:
-    """The two ends of a range as a person writes them; without an end it is one day."""
-    return parse_day(start), parse_day(start if end is None else end)

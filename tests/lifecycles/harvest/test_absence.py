@@ -7,25 +7,23 @@ from typing import Any
 
 import pytest
 
-from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.absence import UNPROVED
-from penstock.lifecycles.harvest.machine import R, RunType
-from penstock.lifecycles.harvest.runs import Rules
-from penstock.lifecycles.harvest.scan import Limits
+from penstock.lifecycles.harvest import operations
+from penstock.lifecycles.harvest.run.absence import UNPROVED
+from penstock.lifecycles.harvest.run.machine import R, RunType
 from penstock.simulators.nivoda import NivodaSimulator
 from penstock.simulators.nivoda_data import Catalogue, Wanted
 from tests.support.harvest import FEED, Bench
 from tests.support.harvest_http import STONES, over_http
 
 pytestmark = pytest.mark.by_day
-TWO = Rules(full=Limits(target=400, least=20, most=2), incremental=Limits(target=400, least=20, most=2))
+TWO = {"target_records": 400, "least_records": 20, "full_workers": 2, "incremental_workers": 2}
 """Two partitions of some 350: one record of them is within the tolerance."""
 
 
 async def full(bench: Bench) -> Any:
     """Another full run, an hour later."""
     bench.clock.advance(3_600)
-    operate.start(bench.ledger, FEED, full=True, who="ada", reason="a test")
+    bench.do(operations.start, feed=FEED, full=True)
     run = await bench.settled()
     assert (run.status, run.run_type) == (R.COMPLETED, RunType.FULL)
     return run
@@ -81,7 +79,7 @@ def test_a_stone_that_a_price_change_pushes_past_the_count_is_read(ledger_url, t
         assert (run.unseen, run.records_deleted) == (0, 0)
         assert [p.doubt for p in bench.partitions()] == [None, None]
 
-    over_http(ledger_url, tmp_path, test, before=meanwhile, rules=TWO)
+    over_http(ledger_url, tmp_path, test, before=meanwhile, settings=TWO)
 
 
 def test_a_stone_that_moves_forward_between_pages_is_read(ledger_url, tmp_path):
@@ -105,7 +103,7 @@ def test_a_stone_that_moves_forward_between_pages_is_read(ledger_url, tmp_path):
         assert run.unseen == 0
         assert sum(p.steps_back for p in bench.partitions()) == 1
 
-    over_http(ledger_url, tmp_path, test, before=meanwhile, rules=TWO)
+    over_http(ledger_url, tmp_path, test, before=meanwhile, settings=TWO)
 
 
 def test_a_stone_that_is_counted_and_on_no_page_is_kept(ledger_url, tmp_path):
@@ -120,7 +118,7 @@ def test_a_stone_that_is_counted_and_on_no_page_is_kept(ledger_url, tmp_path):
         assert doubt.endswith("records were found")
         assert [a for a in bench.alerts() if a[0] == UNPROVED] == [(UNPROVED, "warning")] * 3
 
-    over_http(ledger_url, tmp_path, test, rules=TWO)
+    over_http(ledger_url, tmp_path, test, settings=TWO)
 
 
 def test_a_stone_on_no_page_is_kept_where_another_leaves_before_the_count(ledger_url, tmp_path):
@@ -146,7 +144,7 @@ def test_a_stone_on_no_page_is_kept_where_another_leaves_before_the_count(ledger
             assert (run.unseen, run.records_deleted) == (1, 0)
         assert deleted(bench) == missed(bench) == set()
 
-    over_http(ledger_url, tmp_path, test, before=meanwhile, rules=TWO)
+    over_http(ledger_url, tmp_path, test, before=meanwhile, settings=TWO)
 
 
 @pytest.mark.parametrize("offered", [True, False])
@@ -175,7 +173,7 @@ def test_a_stone_whose_record_does_not_name_it_is_kept(ledger_url, tmp_path, mon
         assert doubts == ([] if offered else ["a record does not say which one it is"])
         assert (await full(bench)).unseen == 0
 
-    over_http(ledger_url, tmp_path, test, rules=TWO)
+    over_http(ledger_url, tmp_path, test, settings=TWO)
 
 
 def test_a_stone_that_two_whole_runs_did_not_see_is_gone(ledger_url, tmp_path):
@@ -193,7 +191,7 @@ def test_a_stone_that_two_whole_runs_did_not_see_is_gone(ledger_url, tmp_path):
         assert (run.unseen, run.records_deleted, deleted(bench)) == (0, 0, gone)
         assert UNPROVED not in {kind for kind, _ in bench.alerts()}
 
-    over_http(ledger_url, tmp_path, test, rules=TWO)
+    over_http(ledger_url, tmp_path, test, settings=TWO)
 
 
 def test_a_run_that_is_in_doubt_neither_deletes_nor_counts_as_one_of_the_two(ledger_url, tmp_path):
@@ -214,4 +212,4 @@ def test_a_run_that_is_in_doubt_neither_deletes_nor_counts_as_one_of_the_two(led
         assert (await full(bench)).records_deleted == 2
         assert deleted(bench) == gone
 
-    over_http(ledger_url, tmp_path, test, rules=TWO)
+    over_http(ledger_url, tmp_path, test, settings=TWO)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from penstock.lifecycles.harvest.chunks import Chunks
-from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
-from penstock.lifecycles.harvest.machine import R, RunType
+from penstock.lifecycles.harvest.chunk.flow import Chunks
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
+from penstock.lifecycles.harvest.run.machine import R, RunType
 from penstock.model.clock import instant
 from penstock.model.errors import Rejected
 from tests.support.consolidation import FEEDS
-from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
+from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, small, stones
 
 
 def harvest(url: str, source: Catalogue, test: Any) -> None:
-    consolidation = Consolidator(FEEDS, Limits(rows=60))
-    on_bench(url, source, test, feed=FEEDS[FEED], consolidation=consolidation, more=[Chunks(FEEDS)])
+    consolidation = Consolidator(small(chunk_rows=60), FEEDS)
+    on_bench(url, source, test, feed=FEEDS[FEED], consolidation=consolidation, more=[Chunks(small(), FEEDS)])
 
 
 def prices(bench: Bench) -> dict[str, int]:

@@ -7,19 +7,20 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
-from penstock.lifecycles.harvest.chunks import Chunks
-from penstock.lifecycles.harvest.consolidate import Limits
-from penstock.lifecycles.harvest.machine import C, Chunk, Phase, R, RunType
+from penstock.lifecycles.harvest.chunk.flow import Chunks
+from penstock.lifecycles.harvest.chunk.machine import C, Chunk
+from penstock.lifecycles.harvest.run.machine import Phase, R, RunType
 from penstock.model.clock import Rng, instant, instant_text
 from penstock.model.errors import Transient
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS
 from penstock.model.unit import Ref, replace
 from tests.support.consolidation import FEEDS, Site, a_run, processes, run_id, wait_for
-from tests.support.harvest import FEED, START
+from tests.support.harvest import FEED, START, small
 
 HOUR = timedelta(hours=1)
 
@@ -149,7 +150,7 @@ def test_rows_that_cannot_be_mapped_are_set_aside_and_stop_nothing(site):
     payloads = {**stones(300), "s0007": BAD, "s0100": "7", "s0200": json.dumps({"id": "x\0y", "price": 1})}
     site.raw(payloads)
     site.birth(a_run())
-    run = site.consolidate(limits=Limits(rows=100))
+    run = site.consolidate(chunk_rows=100)
     assert (run.status, run.records_consolidated, run.records_rejected) == (R.COMPLETED, 297, 3)
     assert set(site.prices()) == set(stones(300)) - {"s0007", "s0100", "s0200"}
     found = site.rejected()
@@ -218,15 +219,15 @@ def test_the_second_full_run_that_does_not_see_a_record_soft_deletes_it(site):
     site.raw(stones(25))
     site.birth(a_run(1))
     site.consolidate()
-    few = Limits(rows=10, deletions=1, rejected=0.1)
+    few: dict[str, Any] = {"most_rejected": 0.1, "bounds": {"at_once": 1}}
     site.raw(without("s0003", "s0024") | {"s0005": BAD}, 2)
     site.birth(a_run(2))
-    run = site.consolidate(2, limits=few)
+    run = site.consolidate(2, **few)
     assert (run.status, run.records_deleted, run.unseen) == (R.COMPLETED, 0, 2)
     assert len(site.prices()) == 25
     site.raw(without("s0003", "s0009"), 3)
     site.birth(a_run(3))
-    run = site.consolidate(3, limits=few)
+    run = site.consolidate(3, **few)
     assert (run.status, run.records_deleted, run.unseen) == (R.COMPLETED, 1, 1)
     assert set(site.prices()) == set(without("s0003"))
     assert site.missed() == {"s0003": 2, "s0009": 3}
@@ -250,7 +251,7 @@ def test_a_record_that_any_run_sees_again_lives_again(site, kind, run_type):
     seen = {"s0003": BAD if kind == "unmappable" else 7}
     site.raw(seen, 4, updated=START - HOUR if kind == "older" else START)
     site.birth(a_run(4, run_type=run_type))
-    run = site.consolidate(4, limits=Limits(rejected=1))
+    run = site.consolidate(4, chunk_rows=2_500, most_rejected=1)
     assert (run.status, run.records_deleted) == (R.COMPLETED, 0)
     assert site.prices() == {**stones(25), "s0003": 7 if kind == "newer" else 103}
     assert site.missed() == {}
@@ -315,7 +316,7 @@ def test_a_full_run_that_would_empty_the_feed_fails_instead(site):
     site.consolidate()
     site.raw(stones(12), 2)
     site.birth(a_run(2))
-    run = site.consolidate(2, limits=Limits(rows=10, deleted_from=25))
+    run = site.consolidate(2, bounds={"judged_from": 25})
     assert run.status is R.FAILED
     assert "13 of 25 records" in run.error
     assert len(site.prices()) == 25
@@ -391,7 +392,7 @@ def test_rows_that_do_not_fit_one_outcome_take_several(site):
     long = "x" * 400_000
     site.raw({f"s{n}": json.dumps({"id": f"{n}{long}", "price": n + 1}) for n in range(20)})
     site.birth(a_run())
-    run = site.consolidate(limits=Limits(rows=20))
+    run = site.consolidate(chunk_rows=20)
     assert (run.status, run.expected_chunks, run.records_consolidated) == (R.COMPLETED, 1, 20)
     assert [(c.status, c.records) for c in site.chunks()] == [(C.DONE, 20)]
     assert len(site.prices()) == 20
@@ -402,13 +403,13 @@ def test_more_rows_in_a_range_than_an_outcome_carries_take_several(site):
     count = 2 * MAX_ROWS + 100
     site.raw(stones(count))
     site.birth(a_run())
-    run = site.consolidate(limits=Limits(rows=3 * MAX_ROWS))
+    run = site.consolidate(chunk_rows=3 * MAX_ROWS)
     assert (run.status, run.expected_chunks, run.records_consolidated) == (R.COMPLETED, 1, count)
     assert site.rows("SELECT count(*) FROM diamonds") == [(count,)]
 
 
 def test_a_chunk_is_tried_three_times_and_says_why_it_failed():
-    flow, rng = Chunks(FEEDS), Rng(1)
+    flow, rng = Chunks(small(), FEEDS), Rng(1)
     chunk = Chunk(run_id=run_id(1), number=0, feed=FEED, first=0, last=5, status=C.WORKING, attempts=1)
     assert flow.failed(chunk, Transient("away"), START, rng) is None
     outcome = flow.failed(replace(chunk, attempts=2), Transient("away"), START, rng)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from penstock.lifecycles.harvest.decide import (
-    Known,
-    Settings,
-    decide_partition,
-    decide_run,
-    doubt_of,
-    is_short,
-    plan,
-    turn_page,
-)
 from penstock.lifecycles.harvest.feed import Window
-from penstock.lifecycles.harvest.machine import P, Partition, R, Run, RunType
+from penstock.lifecycles.harvest.partition.decide import decide as decide_partition
+from penstock.lifecycles.harvest.partition.decide import doubt_of, is_short, turn_page
+from penstock.lifecycles.harvest.partition.machine import P, Partition
+from penstock.lifecycles.harvest.run.decide import Known, wanted_run
+from penstock.lifecycles.harvest.run.decide import decide as decide_run
+from penstock.lifecycles.harvest.run.machine import R, Run, RunType
+from penstock.lifecycles.harvest.settings import FeedSettings, HarvestSettings
 from penstock.model.outcome import Act, Wait
 from penstock.model.unit import replace
+from penstock.settings.typed import Secret
 
 NOW = datetime(2026, 11, 2, 12, tzinfo=UTC)
 MARK = NOW - timedelta(hours=6)
@@ -46,7 +44,10 @@ PART = Partition(
     begun_at=NOW,
     status=P.IN_PROGRESS,
 )
-SETTINGS = Settings(feeds={"stones": False, "paused": True})
+OWN: dict[str, Any] = {"username": "buyer@example.com", "password": Secret("env", "NIVODA_PASSWORD")}
+SETTINGS = HarvestSettings(
+    overlap=OVERLAP, full_every=WEEK, feeds={"stones": FeedSettings(**OWN), "paused": FeedSettings(**OWN, paused=True)}
+)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +62,23 @@ SETTINGS = Settings(feeds={"stones": False, "paused": True})
     ],
 )
 def test_which_run_a_feed_wants(known, run_type):
-    assert plan(known, NOW, overlap=OVERLAP, full_every=WEEK).run_type is run_type
+    assert wanted_run(known, NOW, SETTINGS).run_type is run_type
 
 
 def test_the_window_ends_before_the_first_call_and_begins_an_overlap_before_the_watermark():
-    wanted = plan(Known(watermark=MARK, last_full=MARK), NOW, overlap=OVERLAP, full_every=WEEK)
+    wanted = wanted_run(Known(watermark=MARK, last_full=MARK), NOW, SETTINGS)
     assert wanted.window == Window(MARK - OVERLAP, NOW)
     assert wanted.watermark == MARK
 
 
 def test_a_full_run_asks_without_a_window_and_still_ends_its_own_at_the_start():
-    wanted = plan(Known(watermark=MARK), NOW, overlap=OVERLAP, full_every=WEEK)
+    wanted = wanted_run(Known(watermark=MARK), NOW, SETTINGS)
     assert wanted.window == Window(None, None)
     assert (wanted.window_to, wanted.watermark) == (NOW, MARK)
 
 
 def test_a_watermark_of_a_clock_that_runs_ahead_loses_nothing():
-    wanted = plan(Known(watermark=NOW + timedelta(hours=1), last_full=NOW), NOW, overlap=OVERLAP, full_every=WEEK)
+    wanted = wanted_run(Known(watermark=NOW + timedelta(hours=1), last_full=NOW), NOW, SETTINGS)
     assert wanted.window == Window(NOW - OVERLAP, NOW)
 
 
@@ -100,7 +101,7 @@ def test_a_watermark_of_a_clock_that_runs_ahead_loses_nothing():
     ],
 )
 def test_what_a_run_does_next(changes, what):
-    decision = decide_run(replace(RUN, **changes), NOW, None, None)
+    decision = decide_run(replace(RUN, **changes), NOW, SETTINGS, None)
     if isinstance(decision, Wait):
         assert (what, decision.until) == (None, None)
     else:

@@ -14,19 +14,16 @@ from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.expand import create
 from penstock.ledger.schema.tables import machine_table
-from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.flow import worker_run_id
-from penstock.lifecycles.harvest.machine import (
-    MACHINES,
-    C,
-    Chunk,
+from penstock.lifecycles.harvest import MACHINES, operations
+from penstock.lifecycles.harvest.chunk.machine import C, Chunk
+from penstock.lifecycles.harvest.partition.machine import (
     Partition,
-    R,
     WorkerRun,
     harvest_partition,
-    harvest_run,
     harvest_worker,
+    worker_run_id,
 )
+from penstock.lifecycles.harvest.run.machine import R, harvest_run
 from penstock.lifecycles.harvest.tables import DATA_TABLES
 from penstock.model.clock import Rng, SystemClock, VirtualClock, instant
 from penstock.model.errors import LedgerMismatch, LedgerRefused, Rejected, Transient, UsageError
@@ -34,7 +31,7 @@ from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, field_types, unit_id_of
 from tests.support.consolidation import Site, a_run, run_id
 from tests.support.hand import Hand, literal
-from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
+from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, done, on_bench, planned, small, stones
 
 pytestmark = pytest.mark.by_day
 
@@ -209,7 +206,7 @@ def test_a_failed_chunk_is_reopened_while_its_run_consolidates(site):
     site.raw({f"s{n}": 100 + n for n in range(4)})
     site.birth(a_run(due_at=None))
     with pytest.raises(UsageError, match="only while it consolidates"):
-        operate.reopen(site.ledger, str(run_id(1)), who="ada", reason="mended")
+        done(site.ledger, small(), operations.reopen, run=str(run_id(1)))
     first = 1_000_000_000
     chunks = [Chunk(run_id=run_id(1), number=n, feed=FEED, first=first + 2 * n, last=first + 2 * n + 2) for n in (0, 1)]
     site.ledger.birth(chunks, actor=Actor.WORKER, who="w")
@@ -223,15 +220,15 @@ def test_a_failed_chunk_is_reopened_while_its_run_consolidates(site):
             "INSERT INTO harvest_pricing (run_id, digest, rules, loaded_at)"
             f" VALUES ('{run_id(1)}', 'd', '[]', '2026-11-02T12:00:00.000Z')"
         )
-    would = operate.reopen(site.ledger, str(run_id(1)), who="ada", reason="mended", dry_run=True)
-    assert would.says == f"1 chunk of run {run_id(1)} would be tried again"
+    would = planned(site.ledger, small(), operations.reopen, run=str(run_id(1))).preview
+    assert (would.count, would.says) == (1, f"try 1 chunk of run {run_id(1)} again")
     assert site.chunks()[0].status is C.FAILED
-    operate.reopen(site.ledger, str(run_id(1)), who="ada", reason="mended")
+    done(site.ledger, small(), operations.reopen, run=str(run_id(1)), reason="mended")
     reopened = site.chunks()[0]
     assert (reopened.status, reopened.error, reopened.changed_by) == (C.OPEN, None, "operator:ada")
     assert site.run().failed_chunks == 0
     with pytest.raises(UsageError, match=r"no chunk of run .* has failed"):
-        operate.reopen(site.ledger, str(run_id(1)), who="ada", reason="again")
+        done(site.ledger, small(), operations.reopen, run=str(run_id(1)))
     site.ledger.nudge([Ref("harvest_chunk", f"{run_id(1)}/1")])
     assert site.consolidate().status is R.COMPLETED
     assert len(site.prices()) == 4

@@ -6,9 +6,9 @@ import re
 import tomllib
 from pathlib import Path
 
-from penstock.lifecycles.harvest import runs
-from penstock.lifecycles.harvest.machine import MACHINES
 from penstock.lifecycles.harvest.program import app
+
+from penstock.lifecycles.harvest import MACHINES, runs
 from penstock.lifecycles.harvest.settings import SETTINGS, schedules
 from penstock.model.unit import DRIVEN_COLUMNS
 from penstock.settings.config import SETTINGS as KERNEL

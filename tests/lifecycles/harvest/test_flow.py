@@ -6,14 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.lifecycles.harvest.decide import Settings
 from penstock.lifecycles.harvest.feed import Span
-from penstock.lifecycles.harvest.machine import P, R, RunType
-from penstock.lifecycles.harvest.runs import Rules
-from penstock.lifecycles.harvest.scan import Limits
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.run.machine import R, RunType
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
 from penstock.model.unit import Ref
-from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, stones
+from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, small, stones
 
 
 def everything(source: Catalogue) -> dict[str, str]:
@@ -234,7 +232,7 @@ def test_a_source_without_an_end_is_read_within_a_bound(ledger_url):
         assert partition.doubt == "it goes on past its count of 95 without an end"
         assert (partition.ended, partition.rescans) == (False, 0)
 
-    on_bench(ledger_url, source, test, settings=Settings(feeds={FEED: False}, extra_pages=3))
+    on_bench(ledger_url, source, test, settings=small(extra_pages=3))
 
 
 def test_a_throttle_charges_nobody(ledger_url):
@@ -381,7 +379,7 @@ def test_a_partition_that_lost_too_much_is_fetched_again(ledger_url):
         assert (run.completed_workers, run.verified_workers) == (3, 3)
         assert {p.doubt for p in bench.partitions()} == {None}
 
-    on_bench(ledger_url, source, test, settings=Settings(feeds={FEED: False}, extra_pages=1))
+    on_bench(ledger_url, source, test, settings=small(extra_pages=1))
 
 
 def test_a_partition_that_is_never_whole_fails_with_its_reason(ledger_url):
@@ -417,7 +415,7 @@ def test_what_is_missing_within_the_tolerance_is_borne(ledger_url):
         assert [(p.found_records, p.rescans) for p in bench.partitions()] == [(99, 2)]
         assert bench.partitions()[0].doubt == "a page was short before the end"
 
-    on_bench(ledger_url, source, test, settings=Settings(feeds={FEED: False}, tolerance=0.01))
+    on_bench(ledger_url, source, test, settings=small(tolerance=0.01))
 
 
 def test_a_count_that_cannot_be_had_again_is_done_without(ledger_url):
@@ -463,7 +461,7 @@ def test_every_page_takes_its_own_place_where_calls_are_counted(ledger_url):
 
 def test_a_feed_that_is_paused_waits_with_what_it_has(ledger_url):
     source = Catalogue(stones(100))
-    settings = Settings(feeds={FEED: True})
+    settings = small(paused=True)
 
     async def test(bench: Bench) -> None:
         bench.tick()
@@ -542,5 +540,4 @@ def test_an_offset_typed_while_a_page_is_under_way_stands_and_is_read_from(ledge
         assert strange == [("harvest_partition", "fetching_pages", "fetching_pages", "changed next_offset")]
         assert bench.worker.counts.lost == 1
 
-    whole = Limits(target=1_000, least=20, most=6)
-    on_bench(ledger_url, source, test, metered=metered, rules=Rules(full=whole, incremental=whole))
+    on_bench(ledger_url, source, test, metered=metered, settings=small(target_records=1_000, incremental_workers=6))

@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.flow import worker_run_id
-from penstock.lifecycles.harvest.machine import MACHINES, R, Run, RunType, WorkerRun, harvest_worker
+from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest.partition.machine import WorkerRun, harvest_worker, worker_run_id
+from penstock.lifecycles.harvest.run.machine import R, Run, RunType
 from penstock.lifecycles.harvest.tables import DATA_TABLES
 from penstock.model.machine import Actor
 from penstock.model.unit import replace

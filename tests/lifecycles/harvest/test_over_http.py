@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.machine import P, R, RunType
+from penstock.lifecycles.harvest import operations
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.run.machine import R, RunType
 from penstock.model.clock import VirtualClock, instant, instant_text
 from penstock.model.unit import Ref
 from penstock.simulators.nivoda import Churn, Fault, NivodaSimulator, throttle
@@ -145,7 +146,7 @@ def test_a_worker_that_fails_skips_consolidation_and_a_retry_completes(ledger_ur
         assert bench.rows("SELECT 1 FROM diamonds") == []
         assert bench.rows("SELECT 1 FROM watermark") == []
         simulator.every = {}
-        operate.retry(bench.ledger, str(run.run_id), who="ada", reason="mended")
+        bench.do(operations.retry, run=str(run.run_id), reason="mended")
         assert (await bench.settled()).status is R.COMPLETED
         assert (raw(bench), canonical(bench)) == clean
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from penstock.lifecycles.harvest.chunks import Chunks
-from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
-from penstock.lifecycles.harvest.machine import R
+from penstock.lifecycles.harvest.chunk.flow import Chunks
 from penstock.lifecycles.harvest.prune import Gone, prune_raw_records
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
+from penstock.lifecycles.harvest.run.machine import R
 from penstock.model.errors import Rejected
 from tests.support.consolidation import FEEDS
-from tests.support.harvest import FEED, Bench, Catalogue, Stone, on_bench, stones
+from tests.support.harvest import FEED, Bench, Catalogue, Stone, on_bench, small, stones
 
 KEEP = timedelta(days=30)
 RAW = [FEEDS[FEED].raw]
 
 
 def harvest(url: str, source: Catalogue, test: Any) -> None:
-    consolidation = Consolidator(FEEDS, Limits(rows=60))
-    on_bench(url, source, test, feed=FEEDS[FEED], consolidation=consolidation, more=[Chunks(FEEDS)])
+    consolidation = Consolidator(small(chunk_rows=60), FEEDS)
+    on_bench(url, source, test, feed=FEEDS[FEED], consolidation=consolidation, more=[Chunks(small(), FEEDS)])
 
 
 def raw(bench: Bench) -> dict[str, int]:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest import operate, repricing
-from penstock.lifecycles.harvest.machine import R, RunType
+from penstock.lifecycles.harvest import operations, reprice
 from penstock.lifecycles.harvest.pricing import BadRule
-from penstock.lifecycles.harvest.reprice import JOB, preview, reprice_job, reprice_some, schedule_name
-from penstock.lifecycles.harvest.repricing import Priced
+from penstock.lifecycles.harvest.reprice import Priced, preview, reprice_some
+from penstock.lifecycles.harvest.run.machine import R, RunType
+from penstock.lifecycles.harvest.settings import reprice_schedule_of
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
@@ -28,18 +28,18 @@ from penstock.worker.executor import InlineExecutor
 from penstock.worker.schedule import Schedule, Schedules
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.consolidation import PATIENT, Site, a_run
-from tests.support.harvest import FEED, START
+from tests.support.harvest import FEED, START, done, small
 
 pytestmark = pytest.mark.by_day
 
 STONES = Priced(FEED)
-SCHEDULE = Ref("schedule", schedule_name(FEED))
+SCHEDULE = Ref("schedule", reprice_schedule_of(FEED))
 
 
 @pytest.fixture
 def site(ledger_url) -> Iterator[Site]:
     made = Site(ledger_url)
-    own = Schedule(name=schedule_name(FEED), job=JOB, every="1m", settings={"feed": FEED})
+    own = Schedule(name=reprice_schedule_of(FEED), job="reprice", every="1m", settings={"feed": FEED})
     made.ledger.birth([own], actor=Actor.SCHEDULER, who="test")
     yield made
     made.close()
@@ -79,7 +79,7 @@ def tick(site: Site) -> None:
         return own.claimed_by is None and own.last_tick_at is not None and own.due_at > site.clock.now()
 
     async def main() -> None:
-        flows = [Schedules({JOB: reprice_job({FEED: STONES})})]
+        flows = [Schedules({"reprice": lambda _, io: reprice.reprice(STONES, io)})]
         settings = WorkerSettings(idle_seconds=0.02, place_seconds=None)
         worker = Worker(site.ledger, flows, settings, executor=InlineExecutor())
         running = asyncio.create_task(worker.run())
@@ -254,10 +254,10 @@ def test_a_rule_that_cannot_be_applied_is_told_once_and_changes_nothing(site):
 def test_a_person_asks_with_a_name_and_a_reason(site):
     consolidated(site)
     rule(site, 1, "0.5")
-    done = operate.reprice(site.ledger, FEED, who="ada", reason="the new list")
-    assert done.says == "25 records of stones are priced again by its schedule reprice-stones"
+    asked = done(site.ledger, small(), operations.reprice, feed=FEED, reason="the new list")
+    assert asked.says == "price 25 records of stones again and change 25 prices"
     with pytest.raises(UsageError, match="0 of 25 records are done"):
-        operate.reprice(site.ledger, FEED, who="bob", reason="me too")
+        done(site.ledger, small(), operations.reprice, feed=FEED, who="bob", reason="me too")
     own: Any = site.ledger.get(SCHEDULE)
     assert (own.changed_by, own.change_reason) == ("operator:ada", "the new list")
     tick(site)
@@ -272,7 +272,7 @@ def test_a_paused_schedule_is_not_asked(site):
     rule(site, 1, "0.5")
     site.ledger.move(SCHEDULE, "paused", actor=Actor.OPERATOR, who="ada", reason="look first")
     with pytest.raises(UsageError, match="schedules resume reprice-stones"):
-        operate.reprice(site.ledger, FEED, who="ada", reason="now")
+        done(site.ledger, small(), operations.reprice, feed=FEED, reason="now")
     assert repricings(site) == []
 
 
@@ -324,9 +324,9 @@ _WORK = """
 import sys, time
 from penstock.model.clock import SystemClock
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.machine import MACHINES
+from penstock.lifecycles.harvest import MACHINES
 from penstock.lifecycles.harvest.reprice import reprice_some
-from penstock.lifecycles.harvest.repricing import Priced
+from penstock.lifecycles.harvest.reprice import Priced
 url, feed, at_once, pause = sys.argv[1:]
 with Ledger.open(url, MACHINES) as ledger:
     while reprice_some(ledger, Priced(feed), SystemClock().now(), at_once=int(at_once)).more:
@@ -343,7 +343,7 @@ def test_how_far_it_has_come_is_seen(site):
     consolidated(site)
     rule(site, 1, "0.5")
     assert reprice_some(site.ledger, STONES, START, at_once=10).more
-    found = site.ledger.read(lambda cursor: repricing.under_way(cursor, FEED))
+    found = site.ledger.read(lambda cursor: reprice.under_way(cursor, FEED))
     assert found is not None
     assert (found["records"], found["expected"]) == (10, 25)
-    assert site.ledger.read(lambda cursor: repricing.count(cursor, STONES, unlike=found["digest"])) == 15
+    assert site.ledger.read(lambda cursor: reprice.count_records(cursor, STONES, unlike=found["digest"])) == 15

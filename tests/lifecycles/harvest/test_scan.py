@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.lifecycles.harvest.feed import Span
-from penstock.lifecycles.harvest.scan import Limits, Scanned, scan
+from penstock.lifecycles.harvest.run.scan import Scanned, Split, scan
 
 
 def answered(questions, prices: list[int]) -> tuple[Scanned, list[Span]]:
@@ -60,7 +60,7 @@ def prices_of(kind, number: int, seed: int = 1) -> list[int]:
 @pytest.mark.parametrize("kind", [lognormal, spiky, two_kinds, long_tail])
 def test_half_a_million_records_are_split_evenly_with_thirty_to_sixty_counts(kind):
     prices = prices_of(kind, 500_000)
-    first, asked = answered(scan(0, 1_000_000, Limits()), prices)
+    first, asked = answered(scan(0, 1_000_000, Split(5_000, 1_000, 30)), prices)
     mean = 500_000 / 30
     assert len(first.partitions) == 30
     assert 30 <= len(asked) == first.calls <= 60
@@ -68,7 +68,7 @@ def test_half_a_million_records_are_split_evenly_with_thirty_to_sixty_counts(kin
     # A week later, with other prices and fewer records.
     rng = random.Random(2)
     later = sorted(int(price * rng.uniform(0.97, 1.05)) for price in prices[::2])
-    second, again = answered(scan(0, 1_000_000, Limits(), first.density), later)
+    second, again = answered(scan(0, 1_000_000, Split(5_000, 1_000, 30), first.density), later)
     assert len(again) <= min(len(asked) - 4, 38)
     assert len(second.partitions) == 30
     assert max(n for _, _, n in second.partitions) <= 1.5 * len(later) / 30
@@ -83,7 +83,7 @@ lists_of_prices = st.one_of(
 
 @given(
     lists_of_prices,
-    st.builds(Limits, st.integers(1, 60), st.integers(1, 30), st.integers(1, 12)),
+    st.builds(Split, st.integers(1, 60), st.integers(1, 30), st.integers(1, 12)),
     st.integers(2, 2_000_000),
     st.integers(0, 400),
 )
@@ -111,15 +111,15 @@ def test_partitions_cover_the_axis_without_gap_or_overlap(found, limits, highest
 @settings(max_examples=100)
 def test_a_partition_is_larger_than_one_and_a_half_means_only_for_a_single_price(found, target, most):
     prices = sorted(found)
-    done, _ = answered(scan(0, 100_000, Limits(target, 1, most)), prices)
-    mean = len(prices) / Limits(target, 1, most).partitions(len(prices))
+    done, _ = answered(scan(0, 100_000, Split(target, 1, most)), prices)
+    mean = len(prices) / Split(target, 1, most).partitions(len(prices))
     commonest = max(prices.count(price) for price in set(prices))
     assert max(n for _, _, n in done.partitions) <= max(1.5 * mean, mean + commonest)
 
 
 @given(st.integers(0, 2_000_000), st.integers(1, 10_000), st.integers(1, 5_000), st.integers(1, 40))
 def test_the_number_of_partitions_is_that_of_h10(records, target, least, most):
-    number = Limits(target, least, most).partitions(records)
+    number = Split(target, least, most).partitions(records)
     if records == 0:
         assert number == 0
     else:
@@ -129,19 +129,19 @@ def test_the_number_of_partitions_is_that_of_h10(records, target, least, most):
 def test_distinct_prices_give_exactly_the_number_of_h10():
     prices = prices_of(lognormal, 20_000)
     for most in (1, 2, 4, 10):
-        done, _ = answered(scan(0, 1_000_000, Limits(most=most)), prices)
-        assert len(done.partitions) == Limits(most=most).partitions(20_000) == min(4, most)
+        done, _ = answered(scan(0, 1_000_000, Split(5_000, 1_000, most)), prices)
+        assert len(done.partitions) == Split(5_000, 1_000, most).partitions(20_000) == min(4, most)
 
 
 def test_one_price_for_all_makes_one_partition():
-    done, asked = answered(scan(0, 1_000_000, Limits()), [777] * 100_000)
+    done, asked = answered(scan(0, 1_000_000, Split(5_000, 1_000, 30)), [777] * 100_000)
     assert list(done.partitions) == [(0, None, 100_000)]
     assert len(asked) < 60
 
 
 def test_a_catalogue_that_changes_while_it_is_counted_still_gives_whole_spans():
     rng = random.Random(5)
-    questions = scan(0, 100_000, Limits())
+    questions = scan(0, 100_000, Split(5_000, 1_000, 30))
     prices = prices_of(lognormal, 60_000)
     try:
         span = next(questions)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.lifecycles.harvest.machine import R
+from penstock.lifecycles.harvest.run.machine import R
 from penstock.model.clock import SystemClock, VirtualClock, truncate
 from penstock.model.errors import Rejected
 from tests.support.harvest import Bench, Catalogue, on_bench, stones

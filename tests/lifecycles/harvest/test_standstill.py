@@ -7,7 +7,9 @@ from uuid import UUID
 
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.machine import MACHINES, Partition, R, Run, RunType
+from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest.partition.machine import Partition
+from penstock.lifecycles.harvest.run.machine import R, Run, RunType
 from penstock.lifecycles.harvest.tables import DATA_TABLES
 from penstock.model.machine import Actor
 

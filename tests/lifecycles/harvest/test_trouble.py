@@ -5,32 +5,53 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
-from penstock.lifecycles.harvest import operate
-from penstock.lifecycles.harvest.chunks import Chunks
-from penstock.lifecycles.harvest.consolidate import Consolidator, Limits
+from penstock.lifecycles.harvest import operations
+from penstock.lifecycles.harvest.chunk.flow import Chunks
+from penstock.lifecycles.harvest.chunk.machine import C
 from penstock.lifecycles.harvest.feed import Feed, Span
-from penstock.lifecycles.harvest.machine import C, P, Phase, R, Run, RunType
+from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.run.consolidate import Consolidator
+from penstock.lifecycles.harvest.run.machine import Phase, R, Run, RunType
 from penstock.model.clock import VirtualClock
-from penstock.model.errors import Rejected, Transient, UsageError
+from penstock.model.errors import LedgerRefused, Rejected, Transient, UsageError
 from penstock.model.outcome import Outcome
 from penstock.worker.flow import Io
 from tests.support.consolidation import FEEDS
-from tests.support.harvest import FEED, Bench, Catalogue, Stone, on_bench, stones
-
-WHO: dict[str, Any] = {"who": "ada", "reason": "because"}
+from tests.support.harvest import FEED, Bench, Catalogue, Stone, on_bench, small, stones
 
 
-def consolidated(feeds: Any = FEEDS, **limits: Any) -> dict[str, Any]:
+class Present(Mapping[str, Any]):
+    """The settings of the feeds that are there now: a test may take one away."""
+
+    def __init__(self, feeds: Mapping[str, Feed]) -> None:
+        self._feeds, self._settings = feeds, small().feeds
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._feeds:
+            raise KeyError(name)
+        return self._settings[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._feeds)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+
+def consolidated(feeds: Any = FEEDS, bounds: Any = None, **settings: Any) -> dict[str, Any]:
     """Options of a bench that really consolidates."""
-    known = {"rows": 50} | limits
-    return {"consolidation": Consolidator(feeds, Limits(**known)), "more": [Chunks(feeds)], "feed": FEEDS[FEED]}
+    known = small(**{"chunk_rows": 50} | settings)
+    present = msgspec.structs.replace(known, feeds=Present(feeds))
+    consolidation = Consolidator(known, feeds, **bounds or {})
+    return {"consolidation": consolidation, "more": [Chunks(present, feeds)], "feed": FEEDS[FEED]}
 
 
 def mapped(mapping: Callable[[str], dict[str, Any]]) -> Feed:
@@ -60,7 +81,7 @@ def test_a_run_cancelled_while_it_consolidates_is_taken_up_again(ledger_url):
     def cancelling(payload: str) -> dict[str, Any]:
         bench = made[0]
         if len(made) == 1 and bench.run().completed_chunks >= 2:
-            made.append(operate.cancel(bench.ledger, str(bench.run().run_id), **WHO))
+            made.append(bench.do(operations.cancel, run=str(bench.run().run_id)))
         return FEEDS[FEED].map(payload)
 
     feeds = {FEED: mapped(cancelling)}
@@ -70,7 +91,7 @@ def test_a_run_cancelled_while_it_consolidates_is_taken_up_again(ledger_url):
         run = await bench.harvest()
         assert (run.status, run.error) == (R.FAILED, "cancelled by ada: because")
         assert bench.rows("SELECT 1 FROM watermark") == []
-        operate.retry(bench.ledger, str(run.run_id), **WHO)
+        bench.do(operations.retry, run=str(run.run_id))
         run = await bench.settled()
         assert (run.status, run.records_consolidated) == (R.COMPLETED, 300)
         assert prices(bench) == of(source)
@@ -97,8 +118,8 @@ def test_of_two_people_who_retry_at_once_one_is_told(ledger_url):
         def act() -> None:
             ready.wait(30)
             try:
-                said.append(operate.retry(bench.ledger, str(run.run_id), **WHO).partitions)
-            except UsageError as error:
+                said.append(bench.do(operations.retry, run=str(run.run_id)).says)
+            except (UsageError, LedgerRefused) as error:
                 said.append(str(error))
 
         people = [threading.Thread(target=act) for _ in range(2)]
@@ -106,8 +127,9 @@ def test_of_two_people_who_retry_at_once_one_is_told(ledger_url):
             person.start()
         for person in people:
             person.join(60)
-        assert min(map(str, said)) == "2", said
-        assert "workers_running; only one that has failed is retried" in str(said) or "is under way" in str(said)
+        assert sum(one.startswith("fetch 2 of 3 partitions") for one in said) == 1, said
+        told = ("only a run that has failed can be retried", "is under way", "changed")
+        assert any(one in str(said) for one in told), said
         assert bench.run().failed_workers == 0
 
     on_bench(ledger_url, source, test)
@@ -123,7 +145,7 @@ def test_a_cancelled_run_fetches_nothing_more_whatever_was_being_counted(ledger_
         pages = bench.partitions() if bench.runs() else []
         if what == "count" and len(once) == 1 and any(p.status is P.COMPLETED for p in pages):
             source.put(*(Stone(s.price, f"new-{s.stone}") for s in source.stones))
-            once.append(operate.cancel(bench.ledger, str(bench.run().run_id), **WHO))
+            once.append(bench.do(operations.cancel, run=str(bench.run().run_id)))
 
     source.trouble = cancelling
 
@@ -133,7 +155,7 @@ def test_a_cancelled_run_fetches_nothing_more_whatever_was_being_counted(ledger_
         assert (run.status, run.error) == (R.FAILED, "cancelled by ada: because")
         pages = source.asked("page")
         assert not [p for p in bench.partitions() if p.due_at is not None]
-        operate.force(bench.ledger, str(run.run_id), **WHO)
+        bench.do(operations.force, run=str(run.run_id))
         run = await bench.settled()
         assert (run.status, source.asked("page")) == (R.COMPLETED, pages)
         assert bench.rows("SELECT 1 FROM watermark") == []
@@ -149,7 +171,7 @@ def test_a_partition_that_was_being_counted_is_counted_when_its_run_is_retried(l
         bench = once[0]
         pages = bench.partitions() if bench.runs() else []
         if what == "count" and len(once) == 1 and any(p.status is P.COMPLETED for p in pages):
-            once.append(operate.cancel(bench.ledger, str(bench.run().run_id), **WHO))
+            once.append(bench.do(operations.cancel, run=str(bench.run().run_id)))
 
     source.trouble = cancelling
 
@@ -157,7 +179,7 @@ def test_a_partition_that_was_being_counted_is_counted_when_its_run_is_retried(l
         once.append(bench)
         run = await bench.harvest()
         assert run.status is R.FAILED
-        operate.retry(bench.ledger, str(run.run_id), **WHO)
+        bench.do(operations.retry, run=str(run.run_id))
         run = await bench.settled()
         assert (run.status, run.completed_workers, run.verified_workers) == (R.COMPLETED, *[run.expected_workers] * 2)
         assert prices(bench) == of(source)
@@ -197,7 +219,7 @@ def test_a_feed_that_is_no_longer_configured_waits_and_its_run_can_be_cancelled(
             assert run.status is R.COMPLETED
             assert prices(bench) == of(source)
         else:
-            operate.cancel(bench.ledger, first, **WHO)
+            bench.do(operations.cancel, run=first)
             assert bench.run().status is R.FAILED
 
     on_bench(ledger_url, source, test, **consolidated(feeds))
@@ -228,8 +250,8 @@ def test_a_chunk_that_killed_its_workers_does_not_hold_up_the_next_consolidation
         await bench.quiet()
         run = bench.run()
         assert (run.status, run.phase) == (R.CONSOLIDATING, Phase.PROCESSING_BATCH)
-        operate.cancel(bench.ledger, str(run.run_id), **WHO)
-        operate.retry(bench.ledger, str(run.run_id), **WHO)
+        bench.do(operations.cancel, run=str(run.run_id))
+        bench.do(operations.retry, run=str(run.run_id))
         run = await bench.settled()
         assert (run.status, run.phase) == (R.COMPLETED, None)
         assert prices(bench) == of(source)
@@ -255,7 +277,7 @@ class Late(Consolidator):
 
 
 def test_a_row_that_comes_before_the_run_completes_is_consolidated_too(ledger_url):
-    source, late = Catalogue(stones(300)), Late(FEEDS, Limits(rows=50))
+    source, late = Catalogue(stones(300)), Late(small(chunk_rows=50), FEEDS)
 
     async def test(bench: Bench) -> None:
         late.bench = bench
@@ -264,7 +286,7 @@ def test_a_row_that_comes_before_the_run_completes_is_consolidated_too(ledger_ur
         assert "late" in prices(bench)
         assert bench.rows("SELECT 1 FROM raw_diamonds_nivoda WHERE NOT consolidated") == []
 
-    on_bench(ledger_url, source, test, consolidation=late, more=[Chunks(FEEDS)], feed=FEEDS[FEED])
+    on_bench(ledger_url, source, test, consolidation=late, more=[Chunks(small(), FEEDS)], feed=FEEDS[FEED])
 
 
 CATALOGUES = {
@@ -324,7 +346,7 @@ def test_a_catalogue_that_vanishes_under_a_full_run_deletes_nothing(ledger_url):
     async def test(bench: Bench) -> None:
         assert (await bench.harvest()).status is R.COMPLETED
         bench.clock.advance(3_600)
-        operate.start(bench.ledger, FEED, full=True, **WHO)
+        bench.do(operations.start, feed=FEED, full=True)
         held = list(source.stones)
 
         def vanish(what: str, span: Span, offset: int) -> None:
@@ -338,7 +360,7 @@ def test_a_catalogue_that_vanishes_under_a_full_run_deletes_nothing(ledger_url):
         assert len(prices(bench)) == 300
         # The next run finds nothing from the start (H1), and is no better.
         bench.clock.advance(3_600)
-        operate.start(bench.ledger, FEED, full=True, **WHO)
+        bench.do(operations.start, feed=FEED, full=True)
         run = await bench.settled()
         assert (run.status, run.expected_workers) == (R.FAILED, 0)
         assert "it did not see 300 of 300 records" in run.error
@@ -346,11 +368,11 @@ def test_a_catalogue_that_vanishes_under_a_full_run_deletes_nothing(ledger_url):
         # It was the provider's mistake.
         source.trouble, source.stones = lambda *_: None, held
         bench.clock.advance(3_600)
-        operate.start(bench.ledger, FEED, full=True, **WHO)
+        bench.do(operations.start, feed=FEED, full=True)
         assert (await bench.settled()).status is R.COMPLETED
         assert len(prices(bench)) == 300
 
-    on_bench(ledger_url, source, test, **consolidated(deleted_from=100))
+    on_bench(ledger_url, source, test, **consolidated(bounds={"judged_from": 100}))
 
 
 def test_a_provider_that_is_down_for_hours_costs_a_run_and_no_record(ledger_url):
@@ -377,7 +399,7 @@ def test_a_provider_that_is_down_for_hours_costs_a_run_and_no_record(ledger_url)
         assert len(bench.runs()) == 1
         assert ("schedule.failed", "warning") in bench.alerts()
         source.trouble = lambda *_: None
-        operate.retry(bench.ledger, str(run.run_id), **WHO)
+        bench.do(operations.retry, run=str(run.run_id))
         run = await bench.settled()
         assert run.status is R.COMPLETED
         assert prices(bench) == of(source)

@@ -14,7 +14,7 @@ import pytest
 from penstock.connectors.watermark import FileBlob, ForeignBlob, Watermark
 from penstock.ledger import outbox as deliveries
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest.machine import MACHINES
+from penstock.lifecycles.harvest import MACHINES
 from penstock.lifecycles.harvest.tables import DATA_TABLES
 from penstock.lifecycles.harvest.watermark import (
     ADOPTED,

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.connectors.google_ads.customer import customer_digits
+from penstock.connectors.google_ads.endpoint import Endpoint
 from penstock.connectors.google_ads.errors import Failure, meaning, read_body, read_error
 from penstock.connectors.google_ads.stream import (
     ROW_LIMITS,
@@ -37,24 +38,10 @@ DATE = "{date}"
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 _ERROR_BYTES = 1 << 16
 _PATIENCE = Patience(silence=300.0, total=3_600.0)  # a large query is silent for minutes at first
-_VERSION = re.compile(r"v[1-9][0-9]{0,3}")
 _SELECT = re.compile(r"\s*SELECT\s+([a-z0-9_.,\s]+?)\s+FROM\s+[a-z_]+\b", re.IGNORECASE)
 _FIELD = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)+")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _INT64 = range(-(2**63), 2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where Google serves the API and its tokens, and in which version. A version lives about a year."""
-
-    api_url: str = "https://googleads.googleapis.com"
-    token_url: str = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
-    version: str = "v26"
-
-    def __post_init__(self) -> None:
-        if not _VERSION.fullmatch(self.version):
-            raise UsageError(f"{self.version!r} is not a version of the Google Ads API; it is like v26")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,31 +8,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from penstock.app.app import load_app
+from penstock.app.discover import load
+from penstock.app.program import Program
 from penstock.examples.demonstration.harvest import HarvestPart
 from penstock.examples.demonstration.invoices import InvoicesPart
 from penstock.examples.demonstration.part import Check, Part, Table, World
 from penstock.examples.demonstration.partitions import PartitionsPart
-from penstock.examples.demonstration.program import APP, make_flows
 from penstock.examples.demonstration.reports import ReportsPart
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import Clock, Rng, SystemClock, VirtualClock
 from penstock.model.errors import PenstockError
 from penstock.model.simulation import simulate
-from penstock.settings import config
-from penstock.settings.config import Config
+from penstock.settings.file import FILE
 from penstock.worker.executor import InlineExecutor
-from penstock.worker.outbox import Deliveries, keep_subscriptions
-from penstock.worker.schedule import Schedules, keep_schedules, wanted_by
+from penstock.worker.outbox import keep_subscriptions
+from penstock.worker.schedule import keep_schedules
 from penstock.worker.worker import Worker, WorkerSettings
 
 MARK = "# Written by 'penstock demo'."
+OWN = ("penstock.examples.invoices:lifecycle", "penstock.examples.demonstration.sample:lifecycle")
+"""What it runs beside the lifecycles that Penstock ships."""
 DAYS = 62
 """Sixty, and two more: the last refresh of the first day's datasets falls within them in every time zone."""
 
@@ -75,38 +77,36 @@ class Demonstration:
     @property
     def file(self) -> Path:
         """The configuration that is left behind."""
-        return self.folder / config.FILE
+        return self.folder / FILE
 
     @contextlib.contextmanager
-    def serving(self, written: str) -> Iterator[Config]:
+    def serving(self, written: str) -> Iterator[Program]:
         """Serve every other side and write the configuration; `written` is the ledger's address as the file has it."""
         with contextlib.ExitStack() as stack:
             (self.folder / "secrets").mkdir(exist_ok=True)
             shares = [stack.enter_context(part.serving(self.folder, self.start, self.clock)) for part in self.parts]
-            head = f'{MARK} Its addresses are of servers that live as long as it runs.\napp = "{APP}"\n'
+            head = (
+                f"{MARK} Its addresses are of servers that live as long as it runs.\nlifecycles = {json.dumps(OWN)}\n"
+            )
             self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', *shares]))
-            app = load_app(APP)
-            known = (*config.SETTINGS, *app.settings)
-            yield config.validate(config.read(self.file), self.file, known, jobs=app.all_jobs())
+            yield load(self.file, environment={}, clock=self.clock)
 
     def go_on(self, clock: Clock) -> None:
         """The sixty days are over: from now on the other sides live by this clock."""
         for part in self.parts:
             part.now_by(clock)
 
-    def run(self, ledger: Ledger, settings: Config) -> World:
+    def run(self, ledger: Ledger, program: Program) -> World:
         """Let the days pass. With `interrupted` set afterwards they have not all passed, and nothing is left undone."""
-        app = load_app(APP)
         worker: Worker | None = None
 
         async def main() -> World:
             nonlocal worker
-            deliveries = Deliveries(app.make_subscribers(settings))
-            flows = [*make_flows(settings, self.clock), deliveries, Schedules(app.all_jobs(settings))]
-            worker = Worker(ledger, flows, _ALONE, executor=InlineExecutor(), config_version=settings.version)
-            world = World(ledger, self.start, worker.poke)
-            keep_subscriptions(ledger, app.subscribers)
-            keep_schedules(ledger, wanted_by(settings, app.usual_schedules(settings)), who="demo")
+            version = program.configuration.version
+            worker = Worker(ledger, program.flows(), _ALONE, executor=InlineExecutor(), config_version=version)
+            world = World(ledger, program, self.start, worker.poke)
+            keep_subscriptions(ledger, program.subscribers())
+            keep_schedules(ledger, program.schedules(), who="demo")
             await self._live(world, worker)
             return world
 

@@ -15,10 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
-from penstock.examples.demonstration.program import EVERY_DAYS, SAMPLE
-from penstock.lifecycles.reports.decide import DAILY_OFFSETS, HOURLY_OFFSETS, offset_name
+from penstock.examples.demonstration.sample import EVERY_DAYS, SAMPLE
+from penstock.lifecycles import reports
+from penstock.lifecycles.reports import operations
+from penstock.lifecycles.reports.decide import offset_name
+from penstock.lifecycles.reports.jobs import PRUNE, UPDATE
 from penstock.lifecycles.reports.machine import Aggregation
-from penstock.lifecycles.reports.operate import cadence
+from penstock.lifecycles.reports.settings import DAILY_OFFSETS, HOURLY_OFFSETS
 from penstock.model.clock import Clock, instant
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, Fault, throttle
 from penstock.simulators.amazon_data import Performance
@@ -67,12 +70,13 @@ class ReportsPart:
         yield 'stream = "stream"'
         yield f'private_downloads = ["{urlsplit(address).netloc}"]\n'
         for name, (profile, country, time_zone) in ACCOUNTS.items():
-            yield f"[accounts.{name}]"
+            yield f"[reports.accounts.{name}]"
             yield f'profile_id = "{profile}"\ncountry = "{country}"\ntime_zone = "{time_zone}"'
             yield f'api_url = "{address}"\ntoken_url = "{address}/auth/o2/token"\n'
-        yield f"[schedules.{SAMPLE}]"
+        yield f"# In place of the job that makes the datasets of all days.\n[schedules.{UPDATE}]"
         yield f'job = "{SAMPLE}"\nat = ["12:00"]'
         yield f'settings = {{ since = "{start:%Y-%m-%d}", hourly = ["{STREAMED}"] }}\n'
+        yield f'# What is shown at the end stays.\n[schedules.{PRUNE}]\njob = "{PRUNE}"\nevery = "365d"\n'
         yield '[schedules.sweep-stages]\njob = "sweep-stages"\nat = ["11:00"]\n'
 
     def now_by(self, clock: Clock) -> None:
@@ -151,9 +155,10 @@ class ReportsPart:
         yield Check("a throttle by Amazon Ads, waited for", throttled(world, _GATES))
 
     def tables(self, world: World) -> Iterator[Table]:
+        page = operations.cadence(world.ask(reports.lifecycle))
         rows = [
-            (" ".join(c.of.values()), c.offset, f"{c.loads}", f"{c.changed} of {c.compared}")
-            for c in cadence(world.ledger.database)
+            (f"{one.aggregation} {one.entity_type}", one.offset, f"{one.loads}", f"{one.changed} of {one.compared}")
+            for one in page.rows
         ]
         yield Table(
             "Refreshes of reports, by the offset they served", ("datasets", "offset", ">loads", ">changed"), rows

@@ -82,6 +82,16 @@ class Document(sa.types.TypeDecorator[Any]):
         return dialect.type_descriptor(postgresql.JSONB() if dialect.name == "postgresql" else sa.Text())
 
 
+class Payload(sa.types.TypeDecorator[str]):
+    """A document kept as the text that came: JSON on PostgreSQL, which JSONB would take apart, and text on SQLite."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        return dialect.type_descriptor(postgresql.JSON() if dialect.name == "postgresql" else sa.Text())
+
+
 _SQL_TYPES: dict[type, sa.types.TypeEngine[Any]] = {
     bool: sa.Boolean(create_constraint=False),
     int: sa.BigInteger(),

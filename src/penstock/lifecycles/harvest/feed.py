@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import sqlalchemy as sa
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
-from penstock.lifecycles.harvest.machine import Run
-from penstock.model.outcome import Outcome
-from penstock.worker.flow import Io
+    from penstock.lifecycles.harvest.run.machine import Run
+    from penstock.model.outcome import Outcome
+    from penstock.worker.flow import Io
 
 UNNAMED = "?"
 """What `raw_row` begins the identity of a record with that does not name itself."""
@@ -83,6 +84,16 @@ class Feed:
     order: Mapping[str, str]
     #: Another column of either table, by which a record that does not name itself is known all the same.
     known_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A feed as it is configured: where it is asked, through which gate, and whether calls through it are counted."""
+
+    feed: Feed
+    source: Source
+    gate: str
+    metered: bool = False
 
 
 class Consolidation(Protocol):

@@ -1,4 +1,4 @@
-"""Nivoda's catalogue as a feed: which stone a record is, and what it becomes in `diamonds`.
+"""Nivoda's catalogue as a feed: how it is asked, which stone a record is, and what it becomes in `diamonds`.
 
 `items[].id` is the offer, by which one orders; `diamond.id` is the stone, by which records are told apart.
 """
@@ -6,22 +6,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal, DecimalException
 from typing import Any
 
 import msgspec
 
-from penstock.lifecycles.harvest.feed import Unmappable
+from penstock.connectors.nivoda.client import BY_BIRTH, Item, Nivoda, Order, Query
+from penstock.lifecycles.harvest.feed import UNKNOWN, UNNAMED, Feed, Span, Unmappable, Window
 from penstock.lifecycles.harvest.pricing import EXACT
+from penstock.lifecycles.harvest.tables import diamonds, raw_diamonds_nivoda
+from penstock.model.clock import instant_text
 
-NAME = "nivoda"
 CURRENCY = "USD"
 UNITS = {"cents": Decimal("0.01"), "dollars": Decimal(1)}
 """What a price is counted in. It is cents by the programs that use the API, dollars by one description of it."""
 _DEAREST = Decimal(1_000_000_000)
 _HEAVIEST = Decimal(1_000)
 _ZERO = Decimal(0)
+_HIGHEST = 1_000_000
+"""Where the search for cuts begins, in dollars: hardly a stone costs more."""
 
 
 class _Certificate(msgspec.Struct, gc=False):
@@ -109,3 +114,56 @@ def _amount(price: Decimal, factor: Decimal) -> Decimal | None:
 def payload_hash(payload: str) -> str:
     """The digest by which a change of a record is seen."""
     return hashlib.blake2b(payload.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class NivodaSource:
+    """One login. `filters` are sent with every query."""
+
+    client: Nivoda
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    order: Order = BY_BIRTH
+
+    async def count(self, window: Window, span: Span) -> int:
+        """How many records there are."""
+        return await self.client.count(self._query(window, span))
+
+    async def page(self, window: Window, span: Span, offset: int, limit: int) -> Sequence[Item]:
+        """Records in the order of their birth, in which a change of price moves none."""
+        return (await self.client.page(self._query(window, span), offset, limit, self.order)).items
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.client.close()
+
+    def _query(self, window: Window, span: Span) -> Query:
+        return Query(span.low, span.high, window.lower, window.upper, self.filters)
+
+
+def nivoda_feed(name: str, price_unit: str = "cents", order: Order = BY_BIRTH) -> Feed:
+    """Nivoda's diamonds, split by their price in dollars."""
+    return Feed(
+        name=name,
+        raw=raw_diamonds_nivoda,
+        canonical=diamonds,
+        identity="supplier_stone_id",
+        raw_row=raw_row,
+        map=mapping(price_unit),
+        axis="price",
+        lowest=0,
+        highest=_HIGHEST,
+        order={"type": order.type, "direction": order.direction},
+        known_by="offer_id",
+    )
+
+
+def raw_row(item: Item) -> dict[str, Any]:
+    """The columns of a raw row that are the record's own; one that names no stone is known by its content."""
+    digest = payload_hash(item.payload)
+    return {
+        "supplier_stone_id": item.stone_id or f"{UNNAMED if item.offer_id else UNKNOWN}{digest}",
+        "offer_id": item.offer_id or "",
+        "payload": item.payload,
+        "payload_hash": digest,
+        "source_updated_at": None if item.updated_at is None else instant_text(item.updated_at),
+    }

@@ -1,4 +1,4 @@
-"""The job `prune-raw-records`: raw records go when their run is over for long enough; what they came to stays.
+"""Raw records go when their run has been over for long enough; what they came to stays.
 
 Those of a run that can still be retried are kept: the retry counts them, and consolidates them.
 """
@@ -17,7 +17,6 @@ from penstock.ledger.store.database import Cursor, identifier_sql, instant_sql
 from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected
 from penstock.model.clock import instant_text
 
-JOB = "prune-raw-records"
 AT_MOST = 100_000
 """How many rows one run of the job removes."""
 _AT_ONCE = 5_000

@@ -4,40 +4,65 @@ Each record has the digest of the rules that priced it. What has another digest 
 some thousands in a transaction, by the function that prices in consolidation. Whoever is killed leaves records that are
 done and records that are as they were, and nothing has to remember how far it came. A record that changed since it was
 read is left alone; if its price is old it is found again.
+
+A row of `harvest_reprice` is a repricing: who asked for it, how far it has come, what it came to. A feed has one under
+way at most; it is counted in the transactions that price.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
+
+from penstock.ledger.commit import insert_events
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.columns import Exact, readable
+from penstock.ledger.schema.columns import Exact, plain, readable
 from penstock.ledger.store import statements
+from penstock.ledger.store.data import update_unchanged
 from penstock.ledger.store.database import Cursor, Database, instant_sql
-from penstock.lifecycles.harvest import repricing
-from penstock.lifecycles.harvest.consolidate import rules_in_force
-from penstock.lifecycles.harvest.feed import Unmappable
+from penstock.lifecycles.harvest.feed import Feed, Unmappable
 from penstock.lifecycles.harvest.pricing import WORDS, BadRule, Pricer, compile_rules, digest
-from penstock.lifecycles.harvest.repricing import Priced
+from penstock.lifecycles.harvest.run.consolidate import rules_in_force
+from penstock.lifecycles.harvest.tables import diamonds, harvest_reprice
 from penstock.model.clock import instant_text
-from penstock.model.errors import UsageError
 from penstock.model.outcome import MAX_ROWS, Event
 from penstock.worker.flow import Io
-from penstock.worker.schedule import Job, JobResult, Schedule
+from penstock.worker.schedule import JobResult
 
-JOB = "reprice"
+if TYPE_CHECKING:
+    from penstock.operations.reader import Reader
+
+EVENT = "harvest.repriced"
 REFUSED = "harvest.reprice_refused"
+RUNNING, COMPLETED, SUPERSEDED = "running", "completed", "superseded"
 SAMPLE = 10
 _BATCHES = 8
 """So many transactions are one run of the job; after each run the schedule says what it came to."""
 #: What a record's price is made of. While these are as they were read, a price that was made of them is right.
 _COMPARED = (*WORDS, "carat", "supplier_price", "pricing_digest")
 _READ = (*_COMPARED, "price", "pricing_rule_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The canonical records of a feed."""
+
+    feed: str
+    table: sa.Table = diamonds
+    #: The column that tells them apart.
+    identity: str = "supplier_stone_id"
+
+    @classmethod
+    def of(cls, feed: Feed) -> Priced:
+        """Those of a feed."""
+        return cls(feed.name, feed.canonical, feed.identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +101,17 @@ class Batch:
     more: bool
 
 
-def schedule_name(feed: str) -> str:
-    """The schedule that has a feed's records priced again."""
-    return f"reprice-{feed}"
-
-
-def reprice_job(feeds: Mapping[str, Priced]) -> Job:
-    """The job `reprice`: whatever was priced by other rules than those in force is priced again."""
-
-    async def job(schedule: Schedule, io: Io) -> JobResult:
-        name = str((schedule.settings or {}).get("feed"))
-        if name not in feeds:
-            raise UsageError(f"no feed is called {name!r}; add [feeds.{name}] to the configuration")
-        done: list[Batch] = []
-        try:
-            while len(done) < _BATCHES and (not done or done[-1].more):
-                done.append(await io.ledger(lambda ledger: reprice_some(ledger, feeds[name], io.now())))
-        except BadRule as error:
-            return _refused(name, error)
-        records, changed = sum(b.records for b in done), sum(b.changed for b in done)
-        says = f"{records:,} records priced again, {changed:,} prices changed"
-        return JobResult(says if records else "nothing to price again", again=done[-1].more)
-
-    return job
+async def reprice(priced: Priced, io: Io) -> JobResult:
+    """One run of the job: whatever was priced by other rules than those in force is priced again."""
+    done: list[Batch] = []
+    try:
+        while len(done) < _BATCHES and (not done or done[-1].more):
+            done.append(await io.ledger(lambda ledger: reprice_some(ledger, priced, io.now())))
+    except BadRule as error:
+        return _refused(priced.feed, error)
+    records, changed = sum(b.records for b in done), sum(b.changed for b in done)
+    says = f"{records:,} records priced again, {changed:,} prices changed"
+    return JobResult(says if records else "nothing to price again", again=done[-1].more)
 
 
 def _refused(feed: str, error: BadRule) -> JobResult:
@@ -108,16 +121,16 @@ def _refused(feed: str, error: BadRule) -> JobResult:
     return JobResult(str(error), events=[Event(f"{REFUSED}:{feed}:{told}", REFUSED, payload, "critical")])
 
 
-def preview(ledger: Ledger, priced: Priced) -> Preview:
+def preview(reader: Ledger | Reader, priced: Priced) -> Preview:
     """Price every record that was priced by other rules, and change nothing. Raises BadRule."""
-    rules, there = ledger.read(lambda cursor: (rules_in_force(cursor, priced.feed), repricing.count(cursor, priced)))
+    rules, there = reader.read(lambda cursor: (rules_in_force(cursor, priced.feed), count_records(cursor, priced)))
     made, price, after = Preview(priced.feed, len(rules), there), compile_rules(rules, priced.feed), ""
     sql = (
         f"SELECT {_columns(priced)} FROM {priced.table.name} WHERE feed = :feed AND {priced.identity} > :after"
         f" AND pricing_digest <> :digest ORDER BY {priced.identity} LIMIT {MAX_ROWS}"
     )
     given = {"feed": priced.feed, "digest": digest(rules)}
-    while rows := _rows(ledger, sql, after=after, **given):
+    while rows := _rows(reader, sql, after=after, **given):
         after = rows[-1][0]
         for change in (_change(row, price) for row in rows):
             made.stale += 1
@@ -129,8 +142,8 @@ def preview(ledger: Ledger, priced: Priced) -> Preview:
     return made
 
 
-def _rows(ledger: Ledger, sql: str, **given: Any) -> Sequence[Sequence[Any]]:
-    return ledger.read(lambda cursor: cursor.rows(sql, **given))
+def _rows(reader: Ledger | Reader, sql: str, **given: Any) -> Sequence[Sequence[Any]]:
+    return reader.read(lambda cursor: cursor.rows(sql, **given))
 
 
 def reprice_some(ledger: Ledger, priced: Priced, now: datetime, at_once: int = MAX_ROWS) -> Batch:
@@ -139,21 +152,21 @@ def reprice_some(ledger: Ledger, priced: Priced, now: datetime, at_once: int = M
     Done twice it comes to the same: what is priced by the rules in force is not found again.
     """
     read = ledger.read(lambda cursor: _read(cursor, priced, at_once))
-    if not read.rows and not read.under_way:
+    if not read.rows and not read.begun:
         return Batch(0, 0, 0, more=False)
     updates = [_update(ledger.database, priced, read.digest, kind, now) for kind in _kinds(read)]
 
     def work(cursor: Cursor) -> Batch:
         database = ledger.database
         if read.rows:
-            repricing.begin(database, cursor, priced, read.digest, now)
+            _begin(database, cursor, priced, read.digest, now)
         changed, same, unpriced = [cursor.run(sql, **given) if given else 0 for sql, given in updates]
         records = changed + same + unpriced
-        repricing.tally(cursor, priced.feed, records=records, changed=changed, unpriced=unpriced)
+        _tally(cursor, priced.feed, records=records, changed=changed, unpriced=unpriced)
         # Where nothing could be written the records are somebody else's: the next tick looks again.
         more = len(read.rows) >= at_once and records > 0
         if not more:
-            repricing.finish(database, cursor, priced, read.digest, now)
+            _finish(database, cursor, priced, read.digest, now)
         return Batch(records, changed, unpriced, more)
 
     return ledger.database.write(work)
@@ -161,10 +174,11 @@ def reprice_some(ledger: Ledger, priced: Priced, now: datetime, at_once: int = M
 
 @dataclass(frozen=True, slots=True)
 class _Read:
+    feed: str
     digest: str
     price: Pricer
     rows: Sequence[Sequence[Any]]
-    under_way: bool
+    begun: bool
 
 
 def _read(cursor: Cursor, priced: Priced, at_once: int) -> _Read:
@@ -178,8 +192,8 @@ def _read(cursor: Cursor, priced: Priced, at_once: int) -> _Read:
     ]
     sql = f"SELECT {_columns(priced)} FROM ({' UNION ALL '.join(sides)} LIMIT {at_once}) AS t"
     rows = cursor.gather(sql, feed=priced.feed, digest=wanted)
-    under_way = repricing.under_way(cursor, priced.feed) is not None
-    return _Read(wanted, compile_rules(rules, priced.feed), rows, under_way)
+    begun = under_way(cursor, priced.feed) is not None
+    return _Read(priced.feed, wanted, compile_rules(rules, priced.feed), rows, begun)
 
 
 def _columns(priced: Priced) -> str:
@@ -214,32 +228,102 @@ def _kinds(read: _Read) -> tuple[_Kind, _Kind, _Kind]:
     for row in read.rows:
         change = _change(row, read.price)
         kind = unpriced if change.why_not is not None else changed if change.before != change.after else same
-        kind.rows.append([*row[: len(_COMPARED) + 1], str(change.after), change.rule_after])
+        price = [str(change.after)] if kind.anew else []
+        kind.rows.append([read.feed, *row[: len(_COMPARED) + 1], *price, change.rule_after])
     return changed, same, unpriced
 
 
-def _update(database: Database, priced: Priced, wanted: str, kind: _Kind, now: datetime) -> tuple[str, dict[str, str]]:
+def _update(database: Database, priced: Priced, wanted: str, kind: _Kind, now: datetime) -> tuple[str, dict[str, Any]]:
     """The statement that writes those of the records that are still as they were read; without parameters for none."""
     if not kind.rows:
         return "", {}
-    table, name, postgres = priced.table, priced.identity, database.dialect == "postgresql"
-    # With the feed in every row, so that SQLite goes from them to the records and not the other way round.
-    source = statements.batch(database, {n: table.c[n].type for n in ("feed", name, *_READ)})
-    alike = "IS NOT DISTINCT FROM" if postgres else "IS"
-    unchanged = " AND ".join(f"t.{n} {alike} n_{n}" for n in _COMPARED)
-    which = f"t.feed = n_feed AND t.{name} = n_{name}"
-    sets = "pricing_digest = :digest, pricing_rule_id = n_pricing_rule_id"
-    given = {"digest": wanted, "batch": statements.batch_text([[priced.feed, *row] for row in kind.rows])}
+    alike = {"pricing_digest": wanted}
     if kind.anew:
-        sets += f", price = n_price, updated_at = {instant_sql(database, 'now')}"
-        given["now"] = instant_text(now)
-    sql = f"UPDATE {table.name} AS t SET {sets} FROM {source} WHERE {which} AND {unchanged}"
-    if postgres:
-        # Who never waits for a record never deadlocks with a consolidation, which takes them in another order. One that
-        # is locked is being written, and is found again if its price is old.
-        mine = (
-            f"SELECT n_feed, n_{name}, n_price, n_pricing_rule_id FROM {source} JOIN {table.name} AS t ON {which}"
-            f" WHERE {unchanged} FOR NO KEY UPDATE OF t SKIP LOCKED"
-        )
-        sql = f"WITH mine AS MATERIALIZED ({mine}) UPDATE {table.name} AS t SET {sets} FROM mine WHERE {which}"
-    return sql, given
+        alike["updated_at"] = instant_text(now)
+    return update_unchanged(
+        database,
+        priced.table,
+        # With the feed in every row, so that SQLite goes from them to the records and not the other way round.
+        key=("feed", priced.identity),
+        compared=_COMPARED,
+        changed=("price", "pricing_rule_id") if kind.anew else ("pricing_rule_id",),
+        alike=alike,
+        rows=kind.rows,
+    )
+
+
+def count_records(cursor: Cursor, priced: Priced, *, unlike: str | None = None) -> int:
+    """How many records there are; `unlike`: of those that were priced by rules of another digest."""
+    sql = f"SELECT count(*) FROM {priced.table.name} WHERE feed = :feed"
+    if unlike is None:
+        return int(cursor.rows(sql, feed=priced.feed)[0][0])
+    sides = [cursor.rows(f"{sql} AND pricing_digest {side} :digest", feed=priced.feed, digest=unlike) for side in "<>"]
+    return sum(int(rows[0][0]) for rows in sides)
+
+
+def under_way(cursor: Cursor, feed: str) -> Mapping[str, Any] | None:
+    """The repricing of a feed that is under way."""
+    names = [c.name for c in harvest_reprice.columns]
+    sql = f"SELECT {', '.join(names)} FROM harvest_reprice WHERE feed = :feed AND status = '{RUNNING}'"
+    found = cursor.rows(sql, feed=feed)
+    return dict(zip(names, found[0], strict=True)) if found else None
+
+
+def wish(cursor: Cursor, priced: Priced, now: datetime, who: str, reason: str) -> dict[str, Any]:
+    """A row of `harvest_reprice` that asks for a repricing; the job goes on from it. Raises BadRule."""
+    wanted = digest(rules_in_force(cursor, priced.feed))
+    return {**_row(cursor, priced, wanted, now), "requested_by": who, "reason": reason}
+
+
+def _begin(database: Database, cursor: Cursor, priced: Priced, wanted: str, now: datetime) -> None:
+    """A repricing is under way from its first record on. When the rules change again, another takes its place."""
+    there = under_way(cursor, priced.feed)
+    if there is not None and there["digest"] == wanted:
+        return
+    row = _row(cursor, priced, wanted, now)
+    if there is not None:
+        _close(database, cursor, priced.feed, SUPERSEDED, now)
+        row |= {"requested_by": there["requested_by"], "reason": there["reason"]}
+    # Ignored where somebody else began at the same moment.
+    values = [plain(value) for value in row.values()]
+    sql, given = statements.upsert(database, harvest_reprice, list(row), ("ignore", None, ()), [values])
+    cursor.run(sql, **given)
+
+
+def _row(cursor: Cursor, priced: Priced, wanted: str, now: datetime) -> dict[str, Any]:
+    return {
+        "feed": priced.feed,
+        "begun_at": now,
+        "digest": wanted,
+        "status": RUNNING,
+        "expected": count_records(cursor, priced, unlike=wanted),
+        "requested_by": None,
+        "reason": None,
+    }
+
+
+def _tally(cursor: Cursor, feed: str, *, records: int, changed: int, unpriced: int) -> None:
+    """Add what a transaction came to."""
+    sql = "UPDATE harvest_reprice SET records = records + :n, changed = changed + :c, unpriced = unpriced + :u"
+    counts = {"n": records, "c": changed, "u": unpriced}
+    cursor.run(f"{sql} WHERE feed = :feed AND status = '{RUNNING}'", feed=feed, **counts)
+
+
+def _finish(database: Database, cursor: Cursor, priced: Priced, wanted: str, now: datetime) -> None:
+    """Where nothing is left, say so, once. What somebody else holds at the moment is left for later."""
+    there = under_way(cursor, priced.feed)
+    if there is None or count_records(cursor, priced, unlike=wanted):
+        return
+    _close(database, cursor, priced.feed, COMPLETED, now)
+    begun = there["begun_at"] if isinstance(there["begun_at"], str) else instant_text(there["begun_at"])
+    told = ("feed", "digest", "records", "changed", "unpriced", "requested_by", "reason")
+    payload = json.dumps({name: there[name] for name in told})
+    severity = "warning" if there["unpriced"] else None
+    insert_events(
+        database, cursor, [["default", f"{EVENT}:{priced.feed}:{begun}", EVENT, severity, payload, None, None]]
+    )
+
+
+def _close(database: Database, cursor: Cursor, feed: str, status: str, now: datetime) -> None:
+    sql = f"UPDATE harvest_reprice SET status = :status, finished_at = {instant_sql(database, 'now')}"
+    cursor.run(f"{sql} WHERE feed = :feed AND status = '{RUNNING}'", feed=feed, status=status, now=instant_text(now))

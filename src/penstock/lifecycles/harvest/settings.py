@@ -1,230 +1,143 @@
-"""What `penstock.toml` says of harvests: how they are split and fetched, and the feeds."""
+"""What `penstock.toml` says of harvests: `[harvest]`, and a feed for each catalogue, `[harvest.feeds.NAME]`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import re
+from datetime import time, timedelta
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from penstock.connectors.nivoda.client import LIMIT, PRODUCTION, Api, Credentials
-from penstock.connectors.watermark import store_options
-from penstock.lifecycles.harvest import consolidate, reprice
-from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS
-from penstock.lifecycles.harvest.decide import Settings
-from penstock.lifecycles.harvest.machine import RunType
-from penstock.lifecycles.harvest.nivoda import UNITS
-from penstock.lifecycles.harvest.runs import JOB, Rules, schedule_name
-from penstock.lifecycles.harvest.scan import Limits
-from penstock.model.cadence import parse_span
-from penstock.model.limits import GateLimits, Limit, limits_of
-from penstock.settings import setting as kind
-from penstock.settings.config import Config
-from penstock.settings.setting import REQUIRED, ConfigError, Setting
-from penstock.worker.schedule import Schedule
+from penstock.lifecycles.harvest.run.machine import RunType
+from penstock.lifecycles.harvest.run.scan import Split
+from penstock.settings.typed import Place, Secret, Settings, TimeZone, Url, says
 
 PROVIDER = "nivoda"
 _MANY = 1_000_000
-_EXAMPLE = "diamonds"
+_LARGEST_PAGE = 50
+_UPDATED = re.compile(r"(diamond\.)?(?!(?:id|diamond)$)[_A-Za-z][_0-9A-Za-z]{0,63}")
 
 
-def _below(address: str | None, folder: Path) -> str | None:
-    """A file that is named without its place lies beside the configuration."""
-    return address if address is None or "://" in address else str(folder / address)
+class FeedSettings(Settings):
+    """`[harvest.feeds.*]`: one catalogue of one login."""
+
+    url: Annotated[Url, says("Where the API is served.", examples=["https://integrations.nivoda.net/api/diamonds"])] = (
+        Url("https://integrations.nivoda.net/api/diamonds")
+    )
+    username: Annotated[str, says("The login.", examples=["buyer@example.com"])]
+    password: Annotated[Secret, says("Its password.", examples=[{"env": "NIVODA_PASSWORD"}])]
+    authentication: Annotated[
+        Literal["bearer", "as"], says("How the token is sent: in a header (bearer), or in every query (as).")
+    ] = "bearer"
+    token_life: Annotated[timedelta, says("How long a token is valid, where the login does not say.")] = timedelta(
+        hours=6
+    )
+    price_unit: Annotated[
+        Literal["cents", "dollars"],
+        says("What prices are counted in; compare one with the provider's own pages."),
+    ] = "cents"
+    price_bounds: Annotated[
+        Literal["exact", "whole"], says("Whether filters compare prices to the cent, or in whole dollars.")
+    ] = "exact"
+    updated_field: Annotated[
+        str | None,
+        says("The field of an item that says when it was last updated.", examples=["diamond.updated_at"]),
+    ] = None
+    filters: Annotated[
+        dict[str, Any], says("Filters that are sent with every query.", examples=[{"labgrown": False}])
+    ] = {}
+    requests_per_second: Annotated[
+        float,
+        says(
+            "How fast the API may be called; 0 is without a limit. [gates.nivoda] takes precedence.", ge=0, le=100_000
+        ),
+    ] = 25.0
+    watermark: Annotated[
+        Place | None,
+        says(
+            "Where the watermark is published: a file, or an address of s3, gs or az. Without it, nowhere.",
+            examples=["watermark.json"],
+        ),
+    ] = None
+    watermark_options: Annotated[
+        dict[str, str | Secret],
+        says(
+            "How the store of the watermark is reached; without them, by the settings of its own tools.",
+            examples=[{"aws_region": "eu-west-1"}],
+        ),
+    ] = {}
+    paused: Annotated[bool, says("Fetch nothing; what is there stays.")] = False
+    every: Annotated[timedelta | None, says("How often a run is started; either this or 'at'.")] = None
+    at: Annotated[
+        tuple[time, ...] | None,
+        says('At which times of day a run is started; without both, at ["02:00"].', filled=True, examples=[["02:00"]]),
+    ] = None
+    time_zone: Annotated[TimeZone, says("The time zone of 'at'.", examples=["Europe/Madrid"])] = TimeZone("UTC")
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.every is not None and self.at is not None:
+            wrong.append("has both 'every' and 'at'; give one of them")
+        if self.updated_field is not None and not _UPDATED.fullmatch(self.updated_field):
+            wrong.append("updated_field must be a field of an item, such as updated_at or diamond.updated_at")
+        if wrong:
+            raise ValueError("\n".join(wrong))
 
 
-SETTINGS = (
-    Setting("harvest.page_size", kind.whole(1, LIMIT - 1), 30, "Records per page; one more is asked for."),
-    Setting("harvest.target_records", kind.whole(1, _MANY), 5_000, "Records per partition, where workers allow it."),
-    Setting("harvest.least_records", kind.whole(1, _MANY), 1_000, "No partition is made for fewer."),
-    Setting("harvest.full_workers", kind.whole(1, 1_000), 30, "Partitions of a full run, at most."),
-    Setting("harvest.incremental_workers", kind.whole(1, 1_000), 10, "Partitions of an incremental run, at most."),
-    Setting(
-        "harvest.tolerance", kind.number(0, 1), 0.005, "The share of a partition that may be missing when it is done."
-    ),
-    Setting(
-        "harvest.rescans",
-        kind.whole(0, 100),
-        2,
-        "How often a partition is fetched again because it is not known to be whole.",
-    ),
-    Setting(
-        "harvest.extra_pages",
-        kind.whole(1, 10_000),
-        20,
-        "How many pages past its count a partition is read, and how often it steps back because records moved.",
-    ),
-    Setting("harvest.overlap", kind.span, "10m", "How long before the watermark a window begins."),
-    Setting("harvest.full_every", kind.span, "7d", "How often a run is full."),
-    Setting("harvest.chunk_rows", kind.whole(1, 5_000), ROWS, "Raw rows that are consolidated by one commit."),
-    Setting("harvest.chunks_at_once", kind.whole(1, 64), AT_ONCE, "Chunks that one worker holds at once."),
-    Setting("harvest.most_rejected", kind.number(0, 1), 0.01, "The share of records that may be unmappable."),
-    Setting(
-        "harvest.most_deleted",
-        kind.number(0, 1),
-        0.5,
-        "A full run that does not see more than this share of all records fails.",
-    ),
-    Setting("harvest.keep_raw", kind.span, "30d", "How long raw records stay after their run is over."),
-    Setting("feeds.*.url", kind.text, PRODUCTION, "Where the API is served.", examples={_EXAMPLE: PRODUCTION}),
-    Setting("feeds.*.username", kind.text, REQUIRED, "The login.", examples={_EXAMPLE: "buyer@example.com"}),
-    Setting(
-        "feeds.*.password",
-        kind.secret,
-        REQUIRED,
-        "Its password.",
-        examples={_EXAMPLE: {"env": "NIVODA_PASSWORD"}},
-    ),
-    Setting(
-        "feeds.*.authentication",
-        kind.one_of("bearer", "as"),
-        "bearer",
-        "How the token is sent: in a header, or in every query.",
-    ),
-    Setting("feeds.*.token_life", kind.span, "6h", "How long a token is good, where the login does not say."),
-    Setting(
-        "feeds.*.price_unit",
-        kind.one_of(*UNITS),
-        "cents",
-        "What prices are counted in; compare one with the provider's own pages.",
-        examples={_EXAMPLE: "cents"},
-    ),
-    Setting(
-        "feeds.*.price_bounds",
-        kind.one_of("exact", "whole"),
-        "exact",
-        "Whether filters compare prices to the cent, or whole dollars alone.",
-    ),
-    Setting("feeds.*.updated_field", kind.text, None, "The field of an item that says when it was last updated."),
-    Setting("feeds.*.filters", kind.table, None, "Filters that are sent with every query."),
-    Setting(
-        "feeds.*.requests_per_second",
-        kind.number(0, 100_000),
-        25.0,
-        "How fast the API may be asked; 0: as fast as it answers. [providers.nivoda] comes before it.",
-    ),
-    Setting(
-        "feeds.*.watermark",
-        kind.text,
-        None,
-        "Where the watermark is published: a file, or an address of s3, gs or az. Without it, it is not.",
-        anchor=_below,
-        examples={_EXAMPLE: "watermark.json"},
-    ),
-    Setting(
-        "feeds.*.watermark_options",
-        store_options,
-        None,
-        "How the store of the watermark is reached; its own tools' settings where it is not given.",
-    ),
-    Setting("feeds.*.paused", kind.flag, False, "Fetch nothing; what there is stays."),
-    Setting("feeds.*.every", kind.span, None, "How often a run is started; either this or 'at'."),
-    Setting(
-        "feeds.*.at",
-        kind.moments,
-        None,
-        'At which times of day; without both, at ["02:00"].',
-        examples={_EXAMPLE: ["02:00"]},
-    ),
-    Setting(
-        "feeds.*.time_zone",
-        kind.zone,
-        "UTC",
-        "Where the times of day are read.",
-        examples={_EXAMPLE: "Europe/Madrid"},
-    ),
-)
+class HarvestSettings(Settings):
+    """`[harvest]`: how catalogues are split, fetched and consolidated."""
+
+    page_size: Annotated[int, says("Records per page; one more is asked for.", ge=1, le=_LARGEST_PAGE - 1)] = 30
+    target_records: Annotated[
+        int, says("Records per partition, as long as there are not too many partitions.", ge=1, le=_MANY)
+    ] = 5_000
+    least_records: Annotated[int, says("No partition is made for fewer records.", ge=1, le=_MANY)] = 1_000
+    full_workers: Annotated[int, says("The most partitions of a full run.", ge=1, le=1_000)] = 30
+    incremental_workers: Annotated[int, says("The most partitions of an incremental run.", ge=1, le=1_000)] = 10
+    tolerance: Annotated[float, says("The share of a partition that may be missing when it is done.", ge=0, le=1)] = (
+        0.005
+    )
+    rescans: Annotated[
+        int, says("How often a partition is fetched again because records may be missing.", ge=0, le=100)
+    ] = 2
+    extra_pages: Annotated[
+        int,
+        says(
+            "How many pages past its count a partition is read, and how often it steps back because records moved.",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 20
+    overlap: Annotated[timedelta, says("How long before the watermark a window begins.")] = timedelta(minutes=10)
+    full_every: Annotated[timedelta, says("How often a run is full.")] = timedelta(days=7)
+    chunk_rows: Annotated[int, says("Raw rows that are consolidated by one commit.", ge=1, le=5_000)] = 2_500
+    chunks_at_once: Annotated[int, says("Chunks that one worker holds at once.", ge=1, le=64)] = 4
+    most_rejected: Annotated[
+        float, says("The share of records that may be impossible to map; with more, a run fails.", ge=0, le=1)
+    ] = 0.01
+    most_deleted: Annotated[
+        float, says("A full run that does not see more than this share of all records fails.", ge=0, le=1)
+    ] = 0.5
+    keep_raw: Annotated[timedelta, says("How long raw records stay after their run is over.")] = timedelta(days=30)
+    feeds: Annotated[
+        dict[str, FeedSettings], says("The catalogues that are harvested, by name.", examples=["diamonds"])
+    ] = {}
+
+    def split(self, run_type: RunType) -> Split:
+        """How finely a run of that type is cut."""
+        most = self.full_workers if run_type is RunType.FULL else self.incremental_workers
+        return Split(self.target_records, self.least_records, most)
 
 
 def gate_of(feed: str) -> str:
-    """The door of a feed's calls."""
+    """The gate of a feed's calls."""
     return f"{PROVIDER}/{quote(feed, safe='')}"
 
 
-def read_settings(config: Config) -> Settings:
-    """What partitions are decided by."""
-    return Settings(
-        feeds={name: own["paused"] for name, own in config.section("feeds").items()},
-        page_size=config["harvest.page_size"],
-        extra_pages=config["harvest.extra_pages"],
-        tolerance=config["harvest.tolerance"],
-        rescans=config["harvest.rescans"],
-    )
+def schedule_of(feed: str) -> str:
+    """The schedule that starts a feed's runs; whoever reopens one takes it too, so that no two are ever under way."""
+    return f"harvest-{feed}"
 
 
-def read_rules(config: Config) -> Rules:
-    """How runs are planned and split; the same for every feed."""
-    limits = {
-        run_type: Limits(
-            config["harvest.target_records"], config["harvest.least_records"], config[f"harvest.{run_type}_workers"]
-        )
-        for run_type in RunType
-    }
-    return Rules(
-        overlap=parse_span(config["harvest.overlap"]),
-        full_every=parse_span(config["harvest.full_every"]),
-        full=limits[RunType.FULL],
-        incremental=limits[RunType.INCREMENTAL],
-    )
-
-
-def read_consolidation(config: Config) -> consolidate.Limits:
-    """How raw rows are consolidated, and what stops it."""
-    return consolidate.Limits(
-        rows=config["harvest.chunk_rows"],
-        rejected=config["harvest.most_rejected"],
-        deleted=config["harvest.most_deleted"],
-    )
-
-
-def read_login(own: dict[str, Any]) -> tuple[Credentials, Api]:
-    """How a feed is reached. Raises UsageError for an address or a field that cannot be one."""
-    api = Api(
-        url=own["url"],
-        authentication=own["authentication"],
-        token_life=parse_span(own["token_life"]),
-        price_bounds=own["price_bounds"],
-        updated_field=own["updated_field"],
-    )
-    return Credentials(own["username"], own["password"]), api
-
-
-def providers(config: Config) -> list[GateLimits]:
-    """The limits of feeds, where the configuration has none for their provider."""
-    given = config.providers()
-    return [
-        GateLimits(gate_of(name), (Limit("requests", rate, max(rate, 1.0)),))
-        for name, own in config.section("feeds").items()
-        if (rate := own["requests_per_second"]) > 0 and limits_of(gate_of(name), given) is None
-    ]
-
-
-def schedules(config: Config) -> Sequence[Schedule]:
-    """Two schedules for every feed: its runs (H15), and its prices. Raises ConfigError where one has two cadences."""
-    found = []
-    for name, own in sorted(config.section("feeds").items()):
-        if own["every"] is not None and own["at"] is not None:
-            msg = f"{config.path or 'the configuration'}: feeds.{name} has both 'every' and 'at'; give one of them"
-            raise ConfigError(msg)
-        at = own["at"] or (None if own["every"] else ["02:00"])
-        found.append(
-            Schedule(
-                name=schedule_name(name),
-                job=JOB,
-                every=own["every"],
-                at=at,
-                time_zone=own["time_zone"],
-                settings={"feed": name},
-                settings_version="feed",
-            )
-        )
-        found.append(
-            Schedule(
-                name=reprice.schedule_name(name),
-                job=reprice.JOB,
-                every="1m",
-                settings={"feed": name},
-                settings_version="feed",
-            )
-        )
-    return found
+def reprice_schedule_of(feed: str) -> str:
+    """The schedule that has a feed's records priced again."""
+    return f"reprice-{feed}"

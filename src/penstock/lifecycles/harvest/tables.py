@@ -6,27 +6,14 @@ minor units in an integer would have to know every currency's; nothing on SQLite
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
-from penstock.ledger.schema.columns import Document, Exact, Identifier, Instant
+from penstock.ledger.schema.columns import Document, Exact, Identifier, Instant, Payload
 
 _data = sa.MetaData()
 _FLAG = sa.Boolean(create_constraint=False)
 POSITIONS = 1_000_000_000
 """How many positions each partition of a run has: a raw row's is `ordinal * POSITIONS` plus its offset."""
-
-
-class Payload(sa.types.TypeDecorator[str]):
-    """A document kept as the text that came: JSON on PostgreSQL, which JSONB would take apart, and text on SQLite."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        return dialect.type_descriptor(postgresql.JSON() if dialect.name == "postgresql" else sa.Text())
 
 
 raw_diamonds_nivoda = sa.Table(
@@ -82,7 +69,7 @@ diamonds = sa.Table(
     sqlite_strict=True,
 )
 
-#: A rule's NULL matches anything. The lowest priority number wins, ties by id (H14).
+#: A rule's NULL matches anything. The lowest priority number wins, ties by id.
 pricing_rules = sa.Table(
     "pricing_rules",
     _data,

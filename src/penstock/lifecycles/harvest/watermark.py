@@ -1,8 +1,8 @@
-"""Publishing the watermark: the ledger's row is the truth, the blob follows it (H6).
+"""Publishing the watermark: the ledger's row is the truth, the blob follows it.
 
 A run that completes moves the row and says so in the event log; the outbox hands that event to `publish`, as often as
 it takes. Whatever event it was, the row is what is published, so that late or doubled deliveries change nothing. A blob
-that somebody else wrote is left alone: publication stops until a person has looked.
+that somebody else wrote is left alone: publication stops until a person has looked and asked for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from penstock.connectors.watermark import Blob, ForeignBlob, Watermark
@@ -26,7 +26,11 @@ from penstock.model.outcome import Event
 from penstock.worker.flow import Io
 from penstock.worker.outbox import Subscriber
 
+if TYPE_CHECKING:
+    from penstock.operations.reader import Reader
+
 ADVANCED = "harvest.watermark_advanced"
+REQUESTED = "harvest.watermark_requested"
 PUBLISHED_EVENT = "harvest.watermark_published"
 ALERT = "harvest.watermark_unpublished"
 ADOPTED = "harvest.watermark_adopted"
@@ -59,7 +63,7 @@ def advanced(feed: str, run_id: str, to: datetime) -> Event:
     return Event(f"{ADVANCED}:{feed}:{run_id}", ADVANCED, payload)
 
 
-def read_row(ledger: Ledger, feed: str) -> Row | None:
+def read_row(ledger: Ledger | Reader, feed: str) -> Row | None:
     """The watermark of a feed; None before its first run has completed."""
     columns = "feed, last_updated_at, last_run_id, last_run_completed_at, publication, published_at, etag"
     sql = f"SELECT {columns} FROM watermark WHERE feed = :feed"
@@ -69,6 +73,13 @@ def read_row(ledger: Ledger, feed: str) -> Row | None:
     name, updated, run_id, completed, publication, published, etag = found[0]
     run = run_id if run_id is None or isinstance(run_id, UUID) else UUID(run_id)
     return Row(str(name), instant(updated), run, instant(completed), str(publication), instant(published), etag)
+
+
+def requested(row: Row, who: str, reason: str, at: datetime, *, replaces: bool) -> Event:
+    """The event by which a person has the blob published; `replaces`: also over what somebody else wrote there."""
+    moment = instant_text(row.last_updated_at)
+    payload = {"feed": row.feed, "last_updated_at": moment, "by": who, "reason": reason, "replaces": replaces}
+    return Event(f"{REQUESTED}:{row.feed}:{moment}:{instant_text(at)}", REQUESTED, payload)
 
 
 def publish(ledger: Ledger, feed: str, blob: Blob) -> Row | None:
@@ -139,10 +150,24 @@ def publisher(blobs: Callable[[str], Blob | None]) -> Subscriber:
     async def deliver(event: EventRow, io: Io) -> None:
         feed = str(event.payload["feed"])
         blob = blobs(feed)
-        if blob is not None:
+        if blob is None:
+            return
+        if event.payload.get("replaces"):
+            await io.ledger(lambda ledger: _replace(ledger, feed, blob, event))
+        else:
             await io.ledger(lambda ledger: publish(ledger, feed, blob))
 
-    return Subscriber(SUBSCRIBER, [ADVANCED], with_io=deliver)
+    return Subscriber(SUBSCRIBER, [ADVANCED, REQUESTED], with_io=deliver)
+
+
+def _replace(ledger: Ledger, feed: str, blob: Blob, event: EventRow) -> Row | None:
+    """What a person asked for, unless the watermark has moved since, or the event was delivered before."""
+    row = read_row(ledger, feed)
+    if row is None or instant_text(row.last_updated_at) != event.payload["last_updated_at"]:
+        return row
+    if row.published_at is not None and row.published_at >= event.created_at:
+        return row
+    return adopt(ledger, feed, blob, who=str(event.payload["by"]), reason=str(event.payload["reason"]))
 
 
 def repairer(blobs: Callable[[str], Blob | None]) -> Callable[[str, Io], Any]:

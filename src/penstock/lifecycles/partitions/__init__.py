@@ -1,1 +1,88 @@
 """Partitions: which run of which slice of landed data is safe to consume, and how runs come to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.lifecycle import Data, Lifecycle
+from penstock.lifecycles.partitions import jobs, operations
+from penstock.lifecycles.partitions.machine import MACHINES
+from penstock.lifecycles.partitions.settings import PartitionSettings
+from penstock.lifecycles.partitions.validate import Rules
+
+if TYPE_CHECKING:
+    from penstock.app.ports import Ports
+    from penstock.ledger.ledger import Ledger
+    from penstock.lifecycles.partitions.flow import Extractor
+    from penstock.raw.collect import Held
+    from penstock.raw.paths import PartitionKey
+    from penstock.worker.flow import AnyFlow
+    from penstock.worker.schedule import Schedule
+
+
+def data() -> Data:
+    """Every evaluation of a run, and the view of what is safe to read."""
+    from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
+
+    return Data(DATA_TABLES, VIEWS)
+
+
+def schedules(_: PartitionSettings) -> Sequence[Schedule]:
+    """Partitions are wanted every fifteen minutes."""
+    from penstock.worker.schedule import Schedule
+
+    return [Schedule(name=jobs.ENUMERATE, job=jobs.ENUMERATE, every="15m", settings_version="usual")]
+
+
+def holds(ledger: Ledger, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
+    """The landed runs that partitions need."""
+    from penstock.lifecycles.partitions.keep import held
+
+    return held(ledger, keys)
+
+
+def partitions_lifecycle(
+    name: str,
+    says: str,
+    extractors: Callable[[Any, Ports], Mapping[str, Extractor]],
+    *,
+    settings: type[PartitionSettings] = PartitionSettings,
+    rules: Rules | None = None,
+) -> Lifecycle[PartitionSettings]:
+    """A lifecycle of partitions with sources and business rules of one's own, below the section of that name.
+
+    `extractors` makes them from the settings: one for each source.
+    """
+    own = rules or Rules()
+
+    def build(settings: PartitionSettings, ports: Ports) -> Sequence[AnyFlow]:
+        from penstock.lifecycles.partitions.flow import Extractions
+        from penstock.lifecycles.partitions.judgement import Validators
+        from penstock.lifecycles.partitions.validations import Validations
+
+        validators = Validators(ports.raw, settings, own)
+        return [Extractions(extractors(settings, ports), validators), Validations(validators)]
+
+    return Lifecycle(
+        name,
+        says,
+        settings=settings,
+        machines=MACHINES,
+        data=data,
+        build=build,
+        jobs=[jobs.enumerate_partitions],
+        schedules=schedules,
+        readings=[*operations.READINGS, operations.inspecting(own)],
+        operations=operations.OPERATIONS,
+        holds=holds,
+    )
+
+
+def _google_ads(settings: PartitionSettings, ports: Ports) -> Mapping[str, Extractor]:
+    from penstock.lifecycles.partitions.google_ads import make_extractors
+
+    return make_extractors(settings, ports.clock)
+
+
+lifecycle = partitions_lifecycle("partitions", "Landed data, and which run of it is safe to consume.", _google_ads)

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from penstock.lifecycles.ladder import offset_name
-from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X, key_of
-from penstock.lifecycles.partitions.settings import Settings
+from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, V, Validation, X, key_of
+from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Verdict
 from penstock.model.outcome import Act, Decision, Look, Wait
 from penstock.model.unit import replace
@@ -27,7 +27,7 @@ class Landed:
     fetched_at: datetime | None = None
 
 
-def decide(unit: Extraction, now: datetime, settings: Settings, seen: Landed | None) -> Decision:
+def decide(unit: Extraction, now: datetime, settings: PartitionSettings, seen: Landed | None) -> Decision:
     """Draw a run id, ask the source, and have what was landed judged; what rests waits for its next offset.
 
     After a failure the sink is looked at first: the run may be there.
@@ -47,20 +47,20 @@ def decide(unit: Extraction, now: datetime, settings: Settings, seen: Landed | N
     return Act("extract", f"run {unit.run_id} is not in the sink")
 
 
-def _begin_or_wait(unit: Extraction, now: datetime, settings: Settings) -> Decision:
+def _begin_or_wait(unit: Extraction, now: datetime, settings: PartitionSettings) -> Decision:
     """Whoever wanted it, and whatever a clock said then: a day that is not over is not asked for."""
     source = settings.sources.get(unit.source)
-    if source is not None and unit.customer_id in source.time_zones:
+    if source is not None and unit.customer_id in source.zones:
         ends = source.ends(unit.customer_id, unit.logical_date)
         if now < ends:
-            return Wait(ends, f"{unit.logical_date} is not over in {source.time_zones[unit.customer_id]}")
+            return Wait(ends, f"{unit.logical_date} is not over in {source.zones[unit.customer_id]}")
     return Act("begin", "a run needs an id before the source is asked", counts_attempt=False)
 
 
-def _refresh_or_rest(unit: Extraction, now: datetime, settings: Settings) -> Decision:
+def _refresh_or_rest(unit: Extraction, now: datetime, settings: PartitionSettings) -> Decision:
     ladder = settings.ladder(key_of(unit))
     if ladder is None:
-        return Wait(now + LOOK_AGAIN, f"{key_of(unit)} is not configured (any more), and nothing is fetched of it")
+        return Wait(now + LOOK_AGAIN, f"{key_of(unit)} is not configured, so nothing is fetched of it")
     offset = ladder.wanted(now, unit.served_at, serving(unit), given_up=True)
     if offset is not None:
         return Act("refresh", f"{named(offset)} is due and unserved", counts_attempt=False)
@@ -71,7 +71,7 @@ def _refresh_or_rest(unit: Extraction, now: datetime, settings: Settings) -> Dec
     return Wait(ladder.next_at(now), f"every offset that is due is served; {until}")
 
 
-def next_attention(unit: Extraction, now: datetime, settings: Settings) -> datetime | None:
+def next_attention(unit: Extraction, now: datetime, settings: PartitionSettings) -> datetime | None:
     """When an extraction that comes to rest wants attention again: at its next offset, None after the last."""
     ladder = settings.ladder(key_of(unit))
     if ladder is None:
@@ -87,6 +87,14 @@ def serving(unit: Extraction) -> timedelta | None:
 def named(offset: timedelta) -> str:
     """An offset for people: `T+3d`."""
     return offset_name(int(offset.total_seconds()))
+
+
+def decide_validation(unit: Validation, now: datetime, settings: PartitionSettings, seen: None) -> Decision:  # noqa: ARG001 - one shape
+    """What is wanted by hand is judged at once, and once."""
+    if unit.status is not V.WANTED:
+        return Wait(None, f"the validation is {unit.status}")
+    purpose = "and pointed at if it is good" if unit.point else "whatever comes of it"
+    return Act("judge", f"run {unit.run_id} is wanted to be validated, {purpose}", counts_attempt=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,32 +12,26 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from penstock.app.app import App
 from penstock.ledger.gates.budget import Pass
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.collection import COLLECT, SCHEDULE, collect_job
 from penstock.lifecycles.ladder import offset_name
 from penstock.lifecycles.partitions.decide import Landed, decide, next_attention
-from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions
 from penstock.lifecycles.partitions.judgement import Validators
 from penstock.lifecycles.partitions.machine import Extraction, X, extraction, gate_of, key_of, partition
-from penstock.lifecycles.partitions.settings import SETTINGS, Settings, settings_of
-from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
-from penstock.lifecycles.partitions.validate import Rules
+from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.model.clock import MILLISECOND, Rng, parse_instant
 from penstock.model.errors import MustWait, Rejected, StepError, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome
 from penstock.model.unit import replace
 from penstock.raw.paths import PartitionKey, run_id_at
-from penstock.raw.sink import RawSink, RawWriter, Record
+from penstock.raw.sink import RawWriter, Record
 from penstock.raw.store import AlreadyFinalised, RawUnavailable
-from penstock.settings.config import Config
 from penstock.worker import failure
 from penstock.worker.flow import Flow, Gate, Io
-from penstock.worker.schedule import Schedule
 
-_STORE_AWAY = timedelta(minutes=1)
+STORE_AWAY = timedelta(minutes=1)
+"""How long what needs the raw sink waits while it is away."""
 
 
 class Landing:
@@ -53,7 +47,7 @@ class Landing:
         return self._run.facts
 
     def gate(self, gate_id: str) -> AbstractAsyncContextManager[Pass]:
-        """The door of a call that is counted beyond the account's own: `async with sink.door(shared): …`."""
+        """The gate of a call that counts beyond the account's own: `async with sink.gate(shared): …`."""
         return self._io.gate(gate_id)
 
     async def write(self, records: Iterable[Record]) -> None:
@@ -89,7 +83,7 @@ class Extractor(Protocol):
         """Close its connections."""
 
 
-class Extractions(Flow[Extraction, Settings, Landed]):
+class Extractions(Flow[Extraction, PartitionSettings, Landed]):
     """Extracts what is wanted and judges what has landed."""
 
     machine = extraction
@@ -124,7 +118,7 @@ class Extractions(Flow[Extraction, Settings, Landed]):
         if what == "record" and seen is not None:
             return self._landed(unit, seen.record_count or 0, seen.fetched_at, io)
         if unit.backfill:
-            # Claimed behind the backfill's own door; the account's budget and its pauses count all the same.
+            # Claimed behind the backfill's own gate; the account's budget and its pauses count all the same.
             async with io.gate(gate_of(key_of(unit))):
                 return await self._extract(unit, io)
         return await self._extract(unit, io)
@@ -160,9 +154,8 @@ class Extractions(Flow[Extraction, Settings, Landed]):
     async def _extract(self, unit: Extraction, io: Io) -> Outcome[Extraction]:
         key, run_id = key_of(unit), str(unit.run_id)
         try:
-            source = self.settings.source(key.source)
-            schema = source.queries[source.query(key.query_name)]
-            source.customer(key.customer_id)
+            query = self.settings.query(key.source, key.query_name)
+            self.settings.customer(key.source, key.customer_id)
             extractor = self._extractors[key.source]
         except (UsageError, KeyError) as error:
             reason = error if isinstance(error, UsageError) else f"this program has no extractor for {key.source}"
@@ -170,7 +163,7 @@ class Extractions(Flow[Extraction, Settings, Landed]):
         begun = io.now()
         try:
             run = await self._stored(
-                io, lambda: self._sink.writer(key, run_id, schema_version=schema.version, created_at=begun)
+                io, lambda: self._sink.writer(key, run_id, schema_version=query.schema_version, created_at=begun)
             )
             async with Landing(io, run) as landing:
                 await extractor.extract(key, run_id, landing)
@@ -187,7 +180,7 @@ class Extractions(Flow[Extraction, Settings, Landed]):
             verdict = await io.run(self.validators.inspect, key, run_id)
         except (RawUnavailable, UsageError) as error:
             # Nothing can be said of the run: it waits for its store, or for its configuration.
-            return Outcome(unit, replace(unit, due_at=io.now() + _STORE_AWAY), str(error), keep_crashes=True)
+            return Outcome(unit, replace(unit, due_at=io.now() + STORE_AWAY), str(error), keep_crashes=True)
         now, serving = io.now(), unit.serving_offset
         made = await io.ledger(
             lambda ledger: self.validators.judgement(ledger, key, verdict, now, by="worker", serving_offset=serving)
@@ -222,29 +215,3 @@ class Extractions(Flow[Extraction, Settings, Landed]):
     async def stop(self) -> None:
         for extractor in self._extractors.values():
             await extractor.close()
-
-
-MACHINES = (partition, extraction)
-
-
-def partitions_app(
-    extractors: Callable[[Config], Mapping[str, Extractor]], *, rules: Rules | None = None, settings: Iterable[Any] = ()
-) -> App:
-    """A program that keeps partitions: how its extractors are made, its business rules, and settings of its own."""
-
-    def configured(config: Config) -> list[Extractions]:
-        found = settings_of(config)
-        return [Extractions(extractors(config), Validators(RawSink(found.raw_url), found, rules))]
-
-    return App(
-        machines=MACHINES,
-        data_tables=DATA_TABLES,
-        views=VIEWS,
-        configured=configured,
-        settings=(*SETTINGS, *settings),
-        configured_jobs={
-            ENUMERATE: lambda config: enumerate_partitions(settings_of(config)),
-            COLLECT: collect_job,
-        },
-        schedules=[Schedule(name=ENUMERATE, job=ENUMERATE, every="15m", settings_version="usual"), SCHEDULE],
-    )

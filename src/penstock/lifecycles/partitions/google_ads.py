@@ -5,56 +5,22 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import quote
 
-from penstock.connectors.google_ads.client import Endpoint, GoogleAds, Query
-from penstock.connectors.google_ads.customer import customer_digits
+from penstock.connectors.google_ads.client import GoogleAds, Query
+from penstock.connectors.google_ads.endpoint import Endpoint
 from penstock.connectors.google_ads.errors import CustomerRefused, CustomerThrottled
 from penstock.connectors.oauth import Credentials
-from penstock.lifecycles.partitions.flow import Landing, partitions_app
-from penstock.model.clock import Clock, SystemClock
+from penstock.lifecycles.partitions.flow import Landing
+from penstock.lifecycles.partitions.settings import PartitionSettings
+from penstock.model.clock import Clock
 from penstock.model.errors import Rejected, StepError, UsageError
 from penstock.raw.paths import PartitionKey
-from penstock.settings import setting as kind
-from penstock.settings.config import Config
-from penstock.settings.setting import ConfigError, Setting
+from penstock.settings.typed import ConfigError
 
 SOURCE = "google_ads"
 _NEEDED = ("client_id", "client_secret", "refresh_token")
-_USUAL = Endpoint()
 _PROJECT = re.compile(r"([0-9]+)[-.]")
-
-
-def _customer(value: Any) -> str:
-    try:
-        return customer_digits(value)
-    except (UsageError, AttributeError):
-        raise ValueError('a customer id, for example "123-456-7890"') from None
-
-
-def _version(value: Any) -> str:
-    try:
-        return Endpoint(version=value).version
-    except (UsageError, TypeError):
-        raise ValueError('a version of the API, for example "v26"') from None
-
-
-SETTINGS = (
-    Setting("google_ads.client_id", kind.text, None, "The OAuth client; its Google Cloud project has the quota."),
-    Setting("google_ads.client_secret", kind.secret, None, "Its secret."),
-    Setting("google_ads.refresh_token", kind.secret, None, "The token that opens the customers."),
-    Setting("google_ads.login_customer_id", _customer, None, "The manager through which the customers are reached."),
-    Setting("google_ads.version", _version, _USUAL.version, "The version of the API; each lives about a year."),
-    Setting("google_ads.api_url", kind.text, _USUAL.api_url, "Where the API is served."),
-    Setting("google_ads.token_url", kind.text, _USUAL.token_url, "Where tokens are."),
-    Setting(
-        "partitions.*.queries.*.gaql",
-        kind.text,
-        None,
-        "The query that a partition of google_ads is the answer to; {date} in it is the partition's date.",
-    ),
-)
 
 
 def project_gate(client_id: str) -> str:
@@ -78,7 +44,8 @@ class GoogleAdsExtractor:
         """Write every row. The query and the version of the API are kept in the facts of the run."""
         query = self._queries.get(key.query_name)
         if query is None:
-            raise Rejected(f"{SOURCE} has no query {key.query_name!r}; set its gaql in [partitions.{SOURCE}.queries]")
+            where = f"partitions.sources.{SOURCE}.queries.{key.query_name}"
+            raise Rejected(f"{SOURCE} has no query {key.query_name!r}; set its gaql in [{where}]")
         gaql = query.text(key.logical_date)
         sink.facts.update(gaql=gaql, api_version=self._ads.endpoint.version)
         refused: StepError | None = None
@@ -99,20 +66,16 @@ class GoogleAdsExtractor:
         await self._ads.close()
 
 
-def read_queries(config: Config) -> dict[str, Query]:
+def read_queries(settings: PartitionSettings) -> dict[str, Query]:
     """The queries, by name. Raises ConfigError with every one that is missing or wrong."""
-    specs: dict[str, dict[str, Any]] = {}
-    for place, value in config.values.items():
-        if place[:3] == ("partitions", SOURCE, "queries"):
-            specs.setdefault(place[3], {})[place[4]] = value
     found, errors = {}, []
-    for name, spec in specs.items():
-        where = f"{config.path or 'the configuration'}: partitions.{SOURCE}.queries.{name}.gaql"
+    for name, query in settings.source(SOURCE).queries.items():
+        where = f"partitions.sources.{SOURCE}.queries.{name}.gaql"
         try:
-            if spec["gaql"] is None:
-                errors.append(f"{where} is missing; it is a query in GAQL")
+            if query.gaql is None:
+                errors.append(f"{where} is missing; write the query in GAQL")
             else:
-                found[name] = Query(name, spec["gaql"], spec["schema_version"], spec["fields"])
+                found[name] = Query(name, query.gaql, query.schema_version, query.fields)
         except UsageError as error:
             errors.append(f"{where}: {error}")
     if errors:
@@ -120,24 +83,19 @@ def read_queries(config: Config) -> dict[str, Query]:
     return found
 
 
-def make_extractors(config: Config, clock: Clock | None = None) -> dict[str, GoogleAdsExtractor]:
-    """The extractor of a configuration; none where it has no such source. Raises ConfigError for what it lacks."""
-    if SOURCE not in config.section("partitions"):
+def make_extractors(settings: PartitionSettings, clock: Clock) -> dict[str, GoogleAdsExtractor]:
+    """The extractor of the source google_ads, where there is one. Raises ConfigError for what it lacks."""
+    if SOURCE not in settings.sources:
         return {}
-    given = {name: config[f"google_ads.{name}"] for name in _NEEDED}
-    if missing := [f"google_ads.{name}" for name, value in given.items() if value is None]:
-        msg = (
-            f"{config.path or 'the configuration'}: {', '.join(missing)} is missing, and [partitions.{SOURCE}] needs it"
-        )
+    login = settings.google_ads
+    if login.client_id is None or login.client_secret is None or login.refresh_token is None:
+        missing = [name for name in _NEEDED if getattr(login, name) is None]
+        msg = f"the source {SOURCE} needs {', '.join(missing)}; set it in [partitions.{SOURCE}]"
         raise ConfigError(msg)
-    place = Endpoint(*(config[f"google_ads.{name}"] for name in ("api_url", "token_url", "version")))
     ads = GoogleAds(
-        Credentials(**given),
-        clock or SystemClock(),
-        endpoint=place,
-        login_customer_id=config["google_ads.login_customer_id"],
+        Credentials(login.client_id, login.client_secret, login.refresh_token),
+        clock,
+        endpoint=Endpoint(login.api_url, login.token_url, login.version),
+        login_customer_id=login.login_customer_id,
     )
-    return {SOURCE: GoogleAdsExtractor(ads, read_queries(config))}
-
-
-app = partitions_app(make_extractors, settings=SETTINGS)
+    return {SOURCE: GoogleAdsExtractor(ads, read_queries(settings))}

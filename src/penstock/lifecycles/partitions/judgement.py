@@ -10,12 +10,14 @@ from typing import Any
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import readable
+from penstock.ledger.store.database import Database, day_sql
 from penstock.lifecycles.partitions.decide import Judged, judge
-from penstock.lifecycles.partitions.machine import P, partition
-from penstock.lifecycles.partitions.settings import Settings
+from penstock.lifecycles.partitions.machine import partition
+from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.tables import partition_attempt
 from penstock.lifecycles.partitions.validate import Rules, Verdict, inspect
-from penstock.model.errors import LedgerRefused, UsageError
+from penstock.model.clock import instant
+from penstock.model.errors import LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Event, Move, Write
 from penstock.raw.paths import PARTS, PartitionKey
@@ -38,21 +40,20 @@ class Judgement:
 class Validators:
     """Inspect runs of a sink by the settings in force, and write what comes of it. Nobody else writes state."""
 
-    def __init__(self, sink: RawSink, settings: Settings, rules: Rules | None = None) -> None:
+    def __init__(self, sink: RawSink, settings: PartitionSettings, rules: Rules | None = None) -> None:
         self.sink = sink
         self.settings = settings
         self._rules = rules or Rules()
 
     def inspect(self, key: PartitionKey, run_id: str) -> Verdict:
         """Judge a run. Raises UsageError for a source or a query that is not configured."""
-        source = self.settings.source(key.source)
-        schema = source.queries[source.query(key.query_name)]
+        query, source = self.settings.query(key.source, key.query_name), self.settings.source(key.source)
         try:
-            known = key.customer_id in source.time_zones
+            known = key.customer_id in source.zones
             ends = source.ends(key.customer_id, key.logical_date) if known else None
-            return inspect(self.sink.open_partition(key, run_id), schema, self._rules, source.customers, ends)
+            return inspect(self.sink.open_partition(key, run_id), query, self._rules, source.zones, ends)
         except (RawCorrupt, RawMissing) as error:
-            return Verdict(run_id, schema.version, 0, (readable(str(error)),))
+            return Verdict(run_id, query.schema_version, 0, (readable(str(error)),))
 
     def judgement(
         self,
@@ -80,18 +81,13 @@ class Validators:
         if judged.verdict == "success":
             attempt["changed"] = _differs(ledger, key, verdict)
         writes = [Write(partition_attempt, [attempt])]
-        return Judgement(judged, [_change(judged, pointed_by)], writes, _alerts(key, judged))
+        return Judgement(judged, [_change(judged)], writes, _alerts(key, judged))
 
-    def validate(
-        self, ledger: Ledger, key: PartitionKey, run_id: str, *, who: str, pointed_by: str | None = None
-    ) -> Judged:
+    def validate(self, ledger: Ledger, key: PartitionKey, run_id: str, *, who: str) -> Judged:
         """Inspect a run and write the verdict, from outside any worker. Raises LedgerRefused if others are faster."""
         verdict = self.inspect(key, run_id)
-        if pointed_by is not None and not verdict.good:
-            msg = f"{key} cannot point at run {run_id}: {verdict.error}"
-            raise UsageError(msg)
         for _ in range(_TRIES):
-            made = self.judgement(ledger, key, verdict, ledger.clock.now(), by=who, pointed_by=pointed_by)
+            made = self.judgement(ledger, key, verdict, ledger.clock.now(), by=who)
             try:
                 ledger.together(made.others, who=who, writes=made.writes, events=made.events)
             except LedgerRefused:
@@ -99,7 +95,7 @@ class Validators:
                     raise
                 continue  # somebody else has judged it since it was read
             return made.judged
-        msg = f"{key} is judged by others faster than it can be read; try again"
+        msg = f"{key} changes faster than it can be judged; try again"
         raise LedgerRefused(msg)
 
 
@@ -114,12 +110,10 @@ def _changed(ledger: Ledger, key: PartitionKey, judged: Judged) -> bool:
     return (found[0].version if found else None) != (judged.before.version if judged.before else None)
 
 
-def _change(judged: Judged, pointed_by: str | None) -> Birth | Move:
+def _change(judged: Judged) -> Birth | Move:
     if judged.before is None:
         return Birth(judged.after, judged.reason, actor=Actor.VALIDATOR)
-    # Between two good runs it is the operator who chooses; anywhere else the validator has the word.
-    chosen = pointed_by is not None and judged.before.status is judged.after.status is P.SUCCESS
-    return Move(judged.before, judged.after, judged.reason, Actor.OPERATOR if chosen else Actor.VALIDATOR)
+    return Move(judged.before, judged.after, judged.reason, Actor.VALIDATOR)
 
 
 def _attempt(key: PartitionKey, verdict: Verdict, judged: Judged, now: datetime, by: str) -> dict[str, Any]:
@@ -148,21 +142,29 @@ def _alerts(key: PartitionKey, judged: Judged) -> list[Event]:
 
 def _evaluated(ledger: Ledger, key: PartitionKey, run_id: str) -> bool:
     """Whether the run was judged before, and so is counted."""
-    return bool(_attempts(ledger, key, "SELECT 1", "AND run_id = :run_id LIMIT 1", run_id))
+    return bool(_attempts(ledger.database, key, "SELECT 1", "AND run_id = :run_id LIMIT 1", run_id=run_id))
 
 
 def _differs(ledger: Ledger, key: PartitionKey, verdict: Verdict) -> bool | None:
     """Whether the rows are others than those of the good run before; None where there is none."""
     which = "AND run_id <> :run_id AND verdict = 'success' ORDER BY at DESC, run_id DESC LIMIT 1"
-    before = _attempts(ledger, key, "SELECT digest", which, verdict.run_id)
+    before = _attempts(ledger.database, key, "SELECT digest", which, run_id=verdict.run_id)
     return bool(before[0][0] != verdict.digest) if before else None
 
 
-def _attempts(ledger: Ledger, key: PartitionKey, select: str, which: str, run_id: str) -> Sequence[Sequence[Any]]:
-    day = "CAST(:logical_date AS date)" if ledger.database.dialect == "postgresql" else ":logical_date"
+def _attempts(database: Database, key: PartitionKey, select: str, which: str, **given: Any) -> Sequence[Sequence[Any]]:
     sql = (
         f"{select} FROM partition_attempt WHERE source = :source AND customer_id = :customer_id"
-        f" AND query_name = :query_name AND logical_date = {day} {which}"
+        f" AND query_name = :query_name AND logical_date = {day_sql(database, 'logical_date')} {which}"
     )
-    given = {name: str(getattr(key, name)) for name in PARTS}
-    return ledger.read(lambda cursor: cursor.rows(sql, run_id=run_id, **given))
+    named = {name: str(getattr(key, name)) for name in PARTS}
+    return database.read(lambda cursor: cursor.rows(sql, **named, **given))
+
+
+def last_attempts(database: Database, key: PartitionKey) -> dict[str, dict[str, Any]]:
+    """The last evaluation of every run of a partition."""
+    select = "SELECT run_id, verdict, at, judged_by, record_count, error"
+    return {
+        run_id: {"verdict": verdict, "judged_at": instant(at), "judged_by": by, "record_count": count, "error": error}
+        for run_id, verdict, at, by, count, error in _attempts(database, key, select, "ORDER BY at, state_version")
+    }

@@ -1,4 +1,4 @@
-"""The two machines: `partition` says what is safe to consume, `extraction` carries the work that leads there."""
+"""The three machines: what is safe to consume, the work that leads there, and the runs that people want judged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import State, done, fault, rest, work
 from penstock.model.unit import Column, GuardedUnit, Unit, replace
-from penstock.raw.paths import PARTS, PartitionKey
-from penstock.raw.reader import MACHINE, TABLE
+from penstock.raw.paths import PARTITION_MACHINE, PARTITION_TABLE, PARTS, PartitionKey
 
 
 class P(State):
@@ -29,6 +28,14 @@ class X(State):
     LANDED = work("landed", "the run is in the raw sink; it is validated next")
     DONE = done("done", "the run is validated, and the verdict recorded")
     FAILED = fault("failed", "a dead letter: the source did not deliver")
+
+
+class V(State):
+    """How far a wish to have a run judged is."""
+
+    WANTED = work("wanted", "a worker validates the run next")
+    DONE = done("done", "the run is validated, and the verdict recorded")
+    REFUSED = fault("refused", "the partition stays as it was; the reason says why")
 
 
 class PartitionState(GuardedUnit):
@@ -68,20 +75,51 @@ class Extraction(Unit):
     serving_offset: int | None = None
     #: When the source was asked for the last run that was found good.
     served_at: datetime | None = None
-    #: Wanted by a backfill: it stands behind a door of its own, after the daily work.
+    #: Wanted by a backfill: it has a gate of its own, after the daily work.
     backfill: bool = False
     #: Since when the provider had not answered when its last call failed (see `Flow.charges_outages`).
     failing_since: datetime | None = None
 
 
-def key_of(unit: PartitionState | Extraction) -> PartitionKey:
+class Validation(Unit):
+    """A landed run that somebody wants judged by hand, or pointed at.
+
+    `point`: the run is to be authoritative, even if it is older than the current one; it must be good. The history has
+    who wants it, and why.
+    """
+
+    key = (*PARTS, "run_id")
+    status: V = V.WANTED
+    source: str
+    customer_id: str
+    query_name: str
+    logical_date: date
+    run_id: str
+    point: bool = False
+    verdict: str | None = None
+
+
+def key_of(unit: PartitionState | Extraction | Validation) -> PartitionKey:
     """The logical partition that a unit is about."""
     return PartitionKey(unit.source, unit.customer_id, unit.query_name, unit.logical_date)
 
 
 def gate_of(key: PartitionKey, *, backfill: bool = False) -> str:
-    """The gate that a partition's extraction stands behind: its account's, or the account's own for backfills."""
+    """The gate of a partition's extraction: its account's, or the account's own for backfills."""
     return f"{key.source}/{key.customer_id}" + ("/backfill" if backfill else "")
+
+
+def wanted_unit(key: PartitionKey, due: datetime, *, backfill: bool = False) -> Extraction:
+    """A partition that is wanted from that moment on."""
+    return Extraction(
+        source=key.source,
+        customer_id=key.customer_id,
+        query_name=key.query_name,
+        logical_date=key.logical_date,
+        backfill=backfill,
+        due_at=due,
+        gate_id=gate_of(key, backfill=backfill),
+    )
 
 
 def reset(state: PartitionState, now: datetime) -> PartitionState:
@@ -104,7 +142,7 @@ _VALIDATOR, _OPERATOR, _WORKER = {Actor.VALIDATOR}, {Actor.OPERATOR}, {Actor.WOR
 _SCHEDULER = {Actor.SCHEDULER}
 
 partition = Machine(
-    MACHINE,
+    PARTITION_MACHINE,
     PartitionState,
     births={P.PENDING: _VALIDATOR | _OPERATOR, P.SUCCESS: _VALIDATOR, P.FAILED: _VALIDATOR},
     edges=[
@@ -113,12 +151,11 @@ partition = Machine(
         Edge(P.PENDING, P.FAILED, "rejected", _VALIDATOR),
         Edge(P.SUCCESS, P.FAILED, "rejected", _VALIDATOR),
         Edge(P.SUCCESS, P.SUCCESS, "superseded", _VALIDATOR),
-        Edge(P.SUCCESS, P.SUCCESS, "point", _OPERATOR),
         Edge(P.FAILED, P.FAILED, "rejected", _VALIDATOR),
         Edge(P.SUCCESS, P.PENDING, "reset", _OPERATOR, by_hand=reset),
         Edge(P.FAILED, P.PENDING, "reset", _OPERATOR, by_hand=reset),
     ],
-    table=TABLE,
+    table=PARTITION_TABLE,
     key_is_primary=True,
     tracked=("current_run_id", "schema_version", "record_count"),
     checks={
@@ -161,3 +198,17 @@ extraction = Machine(
     },
     create=_created,
 )
+
+validation = Machine(
+    "validation",
+    Validation,
+    births={V.WANTED: _OPERATOR},
+    edges=[
+        Edge(V.WANTED, V.DONE, "judged", _VALIDATOR),
+        Edge(V.WANTED, V.REFUSED, "refused", _VALIDATOR),
+        Edge(V.DONE, V.WANTED, "again", _OPERATOR),
+        Edge(V.REFUSED, V.WANTED, "again", _OPERATOR),
+    ],
+)
+
+MACHINES = (partition, extraction, validation)

@@ -1,43 +1,25 @@
-"""What a configuration says of partitions: which are wanted of which source, and what they must be."""
+"""`[partitions]`: the sources, their customers and queries, and the login for Google Ads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
-from typing import Any
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 from penstock.connectors.google_ads.customer import customer_digits
-from penstock.lifecycles.ladder import Ladder, offset_list, offset_name
-from penstock.lifecycles.partitions.validate import TYPES, WHOLE_ROW, Schema, check_fields
-from penstock.model.cadence import local_instant, parse_span, parse_zone
+from penstock.connectors.google_ads.endpoint import Endpoint
+from penstock.lifecycles.ladder import Ladder, offset_list, written_offsets
+from penstock.lifecycles.partitions.validate import TYPES, WHOLE_ROW, check_fields
+from penstock.model.cadence import local_instant, parse_zone
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
-from penstock.raw.paths import PartitionKey
-from penstock.raw.reader import Range
-from penstock.raw.settings import RAW_URL
-from penstock.settings import setting as kind
-from penstock.settings.config import Config
-from penstock.settings.setting import REQUIRED, ConfigError, Setting
+from penstock.raw.paths import PartitionKey, Range
+from penstock.settings.typed import Secret, Settings, TimeZone, Url, says
 
 DAY = timedelta(days=1)
-DELAY = timedelta(hours=3)
 OFFSETS = tuple(days * DAY for days in (1, 3, 7, 30))
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")  # noqa: TRY004 - readers raise ValueError
-    return value
-
-
-def _texts(wanted: str) -> Callable[[Any], list[str]]:
-    def read(value: Any) -> list[str]:
-        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-            raise ValueError(wanted)
-        return value
-
-    return read
+_USUAL = Endpoint()
 
 
 def _fields(value: Any) -> dict[str, str]:
@@ -52,141 +34,134 @@ def _fields(value: Any) -> dict[str, str]:
         raise ValueError(wanted) from None
 
 
-def _zones(value: Any) -> dict[str, str]:
-    wanted = 'a table of time zones, for example { "123-456-7890" = "Europe/Madrid" }'
-    if not isinstance(value, dict):
-        raise ValueError(wanted)  # noqa: TRY004 - readers raise ValueError
-    found = {}
-    for customer, name in value.items():
-        try:
-            found[customer] = kind.zone(name)
-        except ValueError as error:
-            raise ValueError(f"{wanted}; that of {customer} is {name!r}, and not {error}") from None
-    return found
+def _customer(value: Any) -> str:
+    try:
+        return customer_digits(value)
+    except (UsageError, AttributeError):
+        raise ValueError('a customer id, for example "123-456-7890"') from None
 
 
-SETTINGS = (
-    RAW_URL,
-    Setting(
-        "partitions.*.customers",
-        _texts('a list of customer ids, for example ["123-456-7890"]'),
-        REQUIRED,
-        "The customers of the source whose partitions are wanted.",
-        examples={"google_ads": ["123-456-7890"]},
-    ),
-    Setting(
-        "partitions.*.customer_ids",
-        kind.one_of("digits", "any"),
-        "digits",
-        "What a customer id is: digits, from which hyphens are removed, or any text.",
-    ),
-    Setting(
-        "partitions.*.time_zone",
-        kind.zone,
-        None,
-        "Where the days of its customers begin and end; Google Ads calls it customer.time_zone.",
-        examples={"google_ads": "America/Los_Angeles"},
-    ),
-    Setting(
-        "partitions.*.time_zones",
-        _zones,
-        {},
-        "The same for single customers; each customer must have a time zone by the one setting or the other.",
-    ),
-    Setting(
-        "partitions.*.delay",
-        kind.span,
-        "3h",
-        "How long after its end in the customer's time zone a day is wanted.",
-    ),
-    Setting(
-        "partitions.*.offsets",
-        offset_list,
-        [offset_name(int(offset.total_seconds())).removeprefix("T+") for offset in OFFSETS],
-        "When a partition is extracted anew, counted from its local midnight; never before its day is over.",
-    ),
-    Setting(
-        "partitions.*.days",
-        kind.whole(1, 3_650),
-        3,
-        "How many days that are over the job enumerate-partitions wants.",
-        examples={"google_ads": 3},
-    ),
-    Setting(
-        "partitions.*.keep_last_good",
-        _flag,
-        False,
-        "A rejected rerun leaves a good partition as it was, with an alert, instead of making it failed.",
-    ),
-    Setting(
-        "partitions.*.backfill_per_hour",
-        kind.whole(1, 100_000),
-        60,
-        "How many partitions of a backfill fall due in an hour, for each customer.",
-    ),
-    Setting(
-        "partitions.*.queries.*.schema_version",
-        kind.text,
-        REQUIRED,
-        "The version that landed data must have; it is changed here alone, by a person.",
-    ),
-    Setting(
-        "partitions.*.queries.*.fields",
-        _fields,
-        {},
-        "The fields of every row and their types; dots lead into nested objects, a ? allows it to be missing.",
-    ),
-    Setting(
-        "partitions.*.queries.*.unique",
-        _texts('a list of fields, for example ["campaign.id"], ["*"] or []'),
-        [WHOLE_ROW],
-        "The fields in which no two rows may agree; * is the whole row, and an empty list allows duplicates.",
-    ),
-    Setting(
-        "partitions.*.queries.*.date_field",
-        kind.text,
-        None,
-        "The field that must hold the partition's own date.",
-    ),
-)
+def _version(value: Any) -> str:
+    try:
+        return Endpoint(version=value).version
+    except (UsageError, TypeError):
+        raise ValueError('a version of the API, for example "v26"') from None
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What is wanted of one source. `time_zones` has every customer."""
+class SourceQuery(Settings):
+    """`[partitions.sources.*.queries.*]`: what the rows of one query must be.
 
-    name: str
-    time_zones: Mapping[str, str]
-    queries: Mapping[str, Schema]
-    days: int = 3
-    keep_last_good: bool = False
-    backfill_per_hour: int = 60
-    digits: bool = True
-    delay: timedelta = DELAY
-    offsets: tuple[timedelta, ...] = OFFSETS
+    Names of fields lead into nested objects by dots. `unique` may also be `*`, the whole row.
+    """
 
-    @property
-    def customers(self) -> tuple[str, ...]:
-        return tuple(self.time_zones)
+    schema_version: Annotated[
+        str, says("The version that landed data must have; only a person changes it, here.", examples=["1"])
+    ]
+    fields: Annotated[
+        dict[str, str],
+        says(
+            "The fields of every row and their types; dots lead into nested objects, a ? allows it to be missing.",
+            reads=_fields,
+        ),
+    ] = {}
+    unique: Annotated[
+        tuple[str, ...],
+        says("The fields in which no two rows may agree; * is the whole row, an empty list allows duplicates."),
+    ] = (WHOLE_ROW,)
+    date_field: Annotated[str | None, says("The field that must hold the partition's own date.")] = None
+    gaql: Annotated[
+        str | None,
+        says("For google_ads, the query whose answer a partition is; {date} in it is the partition's date."),
+    ] = None
 
-    def customer(self, text: str) -> str:
-        """The canonical id of one of its customers. Raises UsageError for one that it does not have."""
-        found = customer_digits(text) if self.digits else text
-        if found not in self.time_zones:
-            msg = f"{self.name} has no customer {text}; configured are {_some(self.customers)}"
-            raise UsageError(msg)
-        return found
 
-    def query(self, name: str) -> str:
-        """The same name, if it is one of its queries. Raises UsageError."""
-        if name not in self.queries:
-            msg = f"{self.name} has no query {name!r}; configured are {_some(tuple(self.queries))}"
-            raise UsageError(msg)
-        return name
+class Source(Settings, dict=True):
+    """`[partitions.sources.*]`: what is wanted of one source."""
+
+    customers: Annotated[
+        tuple[str, ...],
+        says("The customers of the source whose partitions are wanted.", examples=[["123-456-7890"]]),
+    ]
+    customer_ids: Annotated[
+        Literal["digits", "any"],
+        says("What a customer id is: digits, from which hyphens are removed, or any text."),
+    ] = "digits"
+    time_zone: Annotated[
+        TimeZone | None,
+        says(
+            "Where the days of its customers begin and end; Google Ads calls it customer.time_zone.",
+            examples=["America/Los_Angeles"],
+        ),
+    ] = None
+    time_zones: Annotated[
+        dict[str, TimeZone],
+        says("The same for single customers; each customer needs a time zone by one setting or the other."),
+    ] = {}
+    delay: Annotated[timedelta, says("How long after its end in the customer's time zone a day is wanted.")] = (
+        timedelta(hours=3)
+    )
+    offsets: Annotated[
+        tuple[timedelta, ...],
+        says(
+            "When a partition is extracted again, counted from its local midnight; never before its day is over.",
+            reads=offset_list,
+            writes=written_offsets,
+        ),
+    ] = OFFSETS
+    days: Annotated[int, says("How many days that are over the job enumerate-partitions wants.", ge=1, le=3_650)] = 3
+    keep_last_good: Annotated[
+        bool, says("Whether a rejected rerun leaves a good partition as it was, with an alert, and does not fail it.")
+    ] = False
+    backfill_per_hour: Annotated[
+        int, says("How many partitions of a backfill fall due in an hour, for each customer.", ge=1, le=100_000)
+    ] = 60
+    queries: Annotated[
+        dict[str, SourceQuery],
+        says("What is fetched of every customer, by name.", examples={"campaign_daily": {"schema_version": "1"}}),
+    ] = {}
+
+    def __post_init__(self) -> None:
+        errors: list[str] = []
+        self._read_zones(errors)
+        if errors:
+            raise ValueError("\n".join(errors))
+
+    @cached_property
+    def zones(self) -> Mapping[str, TimeZone]:
+        """The time zone of every customer, by its canonical id."""
+        return self._read_zones([])
+
+    def _read_zones(self, errors: list[str]) -> dict[str, TimeZone]:
+        def canonical(text: str, where: str) -> str:
+            try:
+                return self.canonical(text)
+            except UsageError as error:
+                errors.append(f"{where}: {error}")
+                return text
+
+        customers = dict.fromkeys(canonical(text, "customers") for text in self.customers)
+        own: dict[str, TimeZone] = {}
+        for text, zone in self.time_zones.items():
+            name = canonical(text, "time_zones")
+            if own.setdefault(name, zone) != zone:
+                errors.append(f"time_zones: {name} is there twice, with {own[name]} and with {zone}")
+        errors += [f"time_zones: {name} is not one of the customers" for name in sorted(own.keys() - customers.keys())]
+        found = {customer: own.get(customer, self.time_zone) for customer in customers}
+        if missing := [customer for customer, zone in found.items() if zone is None]:
+            errors.append(
+                f"no time zone for customer {some(missing)}, so nobody knows when its days are over; set time_zone for"
+                " all customers or time_zones for some (Google Ads shows it in the account's settings, and as"
+                " customer.time_zone in a query)"
+            )
+        return {customer: zone for customer, zone in found.items() if zone is not None}
+
+    def canonical(self, customer: str) -> str:
+        """A customer's id as it is kept. Raises UsageError for what cannot be one."""
+        return customer_digits(customer) if self.customer_ids == "digits" else customer
 
     def begins(self, customer: str, day: date) -> datetime:
         """The instant at which a day of one of its customers begins."""
-        return local_instant(day, time(), parse_zone(self.time_zones[customer]))
+        return local_instant(day, time(), parse_zone(self.zones[customer]))
 
     def ends(self, customer: str, day: date) -> datetime:
         """The instant at which it is over: 23, 24 or 25 hours later."""
@@ -196,117 +171,101 @@ class Source:
         """When a day of one of its customers is extracted: once it is over and the delay has passed, at the soonest."""
         return Ladder(self.begins(customer, day), self.offsets, self.ends(customer, day) + self.delay)
 
-    def wanted(self, now: datetime) -> list[Range]:
-        """What the daily work wants: the last days that are over, with the delay, where each customer is."""
-        over: dict[date, list[str]] = {}
-        for customer, zone in self.time_zones.items():
-            today = (now - self.delay).astimezone(parse_zone(zone)).date()
-            over.setdefault(today - DAY, []).append(customer)
-        if not self.queries:
-            return []
-        return [
-            Range(self.name, tuple(customers), tuple(self.queries), last - (self.days - 1) * DAY, last)
-            for last, customers in over.items()
-        ]
-
     def refuse_unfinished(self, customers: Iterable[str], day: date, now: datetime) -> None:
         """Raises UsageError where a day is not over yet for one of some customers."""
         for customer in customers:
             ends = self.ends(customer, day)
             if ends > now:
-                zone = self.time_zones[customer]
+                zone = self.zones[customer]
                 msg = f"{day} is not over yet for customer {customer}: it ends in {zone} at {instant_text(ends)}"
                 raise UsageError(msg)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Every source, by name."""
+class GoogleAdsLogin(Settings):
+    """`[partitions.google_ads]`: the login that opens the customers of the source google_ads."""
 
-    sources: Mapping[str, Source] = field(default_factory=dict)
-    raw_url: str = "raw"
+    client_id: Annotated[str | None, says("The OAuth client; its Google Cloud project has the quota.")] = None
+    client_secret: Annotated[Secret | None, says("The client's secret.")] = None
+    refresh_token: Annotated[Secret | None, says("The token that opens the customers.")] = None
+    login_customer_id: Annotated[
+        str | None, says("The manager account through which the customers are reached.", reads=_customer)
+    ] = None
+    version: Annotated[str, says("The version of the API; each lives about a year.", reads=_version)] = _USUAL.version
+    api_url: Annotated[Url, says("Where the API is served.")] = Url(_USUAL.api_url)
+    token_url: Annotated[Url, says("Where tokens are.")] = Url(_USUAL.token_url)
+
+
+class PartitionSettings(Settings):
+    """`[partitions]`. A lifecycle with sources of its own may add settings to it by inheritance."""
+
+    sources: Annotated[
+        dict[str, Source],
+        says(
+            "Where data comes from, by name.",
+            examples={
+                "google_ads": {
+                    "customers": ["123-456-7890"],
+                    "time_zone": "America/Los_Angeles",
+                    "queries": {"campaign_daily": {"schema_version": "1", "fields": {"campaign.id": "whole"}}},
+                }
+            },
+        ),
+    ] = {}
+    google_ads: Annotated[GoogleAdsLogin, says("The login for the source google_ads.")] = GoogleAdsLogin()
 
     def source(self, name: str) -> Source:
         """A source that is configured. Raises UsageError."""
         if name not in self.sources:
-            msg = f"no source {name!r} is configured; [partitions] has {_some(tuple(self.sources))}"
+            msg = f"no source is called {name!r}; configured are {some(tuple(self.sources))}"
             raise UsageError(msg)
         return self.sources[name]
+
+    def customer(self, source: str, text: str) -> str:
+        """The canonical id of a source's customer. Raises UsageError for one that it does not have."""
+        found = self.source(source).canonical(text)
+        known = self.source(source).zones
+        if found not in known:
+            raise UsageError(f"{source} has no customer {text}; configured are {some(tuple(known))}")
+        return found
+
+    def query(self, source: str, name: str) -> SourceQuery:
+        """A query of a source. Raises UsageError for one that it does not have."""
+        known = self.source(source).queries
+        if name not in known:
+            raise UsageError(f"{source} has no query {name!r}; configured are {some(tuple(known))}")
+        return known[name]
 
     def key(self, text: str) -> PartitionKey:
         """A partition as a person names it, made canonical. Raises UsageError for what is not configured."""
         key = PartitionKey.parse(text)
-        source = self.source(key.source)
-        return PartitionKey(
-            source.name, source.customer(key.customer_id), source.query(key.query_name), key.logical_date
-        )
+        customer = self.customer(key.source, key.customer_id)
+        self.query(key.source, key.query_name)
+        return PartitionKey(key.source, customer, key.query_name, key.logical_date)
 
     def ladder(self, key: PartitionKey) -> Ladder | None:
         """When a partition is extracted; None for one that is not configured (any more)."""
         source = self.sources.get(key.source)
-        if source is None or key.customer_id not in source.time_zones or key.query_name not in source.queries:
+        if source is None or key.customer_id not in source.zones or key.query_name not in source.queries:
             return None
         return source.ladder(key.customer_id, key.logical_date)
 
-
-def settings_of(config: Config) -> Settings:
-    """The settings in force. Raises ConfigError with every customer id and time zone that is wrong or missing."""
-    queries: dict[str, dict[str, dict[str, Any]]] = {}
-    for key, value in config.values.items():
-        if key[0] == "partitions" and key[2:3] == ("queries",):
-            queries.setdefault(key[1], {}).setdefault(key[3], {})[key[4]] = value
-    errors: list[str] = []
-    sources = {}
-    for name, spec in config.section("partitions").items():
-        schemas = {query: _schema(own) for query, own in queries.get(name, {}).items()}
-        sources[name] = Source(
-            name,
-            _time_zones(name, spec, errors),
-            schemas,
-            spec["days"],
-            spec["keep_last_good"],
-            spec["backfill_per_hour"],
-            spec["customer_ids"] == "digits",
-            parse_span(spec["delay"]),
-            tuple(map(parse_span, spec["offsets"])),
-        )
-    if errors:
-        raise ConfigError("\n".join(f"{config.path or 'the configuration'}: {error}" for error in errors))
-    return Settings(sources, config["raw.url"])
+    def wanted(self, now: datetime) -> list[Range]:
+        """What the daily work wants: the last days that are over, with the delay, where each customer is."""
+        found = []
+        for name, source in self.sources.items():
+            over: dict[date, list[str]] = {}
+            for customer, zone in source.zones.items() if source.queries else ():
+                today = (now - source.delay).astimezone(parse_zone(zone)).date()
+                over.setdefault(today - DAY, []).append(customer)
+            found += [
+                Range(name, tuple(customers), tuple(source.queries), last - (source.days - 1) * DAY, last)
+                for last, customers in over.items()
+            ]
+        return found
 
 
-def _time_zones(source: str, spec: Mapping[str, Any], errors: list[str]) -> dict[str, str]:
-    """The time zone of every customer."""
-
-    def canonical(text: str, where: str) -> str:
-        try:
-            return customer_digits(text) if spec["customer_ids"] == "digits" else text
-        except UsageError as error:
-            errors.append(f"partitions.{source}.{where}: {error}")
-            return text
-
-    customers = dict.fromkeys(canonical(text, "customers") for text in spec["customers"])
-    own: dict[str, str] = {}
-    for text, zone in spec["time_zones"].items():
-        name = canonical(text, "time_zones")
-        if own.setdefault(name, zone) != zone:
-            errors.append(f"partitions.{source}.time_zones: {name} is there twice, in {own[name]} and in {zone}")
-    strangers = sorted(own.keys() - customers.keys())
-    errors += [f"partitions.{source}.time_zones: {name} is not one of its customers" for name in strangers]
-    found = {customer: own.get(customer, spec["time_zone"]) for customer in customers}
-    if missing := tuple(customer for customer, zone in found.items() if zone is None):
-        errors.append(
-            f"partitions.{source}: customer {_some(missing)} has no time zone, and nobody could tell when a day of it"
-            " is over; set time_zone for all its customers or time_zones for some (Google Ads shows it in the"
-            " account's settings, and as customer.time_zone in a query)"
-        )
-    return found
-
-
-def _schema(spec: Mapping[str, Any]) -> Schema:
-    return Schema(spec["schema_version"], dict(spec["fields"]), tuple(spec["unique"]), spec["date_field"])
-
-
-def _some(names: tuple[str, ...], most: int = 5) -> str:
-    shown = ", ".join(names[:most]) or "none"
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+def some(names: Iterable[str], most: int = 5) -> str:
+    """The first few of some names, and how many more there are."""
+    known = list(names)
+    shown = ", ".join(known[:most]) or "none"
+    return f"{shown} and {len(known) - most:,} more" if len(known) > most else shown

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from penstock.ledger.schema.columns import Day, Instant
-from penstock.raw.paths import PARTS
-from penstock.raw.reader import TABLE
+from penstock.raw.paths import PARTITION_TABLE, PARTS
 
 #: What became of an evaluated run: it became authoritative, it was rejected, it was rejected and the last good run
 #: kept, or it was good and older than the authoritative one.
@@ -37,7 +36,7 @@ partition_attempt = sa.Table(
 
 safe_partitions = (
     f"SELECT {', '.join(PARTS)}, current_run_id, schema_version, record_count, updated_at"
-    f" FROM {TABLE} WHERE status = 'success'"
+    f" FROM {PARTITION_TABLE} WHERE status = 'success'"
 )
 
 DATA_TABLES = (partition_attempt,)

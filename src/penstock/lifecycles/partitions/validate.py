@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.lifecycles.refreshes import Digest
 from penstock.model.clock import instant_text
@@ -22,6 +22,9 @@ from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey
 from penstock.raw.sink import RawMetadata, RawPartition, decode_row
 from penstock.raw.store import RawCorrupt
+
+if TYPE_CHECKING:
+    from penstock.lifecycles.partitions.settings import SourceQuery
 
 MOST_ERRORS = 5
 WHOLE_ROW = "*"
@@ -31,21 +34,6 @@ _MISSING: Any = object()
 
 RowRule = Callable[[PartitionKey, Mapping[str, Any]], str | None]
 PartitionRule = Callable[[PartitionKey, RawMetadata], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """What the rows of one query must be.
-
-    `fields` maps a name (dots lead into nested objects) to a type of `TYPES`; with a `?` it may be missing or null.
-    `unique` names the fields that no two rows may share, `*` the whole row, nothing allows duplicates. `date_field`
-    must hold the partition's own date.
-    """
-
-    version: str
-    fields: Mapping[str, str] = field(default_factory=dict)
-    unique: Sequence[str] = (WHOLE_ROW,)
-    date_field: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +92,7 @@ class Rules:
 
 def inspect(
     opened: RawPartition,
-    schema: Schema,
+    query: SourceQuery,
     rules: Rules | None = None,
     customers: Collection[str] | None = None,
     day_ends: datetime | None = None,
@@ -117,10 +105,10 @@ def inspect(
     errors: list[str] = []
     if customers is not None and landed.key.customer_id not in customers:
         errors.append(f"customer {landed.key.customer_id} is not in the configuration of {landed.key.source}")
-    if landed.schema_version != schema.version:
+    if landed.schema_version != query.schema_version:
         errors.append(
-            f"schema version {landed.schema_version!r} was landed and {schema.version!r} is pinned in configuration;"
-            " extract it again, or pin the new version deliberately"
+            f"schema version {landed.schema_version!r} was landed, and the configuration pins"
+            f" {query.schema_version!r}; extract it again, or pin the new version deliberately"
         )
     if day_ends is not None and landed.created_at < day_ends:
         begun, over = instant_text(landed.created_at), instant_text(day_ends)
@@ -128,7 +116,7 @@ def inspect(
     errors += [problem for rule in rules.partitions_of(landed.key.query_name) if (problem := _asked(rule, landed))]
     digest = Digest()
     if not errors:
-        for problem in _row_problems(opened, schema, rules, digest):
+        for problem in _row_problems(opened, query, rules, digest):
             errors.append(problem)
             if len(errors) >= MOST_ERRORS:
                 errors.append("and perhaps more")
@@ -137,7 +125,7 @@ def inspect(
     return Verdict(landed.run_id, landed.schema_version, landed.record_count, errors, landed.created_at, same)
 
 
-def _row_problems(opened: RawPartition, schema: Schema, rules: Rules, digest: Digest) -> Iterator[str]:
+def _row_problems(opened: RawPartition, query: SourceQuery, rules: Rules, digest: Digest) -> Iterator[str]:
     key = opened.metadata.key
     own = rules.rows_of(key.query_name)
     seen: set[bytes] = set()
@@ -146,7 +134,7 @@ def _row_problems(opened: RawPartition, schema: Schema, rules: Rules, digest: Di
         for number, line in enumerate(opened.lines(), 1):
             row = decode_row(line, number, "payload.jsonl")
             digest.add(json.dumps(row, sort_keys=True))
-            for subject, problem in _problems_of(row, line, key, schema, seen):
+            for subject, problem in _problems_of(row, line, key, query, seen):
                 if subject not in told:  # the same mistake in every row is one mistake
                     told.add(subject)
                     yield f"row {number:,}: {problem}"
@@ -160,9 +148,9 @@ def _row_problems(opened: RawPartition, schema: Schema, rules: Rules, digest: Di
 
 
 def _problems_of(
-    row: Mapping[str, Any], line: bytes, key: PartitionKey, schema: Schema, seen: set[bytes]
+    row: Mapping[str, Any], line: bytes, key: PartitionKey, query: SourceQuery, seen: set[bytes]
 ) -> Iterator[tuple[str, str]]:
-    for name, wanted in schema.fields.items():
+    for name, wanted in query.fields.items():
         value = value_at(row, name)
         optional = wanted.endswith("?")
         if value is _MISSING or value is None:
@@ -170,17 +158,17 @@ def _problems_of(
                 yield name, _missing(row, name, value)
         elif not TYPES[wanted.rstrip("?")](value):
             yield name, f"field {name} is {_shown(value)}, not {wanted.rstrip('?')}"
-    if schema.date_field is not None and value_at(row, schema.date_field) != key.logical_date.isoformat():
-        found = value_at(row, schema.date_field)
-        yield "its date", f"{schema.date_field} is {_shown(found)}, and the partition is of {key.logical_date}"
-    if schema.unique:
-        whole = schema.unique == (WHOLE_ROW,) or list(schema.unique) == [WHOLE_ROW]
-        text = line if whole else repr([value_at(row, name) for name in schema.unique]).encode()
+    if query.date_field is not None and value_at(row, query.date_field) != key.logical_date.isoformat():
+        found = value_at(row, query.date_field)
+        yield "its date", f"{query.date_field} is {_shown(found)}; the partition is of {key.logical_date}"
+    if query.unique:
+        whole = query.unique == (WHOLE_ROW,)
+        text = line if whole else repr([value_at(row, name) for name in query.unique]).encode()
         # Sixteen bytes a row are kept, whatever the rows are.
         digest = hashlib.blake2b(text, digest_size=16).digest()
         if digest in seen:
-            what = "it" if whole else ", ".join(schema.unique) + " of it"
-            yield "duplicates", f"{what} stands in an earlier row already"
+            what = "an earlier row" if whole else ", ".join(query.unique)
+            yield "duplicates", f"repeats {what}"
         seen.add(digest)
 
 
@@ -208,7 +196,7 @@ def _missing(row: Mapping[str, Any], name: str, value: Any) -> str:
     if value is None:
         return f"field {name} is null"
     near = difflib.get_close_matches(name, list(names_of(row)), 1)
-    return f"field {name} is missing" + (f"; is it {near[0]} now?" if near else "")
+    return f"field {name} is missing" + (f"; did it become {near[0]}?" if near else "")
 
 
 def _shown(value: Any) -> str:

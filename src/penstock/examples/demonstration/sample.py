@@ -1,0 +1,54 @@
+"""A lifecycle of one job: it makes the datasets of few days and hours, in place of all of them.
+
+All days of three accounts would be some thousands of reports, and a demonstration of several minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime
+
+from penstock.app.lifecycle import Lifecycle, NoSettings, job
+from penstock.app.ports import Ports
+from penstock.lifecycles import reports
+from penstock.lifecycles.reports.datasets import LIKE, Window, columns_of, datasets
+from penstock.lifecycles.reports.machine import Aggregation, Report
+from penstock.lifecycles.reports.settings import ReportSettings
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth
+from penstock.model.unit import replace
+from penstock.worker.flow import Io
+from penstock.worker.schedule import JobResult, Schedule
+
+SAMPLE = "sample-report-datasets"
+EVERY_DAYS = 20
+
+
+def _wanted(settings: ReportSettings, day: date, hourly: Sequence[str]) -> Iterator[Report]:
+    hour = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
+    for name, account in settings.accounts.items():
+        spans = [(Aggregation.DAILY, Window(day, day))]
+        if name in hourly:
+            spans.append((Aggregation.HOURLY, Window(hour, hour)))
+        for aggregation, within in spans:
+            (own,) = columns_of({name: account}, aggregation)
+            for columns in datasets(within, aggregation, account.time_zone, settings):
+                yield replace(LIKE, time_zone=account.time_zone, **own, **columns)
+
+
+@job(SAMPLE, "Makes the datasets of every twentieth day.")
+async def sample(settings: NoSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001 - one shape
+    """Its schedule's settings are the first day, and the accounts that have hourly data too."""
+    given = schedule.settings or {}
+    day = io.now().date()
+    if (day - date.fromisoformat(given["since"])).days % EVERY_DAYS:
+        return JobResult("not a day of the sample")
+    configured = ports.program.settings(reports.lifecycle)
+    births = [
+        Birth(unit, f"{day} is in the sample", if_absent=True, actor=Actor.SCHEDULER)
+        for unit in _wanted(configured, day, given["hourly"])
+    ]
+    return JobResult(f"{len(births)} datasets of {day}", others=births)
+
+
+lifecycle = Lifecycle("sample", "Datasets of few days, for the demonstration.", NoSettings, jobs=[sample])

@@ -1,0 +1,80 @@
+"""Verbs over rows of data tables, where the two databases want different SQL.
+
+Identifiers come from declared tables only; values are bound, but for literal prefixes that a program brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Database
+
+
+def text_sql(database: Database, expression: str) -> str:
+    """A document or an instant as text, in the form in which it can be written back without being read."""
+    return f"CAST({expression} AS text)" if database.dialect == "postgresql" else expression
+
+
+def begins_sql(database: Database, column: str, prefix: str) -> str:
+    """The condition that a text begins with these ASCII characters. Raises ValueError for others."""
+    if not prefix or not prefix.isascii() or "'" in prefix:
+        msg = f"{prefix!r} cannot be looked for as a beginning; give ASCII characters without a quote"
+        raise ValueError(msg)
+    if database.dialect == "postgresql":
+        return f"substr({column}, 1, {len(prefix)}) = '{prefix}'"
+    # A range, which SQLite finds in an index: it compares texts byte by byte.
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    return f"{column} >= '{prefix}' AND {column} < '{after}'"
+
+
+def update_unchanged(
+    database: Database,
+    table: sa.Table,
+    *,
+    key: Sequence[str],
+    compared: Sequence[str],
+    changed: Sequence[str],
+    alike: Mapping[str, Any],
+    rows: Sequence[Sequence[Any]],
+) -> tuple[str, dict[str, Any]]:
+    """Change those of the rows that are still as they were read; the statement and its parameters, of plain values.
+
+    Each of `rows` has the values of `key`, `compared` (as they were read) and `changed` (as they shall be), in this
+    order; a column may be in both. `alike` are columns that get the same value in every row. A row that somebody else
+    is writing is left alone: nobody waits, and so nobody deadlocks.
+    """
+    types = {name: table.c[name].type for name in (*key, *compared)} | {
+        f"to_{name}": table.c[name].type for name in changed
+    }
+    source = statements.batch(database, types)
+    given: dict[str, Any] = {"batch": statements.batch_text(rows)}
+    sets = [f"{name} = n_to_{name}" for name in changed]
+    for name, value in alike.items():
+        sets.append(f"{name} = {_bound(database, table.c[name].type, f'alike_{name}')}")
+        given[f"alike_{name}"] = value
+    which = " AND ".join(f"t.{name} = n_{name}" for name in key)
+    if database.dialect == "sqlite":
+        unchanged = " AND ".join(f"t.{name} IS n_{name}" for name in compared)
+        sql = f"UPDATE {table.name} AS t SET {', '.join(sets)} FROM {source} WHERE {which} AND {unchanged}"
+        return sql, given
+    unchanged = " AND ".join(f"t.{name} IS NOT DISTINCT FROM n_{name}" for name in compared)
+    picks = ", ".join([*(f"n_{name}" for name in key), *(f"n_to_{name}" for name in changed)])
+    mine = (
+        f"SELECT {picks} FROM {source} JOIN {table.name} AS t ON {which}"
+        f" WHERE {unchanged} FOR NO KEY UPDATE OF t SKIP LOCKED"
+    )
+    return (
+        f"WITH mine AS MATERIALIZED ({mine}) UPDATE {table.name} AS t SET {', '.join(sets)} FROM mine WHERE {which}",
+        given,
+    )
+
+
+def _bound(database: Database, kind: statements.SqlType, name: str) -> str:
+    """A parameter of a column's type, given as a plain value."""
+    if database.dialect == "postgresql":
+        return f"CAST(:{name} AS {kind.compile(statements.POSTGRES)})"
+    return f":{name}"

@@ -1,0 +1,379 @@
+"""What people see of harvests: runs and how far they have come, partitions, watermarks, prices, and how feeds stand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+from penstock.ledger.store.database import Cursor
+from penstock.lifecycles.harvest.operations import WhichFeed, WhichRun
+from penstock.lifecycles.harvest.partition.machine import P, Partition
+from penstock.lifecycles.harvest.queries import OPEN_SQL, find_run, partitions_of, require_feed, require_harvest
+from penstock.lifecycles.harvest.run.machine import OPEN, Phase, R, Run, RunType, harvest_run
+from penstock.lifecycles.harvest.settings import HarvestSettings, schedule_of
+from penstock.model.clock import instant, instant_text
+from penstock.operations.declare import Ask, Page, reading
+from penstock.operations.fields import Parameters, Row, column, option
+
+if TYPE_CHECKING:
+    from penstock.operations.reader import Reader
+
+_SHORT = 8
+"""So much of a run's id names it, in tables."""
+_WATCH_SECONDS = 1.0
+
+
+class RunsFilter(Parameters, frozen=True):
+    """Which runs."""
+
+    feed: Annotated[str | None, option("Only of this feed.")] = None
+    limit: Annotated[int, option("At most so many.", ge=1, le=100_000)] = 20
+
+
+class ShowParameters(WhichRun, frozen=True):
+    """Which run, and for how long."""
+
+    watch: Annotated[bool, option("Stay, and show the progress until the run ends.")] = False
+
+
+class PartitionsFilter(WhichRun, frozen=True):
+    """Which partitions of a run."""
+
+    failed: Annotated[bool, option("Only those that have failed.")] = False
+
+
+class RunRow(Row, frozen=True):
+    """A run, in a list."""
+
+    run: Annotated[str, column("The beginning of its id, which is enough to name it.", show="reference")]
+    feed: Annotated[str, column("Whose catalogue it reads.")]
+    run_type: Annotated[
+        RunType, column("Everything (full), or what was updated since the watermark (incremental).", heading="type")
+    ]
+    status: Annotated[R, column("Where it stands.", show="state")]
+    phase: Annotated[Phase | None, column("How far consolidation has come.", show="detail")]
+    partitions: Annotated[str, column("Partitions completed, of all of them, and how many have failed.")]
+    records: Annotated[int, column("Records fetched so far.")]
+    unseen: Annotated[int | None, column("Live records that a full run did not see and kept.")]
+    started_at: Annotated[datetime, column("When it was started.", heading="started")]
+    ends_at: Annotated[datetime | None, column("When it was completed, or will be at this pace.", heading="ends")]
+    error: Annotated[str | None, column("Why it has failed.", show="text")]
+    forced_by: Annotated[str | None, column("Who had it consolidated although partitions failed.", show="detail")]
+    run_id: Annotated[str, column("Its id.", show="detail")]
+
+
+class RunDetail(RunRow, frozen=True):
+    """A run: its window, its counts, how fast it goes and when it will be done."""
+
+    progress: Annotated[str, column("How far it has come, and how fast.")]
+    share: Annotated[float, column("How much of the expected records have been fetched, from 0 to 1.")]
+    rate: Annotated[float | None, column("Records per second of what is going on now.")]
+    expected_records: Annotated[int, column("Records that the scan counted.")]
+    scan_calls: Annotated[int, column("Calls that the scan took.")]
+    expected_workers: Annotated[int, column("Partitions in all.")]
+    completed_workers: Annotated[int, column("Partitions that are completed.")]
+    failed_workers: Annotated[int, column("Partitions that have failed.")]
+    verified_workers: Annotated[int, column("Completed partitions that are known to be whole.")]
+    window_from: Annotated[datetime | None, column("Records updated since then are asked for; none: all.")]
+    window_to: Annotated[datetime, column("Where its window ends; the watermark of a completed run.")]
+    watermark_before: Annotated[datetime | None, column("The watermark that it started from.")]
+    watermark_after: Annotated[datetime | None, column("The watermark that it left.")]
+    consolidation_started_at: Annotated[datetime | None, column("When consolidation began.")]
+    expected_chunks: Annotated[int, column("Chunks to consolidate.")]
+    completed_chunks: Annotated[int, column("Chunks that are done.")]
+    failed_chunks: Annotated[int, column("Chunks that have failed.")]
+    records_consolidated: Annotated[int, column("Records that became canonical.")]
+    records_rejected: Annotated[int, column("Records that could not be mapped and were set aside.")]
+    records_deleted: Annotated[int, column("Records that were soft-deleted.")]
+    completed_at: Annotated[datetime | None, column("When it was completed.")]
+    forced_reason: Annotated[str | None, column("Why it was forced.")]
+    hint: Annotated[str | None, column("What to do about it.")]
+
+
+class PartitionRow(Row, frozen=True):
+    """A partition of a run."""
+
+    partition_id: Annotated[str, column("Its name within the run.", show="reference", heading="partition")]
+    low: Annotated[int, column("Where its range begins.", heading="from")]
+    high: Annotated[int | None, column("Where its range ends; the end is not part of it.", heading="to")]
+    status: Annotated[P, column("Where it stands.", show="state")]
+    records: Annotated[int, column("Distinct records found, or received so far.")]
+    expected_records: Annotated[int, column("Records that were counted.", heading="of")]
+    pages: Annotated[int, column("Pages received.")]
+    rescans: Annotated[int, column("How often it was fetched again because records may be missing.")]
+    why: Annotated[str | None, column("Why it failed or is parked, or what is in doubt.", show="text")]
+    found_records: Annotated[int | None, column("Distinct records, once the last page is there.", show="detail")]
+    error: Annotated[str | None, column("Why it failed.", show="detail")]
+    doubt: Annotated[str | None, column("Why records that it did not find may still be there.", show="detail")]
+
+
+class WatermarkRow(Row, frozen=True):
+    """The watermark of a feed, and whether it is published."""
+
+    feed: Annotated[str, column("Whose it is.")]
+    last_updated_at: Annotated[datetime, column("Up to when everything was read.", heading="read up to")]
+    last_run_id: Annotated[str | None, column("The run that moved it.", heading="run")]
+    last_run_completed_at: Annotated[datetime | None, column("When that run was completed.", heading="completed")]
+    publication: Annotated[str, column("Whether the published one says the same: published, unpublished or conflict.")]
+    published_at: Annotated[datetime | None, column("When it was published.", heading="published")]
+    set_by: Annotated[str | None, column("Who set it by hand; empty: its run did.", heading="set by")]
+    set_reason: Annotated[str | None, column("Why it was set by hand.", show="text", heading="because")]
+
+
+class FeedRow(Row, frozen=True):
+    """How a feed stands in a configuration, and what becomes of its records under it."""
+
+    feed: Annotated[str, column("Its name.")]
+    state: Annotated[str, column("active, paused, new, or gone: no longer configured.")]
+    runs: Annotated[int, column("How many runs it has had.")]
+    open_run: Annotated[str | None, column("The run that is under way.", heading="under way")]
+    prices: Annotated[str | None, column("How far its records are priced again, or when they last were.", show="text")]
+    says: Annotated[str, column("What becomes of it.", show="text", heading="what becomes of it")]
+
+
+class PriceRow(Row, frozen=True):
+    """A record whose price would change."""
+
+    record: Annotated[str, column("Which one.", show="reference")]
+    before: Annotated[str, column("What it costs.", heading="price")]
+    after: Annotated[str, column("What it would cost.", heading="would be")]
+    rule_before: Annotated[int | None, column("The rule that priced it.", heading="rule")]
+    rule_after: Annotated[int | None, column("The rule that would.", heading="would be by")]
+
+
+@reading("runs", "The latest runs, the newest first.")
+def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
+    require_harvest(ask.reader)
+    if wanted.feed is not None:
+        require_feed(ask.reader, wanted.feed)
+    where = "" if wanted.feed is None else "WHERE feed = :feed "
+    sql = f"SELECT unit_id FROM run_metadata {where}ORDER BY started_at DESC, unit_id LIMIT :n"
+    given: dict[str, Any] = {"n": wanted.limit} | ({} if wanted.feed is None else {"feed": wanted.feed})
+    ids = [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql, **given))]
+    found: list[Run] = ask.reader.get_many(harvest_run, ids) if ids else []
+    listed = sorted(found, key=lambda run: ids.index(run.unit_id))
+    note = None if listed else "no runs yet; a feed's schedule starts them, or 'penstock harvest start FEED'"
+    return Page(rows=[RunRow(**_run(run, progress_of(ask.reader, run, ask.now))) for run in listed], note=note)
+
+
+@reading("show", "One run: its window, its counts, how fast it goes and when it will be done.")
+def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
+    run = find_run(ask.reader, wanted.run)
+    how_far = progress_of(ask.reader, run, ask.now)
+    nobody = threading.Event()
+    while wanted.watch and run.status in OPEN:
+        ask.progress(how_far.done, how_far.expected)
+        nobody.wait(_WATCH_SECONDS)
+        run = find_run(ask.reader, str(run.run_id))
+        how_far = progress_of(ask.reader, run, ask.program.clock.now())
+    hint = None
+    if run.status is R.FAILED:
+        short = str(run.run_id)[:_SHORT]
+        hint = f"'penstock harvest partitions {short} --failed' says what went wrong, 'retry' fetches it again"
+    own = {name: getattr(run, name) for name in _OF_RUN}
+    return RunDetail(
+        **_run(run, how_far), **own, progress=how_far.says(), share=how_far.share, rate=how_far.rate, hint=hint
+    )
+
+
+@reading("partitions", "The partitions of a run: their ranges, how far each has come, and what went wrong.")
+def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[PartitionRow]:
+    found = partitions_of(ask.reader, find_run(ask.reader, wanted.run).run_id)
+    listed = [p for p in found if not wanted.failed or p.status is P.FAILED]
+    nothing = "no partition has failed" if wanted.failed else "the run has no partitions: there was nothing to fetch"
+    return Page(rows=[_partition(p) for p in listed], note=None if listed else nothing)
+
+
+@reading("watermark show", "How far each feed has been read, and whether that is published.")
+def watermark_show(ask: Ask[HarvestSettings]) -> Page[WatermarkRow]:
+    require_harvest(ask.reader)
+    columns = "feed, last_updated_at, last_run_id, last_run_completed_at, publication, published_at, set_by, set_reason"
+    found = ask.reader.read(lambda cursor: cursor.rows(f"SELECT {columns} FROM watermark ORDER BY feed"))
+    rows = [
+        WatermarkRow(
+            feed=str(feed),
+            last_updated_at=instant(updated),
+            last_run_id=None if run_id is None else str(run_id),
+            last_run_completed_at=instant(completed),
+            publication=str(publication),
+            published_at=instant(published),
+            set_by=set_by,
+            set_reason=set_reason,
+        )
+        for feed, updated, run_id, completed, publication, published, set_by, set_reason in found
+    ]
+    return Page(rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one")
+
+
+@reading("feeds", "How each feed stands under this configuration, and what becomes of its records.")
+def feeds(ask: Ask[HarvestSettings]) -> Page[FeedRow]:
+    """With --config of a file that is not in force yet, this says it before it happens."""
+    require_harvest(ask.reader)
+    sql = (
+        "SELECT feed, count(*), max(started_at),"
+        f" max(CASE WHEN status IN ({OPEN_SQL}) THEN unit_id END) FROM run_metadata GROUP BY feed"
+    )
+
+    def work(cursor: Cursor) -> tuple[dict[str, tuple[int, Any, str | None]], dict[str, str]]:
+        found = {str(name): (int(n), last, under_way) for name, n, last, under_way in cursor.rows(sql)}
+        return found, _repricings(cursor)
+
+    there, prices = ask.reader.read(work)
+    names = sorted({*there, *ask.settings.feeds})
+    paused = {name: own.paused for name, own in ask.settings.feeds.items()}
+    rows = [_feed(name, paused, there.get(name, (0, None, None)), prices.get(name)) for name in names]
+    return Page(rows=rows, note=None if rows else "no feed is configured; add [harvest.feeds.NAME] to penstock.toml")
+
+
+@reading("prices", "What the pricing rules in force would change of a feed's records.")
+def prices(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Page[PriceRow]:
+    """`reprice` has it done at once; the feed's schedule does it within a minute anyway."""
+    from penstock.lifecycles.harvest.reprice import Priced, preview
+
+    require_feed(ask.reader, wanted.feed)
+    found = preview(ask.reader, Priced(wanted.feed))
+    note = f"all {found.records:,} records of {found.feed} are priced by the {found.rules} rules in force"
+    if found.stale:
+        note = (
+            f"{found.stale:,} of {found.records:,} records of {found.feed} were priced by other rules than the"
+            f" {found.rules} in force; {found.changed:,} prices would change"
+        )
+    if found.unpriced:
+        note += f"; {found.unpriced:,} keep their price, because none can be made, the first: {found.why_not}"
+    rows = [
+        PriceRow(
+            record=change.record,
+            before=f"{change.before:,}",
+            after=f"{change.after:,}",
+            rule_before=change.rule_before,
+            rule_after=change.rule_after,
+        )
+        for change in found.sample
+    ]
+    names = ("records", "stale", "changed", "unpriced")
+    return Page(rows=rows, counts={name: getattr(found, name) for name in names}, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come: records of its present part, how fast, and when that part will be over."""
+
+    fetched: int
+    expected: int
+    #: Records of the present part that are done: fetched, or consolidated.
+    done: int
+    #: Records per second of what is going on; None while nothing is.
+    rate: float | None
+    eta: datetime | None
+
+    @property
+    def share(self) -> float:
+        """How much of the records have been fetched."""
+        return 1.0 if self.expected == 0 else min(1.0, self.fetched / self.expected)
+
+    def says(self) -> str:
+        """As a phrase for people."""
+        pace = "" if self.rate is None else f", {self.rate:,.0f} records/s"
+        return f"{self.fetched:,} of {self.expected:,} records ({self.share:.0%}){pace}"
+
+
+def progress_of(reader: Reader, run: Run, now: datetime) -> Progress:
+    """How far a run has come by now."""
+    found = partitions_of(reader, run.run_id)
+    fetched = sum(p.found_records if p.found_records is not None else p.records for p in found)
+    rate, left, done = None, 0, fetched
+    if run.status is R.WORKERS_RUNNING:
+        begun = [p.begun_at for p in found if p.begun_at is not None]
+        rate = _rate(sum(p.records for p in found), min(begun, default=now), now)
+        left = sum(max(0, p.expected_records - p.next_offset) for p in found if p.status is not P.FAILED)
+    elif run.status is R.CONSOLIDATING and run.consolidation_started_at is not None:
+        done = run.records_consolidated + run.records_rejected
+        rate = _rate(done, run.consolidation_started_at, now)
+        left = max(0, fetched - done)
+    eta = now + timedelta(seconds=left / rate) if rate else None
+    return Progress(fetched, run.expected_records, done, rate, eta)
+
+
+def _rate(records: int, since: datetime, now: datetime) -> float | None:
+    seconds = (now - since).total_seconds()
+    return records / seconds if seconds > 0 and records else None
+
+
+_OF_RUN = (
+    *("expected_records", "scan_calls", "expected_workers", "completed_workers", "failed_workers", "verified_workers"),
+    *("window_from", "window_to", "watermark_before", "watermark_after", "consolidation_started_at"),
+    *("expected_chunks", "completed_chunks", "failed_chunks"),
+    *("records_consolidated", "records_rejected", "records_deleted", "completed_at", "forced_reason"),
+)
+
+
+def _run(run: Run, how_far: Progress) -> dict[str, Any]:
+    """The fields of `RunRow`."""
+    failed = f", {run.failed_workers} failed" if run.failed_workers else ""
+    return {
+        "run": str(run.run_id)[:_SHORT],
+        "feed": run.feed,
+        "run_type": run.run_type,
+        "status": run.status,
+        "phase": run.phase,
+        "partitions": f"{run.completed_workers}/{run.expected_workers}{failed}",
+        "records": how_far.fetched,
+        "unseen": run.unseen,
+        "started_at": run.started_at,
+        "ends_at": run.completed_at or how_far.eta,
+        "error": run.error,
+        "forced_by": run.forced_by,
+        "run_id": str(run.run_id),
+    }
+
+
+def _partition(partition: Partition) -> PartitionRow:
+    found = partition.found_records
+    return PartitionRow(
+        partition_id=partition.partition_id,
+        low=partition.low,
+        high=partition.high,
+        status=partition.status,
+        records=partition.records if found is None else found,
+        expected_records=partition.expected_records,
+        pages=partition.pages,
+        rescans=partition.rescans,
+        why=partition.error or partition.parked_reason or partition.doubt,
+        found_records=found,
+        error=partition.error,
+        doubt=partition.doubt,
+    )
+
+
+def _repricings(cursor: Cursor) -> dict[str, str]:
+    """What the latest repricing of each feed has come to."""
+    sql = "SELECT feed, status, expected, records, changed, finished_at FROM harvest_reprice ORDER BY begun_at"
+    said = {}
+    for feed, status, expected, records, changed, finished in cursor.rows(sql):
+        counts = f"{records:,} of {expected:,} records, {changed:,} prices changed"
+        ended = "" if finished is None else f" at {instant_text(instant(finished))}"
+        said[str(feed)] = f"repricing: {counts}" if status == "running" else f"repriced{ended}: {counts}"
+    return said
+
+
+def _feed(name: str, paused: Mapping[str, bool], there: tuple[int, Any, str | None], prices: str | None) -> FeedRow:
+    number, last, under_way = there
+    waits = f"; run {under_way} waits" if under_way else ""
+    if name not in paused:
+        state = "gone"
+        says = (
+            f"not configured: its schedule is retired and no run is started{waits}. Its records and its watermark stay;"
+            " configured again, it goes on from there"
+        )
+    elif paused[name]:
+        state = "paused"
+        says = f"paused: no page is fetched{waits}. Runs that are started meanwhile are scanned and wait"
+    elif number == 0:
+        state, says = "new", "new: its first run reads everything"
+    else:
+        state, started = "active", instant_text(instant(last))
+        says = f"harvested by the schedule {schedule_of(name)}; the last run was started at {started}"
+    return FeedRow(feed=name, state=state, runs=number, open_run=under_way, prices=prices, says=says)
