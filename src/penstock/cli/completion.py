@@ -43,6 +43,9 @@ def command(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None  # noqa: S101 - Click has all three
     echo(found(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+    if shell == "bash":
+        # A unit's reference is one word.
+        echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//:}")
 
 
 def units(ctx: click.Context, incomplete: str) -> list[str]:

@@ -11,8 +11,7 @@ import sqlalchemy as sa
 
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.schema.tables import machine_table
-from penstock.lifecycles.partitions.flow import MACHINES
-from penstock.lifecycles.partitions.machine import P, PartitionState, partition
+from penstock.lifecycles.partitions.machine import MACHINES, P, PartitionState, partition
 from penstock.model.errors import IllegalMove, LedgerRefused, MachineError
 from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Birth, Move

@@ -34,6 +34,7 @@ from penstock.operations.carry import Done, Planned, carry_out, make_plan
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.fields import Parameters
 from penstock.operations.reader import Reader
+from penstock.testing import check_hands
 from tests.support.reports import ACCOUNTS, START, dataset, ref_of
 
 YESTERDAY = START.date() - timedelta(days=1)
@@ -84,6 +85,10 @@ def test_the_declaration_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_people_may_do_by_hand_meets_the_checks():
+    assert check_hands(machine) > 0
 
 
 def test_datasets_are_listed_counted_and_shown(desk):

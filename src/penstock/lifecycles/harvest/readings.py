@@ -159,7 +159,7 @@ def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
     return Page(rows=[RunRow(**_run(run, progress_of(ask.reader, run, ask.now))) for run in listed], note=note)
 
 
-@reading("show", "One run: its window, its counts, how fast it goes and when it will be done.")
+@reading("show", "One run: its window, its counts, its rate and when it ends.")
 def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
     run = find_run(ask.reader, wanted.run)
     how_far = progress_of(ask.reader, run, ask.now)
@@ -179,7 +179,7 @@ def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
     )
 
 
-@reading("partitions", "The partitions of a run: their ranges, how far each has come, and what went wrong.")
+@reading("partitions", "The partitions of a run, and how far each has come.")
 def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[PartitionRow]:
     found = partitions_of(ask.reader, find_run(ask.reader, wanted.run).run_id)
     listed = [p for p in found if not wanted.failed or p.status is P.FAILED]
@@ -208,7 +208,7 @@ def watermark_show(ask: Ask[HarvestSettings]) -> Page[WatermarkRow]:
     return Page(rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one")
 
 
-@reading("feeds", "How each feed stands under this configuration, and what becomes of its records.")
+@reading("feeds", "How each feed stands under this configuration.")
 def feeds(ask: Ask[HarvestSettings]) -> Page[FeedRow]:
     """With --config of a file that is not in force yet, this says it before it happens."""
     require_harvest(ask.reader)
