@@ -15,7 +15,9 @@ from penstock.app.kernel import lifecycle as kernel
 from penstock.app.lifecycle import AnyLifecycle
 from penstock.app.shipped import SHIPPED
 from penstock.cli.declared import DeclaredCommand, lifecycle_group
-from penstock.cli.main import COMMANDS, cli
+from penstock.cli.main import COMMANDS, KERNEL, cli
+from penstock.settings.kernel import KernelSettings
+from penstock.settings.shapes import fields_of
 from tests.support import shop
 from tests.support.terminal import in_terminal
 
@@ -59,6 +61,10 @@ def test_root_help_knows_the_commands_that_the_kernel_declares():
     """The table is written by hand, so that help need not import the kernel."""
     declared = {one.path[0] for one in (*kernel.readings, *kernel.operations)}
     assert {name for name, entry in COMMANDS.items() if not entry.place} == declared
+
+
+def test_root_help_knows_the_sections_of_the_kernel():
+    assert {*KERNEL, "lifecycles"} == {field.key for field in fields_of(KernelSettings)}
 
 
 def test_no_lifecycle_can_take_the_name_of_a_command():
