@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.google_ads.client import Endpoint, GoogleAds, Query, selected, whole_paths, wire_name
+from penstock.connectors.google_ads.client import GoogleAds, Query, selected, whole_paths, wire_name
 from penstock.connectors.google_ads.customer import customer_digits
+from penstock.connectors.google_ads.endpoint import Endpoint
 from penstock.connectors.google_ads.stream import BadAnswer, BrokenStream
 from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.records import Limits
@@ -408,7 +409,7 @@ def test_a_query_that_cannot_be_one_is_refused(gaql, said):
 
 @pytest.mark.parametrize("version", ["26", "v0", "v26/../v25", "", "v26 "])
 def test_a_version_is_a_version(version):
-    with pytest.raises(UsageError, match="it is like v26"):
+    with pytest.raises(UsageError, match="write one such as v26"):
         Endpoint(version=version)
 
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from penstock.app.ports import Ports
 from penstock.connectors.http.client import Http
-from penstock.lifecycles.partitions.flow import Landing, partitions_app
+from penstock.lifecycles.partitions import partitions_lifecycle
+from penstock.lifecycles.partitions.flow import Landing
 from penstock.lifecycles.partitions.validate import Rules
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import Rejected
@@ -19,13 +21,13 @@ from penstock.raw.paths import PartitionKey
 ENVIRONMENT = "AD_SOURCE"
 CUSTOMERS = ("1111111111", "2222222222")
 CONFIG = """
-[partitions.google_ads]
+[partitions.sources.google_ads]
 customers = ["111-111-1111", "2222222222"]
 days = 2
 time_zone = "UTC"
 {more}
 
-[partitions.google_ads.queries.campaign_daily]
+[partitions.sources.google_ads.queries.campaign_daily]
 schema_version = "1"
 fields = {{ "campaign.id" = "whole", "metrics.clicks" = "whole", "segments.date" = "date", note = "text?" }}
 unique = ["campaign.id"]
@@ -113,10 +115,10 @@ def clicks_are_not_negative(_: PartitionKey, row: Mapping[str, Any]) -> str | No
     return "clicks below zero" if int(row["metrics"]["clicks"]) < 0 else None
 
 
-def _extractors(_: Any) -> dict[str, AdExtractor]:
+def _extractors(_: Any, ports: Ports) -> dict[str, AdExtractor]:
     import os
 
-    return {"google_ads": AdExtractor(os.environ[ENVIRONMENT])} if ENVIRONMENT in os.environ else {}
+    return {"google_ads": AdExtractor(os.environ[ENVIRONMENT], ports.clock)} if ENVIRONMENT in os.environ else {}
 
 
-app = partitions_app(_extractors, rules=rules)
+lifecycle = partitions_lifecycle("ads", "Advertisements of one's own.", _extractors, rules=rules)

@@ -10,7 +10,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.connectors.google_ads.client import Endpoint, GoogleAds
+from penstock.connectors.google_ads.client import GoogleAds
+from penstock.connectors.google_ads.endpoint import Endpoint
 from penstock.connectors.google_ads.stream import ROW_LIMITS, Row
 from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Limits

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tomllib
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from penstock.app.app import App
+from penstock.app.program import Program
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.partitions.flow import MACHINES, Extractions, Extractor, Landing
+from penstock.lifecycles.partitions import lifecycle
+from penstock.lifecycles.partitions.flow import Extractions, Extractor, Landing
 from penstock.lifecycles.partitions.judgement import Validators
-from penstock.lifecycles.partitions.machine import Extraction, PartitionState, extraction, partition
-from penstock.lifecycles.partitions.settings import Settings, Source
+from penstock.lifecycles.partitions.machine import MACHINES, Extraction, PartitionState, extraction, partition
+from penstock.lifecycles.partitions.operations import CadenceWanted, OffsetRow, cadence
+from penstock.lifecycles.partitions.settings import PartitionSettings, Source, SourceQuery
 from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
-from penstock.lifecycles.partitions.validate import Rules, Schema
+from penstock.lifecycles.partitions.validate import Rules
+from penstock.lifecycles.partitions.validations import Validations
 from penstock.model.clock import Rng, SystemClock, VirtualClock, instant
 from penstock.model.errors import LedgerMismatch
 from penstock.model.simulation import simulate
+from penstock.operations.carry import Done, Planned, carry_out, make_plan
+from penstock.operations.declare import Ask, Operation, Page, Reading
+from penstock.operations.fields import Parameters
+from penstock.operations.reader import Reader
 from penstock.raw.paths import PartitionKey, run_id_at
 from penstock.raw.reader import PartitionReader
 from penstock.raw.sink import RawSink
+from penstock.settings.file import Configuration, load
+from penstock.settings.kernel import KernelSettings, RawSettings
+from penstock.settings.typed import Place
 from penstock.worker import schedule
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.worker import Worker, WorkerSettings
@@ -31,16 +44,23 @@ ALL_MACHINES = (*MACHINES, schedule.machine)
 START = datetime(2026, 11, 3, 6, tzinfo=UTC)
 DAY = date(2026, 11, 1)
 KEY = PartitionKey("google_ads", CUSTOMERS[0], "campaign_daily", DAY)
-SCHEMA = Schema(
-    "1",
-    {"campaign.id": "whole", "metrics.clicks": "whole", "segments.date": "date", "note": "text?"},
-    ("campaign.id",),
-    "segments.date",
+QUERY = SourceQuery(
+    schema_version="1",
+    fields={"campaign.id": "whole", "metrics.clicks": "whole", "segments.date": "date", "note": "text?"},
+    unique=("campaign.id",),
+    date_field="segments.date",
 )
 
 
 def rows(count: int = 3, note: str = "", key: PartitionKey = KEY) -> list[dict[str, Any]]:
     return good_rows(key.logical_date.isoformat(), count, note)
+
+
+def read_settings(text: str) -> PartitionSettings:
+    """`[partitions]` of a configuration. Raises ConfigError."""
+    found = load(None, {"partitions": PartitionSettings}, raw=tomllib.loads(text)).sections["partitions"]
+    assert isinstance(found, PartitionSettings)
+    return found
 
 
 class Said:
@@ -79,11 +99,14 @@ class Partitions:
             )
         self.url = url
         self.sink = RawSink(folder / "raw")
-        zones = dict.fromkeys(CUSTOMERS, "UTC")
-        chosen: dict[str, Any] = {"time_zones": zones, "queries": {"campaign_daily": SCHEMA}, "days": 2, **source}
-        self.settings = Settings({"google_ads": Source("google_ads", **chosen)}, str(folder / "raw"))
+        zones = source.pop("time_zones", dict.fromkeys(CUSTOMERS, "UTC"))
+        chosen: dict[str, Any] = {"queries": {"campaign_daily": QUERY}, "days": 2, **source}
+        own = Source(customers=tuple(zones), time_zones=zones, **chosen)
+        self.settings = PartitionSettings(sources={"google_ads": own})
         self.validators = Validators(self.sink, self.settings, rules)
-        self.gate = PartitionReader(self.ledger, self.sink)
+        self.reader = PartitionReader(self.ledger, self.sink)
+        kernel = KernelSettings(raw=RawSettings(url=Place(str(folder / "raw"))))
+        self.program = Program(App(lifecycle), Configuration(kernel, {"partitions": self.settings}), clock)
 
     def close(self) -> None:
         self.ledger.close()
@@ -96,8 +119,29 @@ class Partitions:
         self.sink.write_partition(key, run_id, found, schema_version=version, created_at=self.time.now())
         return run_id
 
-    def validate(self, run_id: str, key: PartitionKey = KEY, **options: Any) -> Any:
-        return self.validators.validate(self.ledger, key, run_id, who="test", **options)
+    def ask(self, reason: str = "a test") -> Ask[PartitionSettings]:
+        reader = Reader(self.ledger.database, ALL_MACHINES)
+        return self.program.ask(lifecycle, reader, self.ledger.clock.now(), who="anna", reason=reason)
+
+    def read(self, reading: Reading[Any], parameters: Parameters) -> Any:
+        return reading(self.ask(), parameters)
+
+    def plan(self, operation: Operation[Any], parameters: Parameters, reason: str = "a test") -> Planned:
+        return make_plan(operation, self.ask(reason), parameters, owner="partitions", version="v1")
+
+    def do(self, operation: Operation[Any], parameters: Parameters, reason: str = "a test") -> Done:
+        """Plan an operation, and carry it out."""
+        return carry_out(self.ledger, self.ask(reason), self.plan(operation, parameters, reason))
+
+    def cadence(self, source: str | None = None) -> list[OffsetRow]:
+        found: Page[OffsetRow] = self.read(cadence, CadenceWanted(source=source))
+        return list(found.rows)
+
+    def validations(self) -> Validations:
+        return Validations(self.validators)
+
+    def validate(self, run_id: str, key: PartitionKey = KEY) -> Any:
+        return self.validators.validate(self.ledger, key, run_id, who="test")
 
     def judge(self, records: Any = None, key: PartitionKey = KEY, version: str = "1") -> str:
         """Land a run and have it judged; its id."""
@@ -162,7 +206,7 @@ class Partitions:
     def rows(self, sql: str, **given: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda c: [tuple(r) for r in c.rows(sql, **given)])
 
-    def history(self, machine: str = "partition", key: PartitionKey = KEY) -> list[tuple[Any, ...]]:
+    def history(self, machine: str = "partition", key: PartitionKey | str = KEY) -> list[tuple[Any, ...]]:
         """(from, to, who, reason) of every logged change."""
         found = self.rows(
             "SELECT from_status, to_status, actor, reason FROM transition_log WHERE machine = :m AND unit_id = :u"

@@ -6,10 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.app.app import App
-from penstock.lifecycles.partitions.flow import MACHINES
-from penstock.lifecycles.partitions.google_ads import app as partitions
-from penstock.settings.config import SETTINGS, Config, read, validate
+from penstock.app import discover
+from penstock.lifecycles.partitions import lifecycle
+from penstock.lifecycles.partitions.machine import MACHINES
 from penstock.simulators.google_ads import GoogleAdsSimulator
 from penstock.worker.flow import AnyFlow
 from tests.support.google import DAILY
@@ -26,16 +25,16 @@ def write_config(folder: Path, address: str, simulator: GoogleAdsSimulator, raw:
     path.write_text(f"""
 [raw]
 url = "{raw}"
-[google_ads]
+[partitions.google_ads]
 client_id = "{simulator.client_id}"
 client_secret = {{ file = "client" }}
 refresh_token = {{ file = "refresh" }}
 api_url = "{address}"
 token_url = "{address}/token"
-[partitions.google_ads]
+[partitions.sources.google_ads]
 customers = {sorted(simulator.customers)}
 time_zone = "UTC"
-[partitions.google_ads.queries.campaign_daily]
+[partitions.sources.google_ads.queries.campaign_daily]
 gaql = "{DAILY}"
 schema_version = "1"
 fields = {{ "campaign.id" = "whole", "segments.date" = "date" }}
@@ -45,15 +44,10 @@ date_field = "segments.date"
     return path
 
 
-def configuration() -> Config:
-    path = Path(os.environ[CONFIG])
-    return validate(read(path), path, (*SETTINGS, *partitions.settings))
-
-
 def flows() -> Sequence[AnyFlow]:
-    assert partitions.configured is not None
-    return partitions.configured(configuration())
+    program = discover.load(Path(os.environ[CONFIG]))
+    return lifecycle.build(program.settings(lifecycle), program.ports)
 
 
 if __name__ == "__main__":
-    main(App(machines=MACHINES, flows=flows))
+    main(MACHINES, flows)

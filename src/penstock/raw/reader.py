@@ -61,11 +61,9 @@ class PartitionStatus:
             return f"run {self.current_run_id} is authoritative, with {self.record_count:,} records"
         if self.status == FAILED:
             return f"run {self.current_run_id} was rejected: {self.error_message}"
-        return (
-            "no run of it has been validated yet"
-            if self.updated_at is None
-            else "it was reset, and no run is validated since"
-        )
+        if self.updated_at is None:
+            return "no run of it has been validated yet"
+        return "it was reset, and no run has been validated since"
 
 
 class NotReady(PenstockError):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.connectors.google_ads.customer import customer_digits
 from penstock.lifecycles.partitions.decide import Landed, decide, judge
 from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, X
-from penstock.lifecycles.partitions.settings import Settings
+from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Verdict
 from penstock.model.errors import UsageError
 from penstock.model.outcome import Act, Look, Wait
@@ -52,7 +52,7 @@ def unit(status: X, **columns) -> Extraction:
     ],
 )
 def test_what_is_decided(found, seen, expected):
-    decision = decide(found, NOW, Settings(), seen)
+    decision = decide(found, NOW, PartitionSettings(), seen)
     assert decision.reason
     assert type(decision) is type(expected)
     if isinstance(decision, Act):

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import tomllib
 from datetime import timedelta
 
 import pytest
 
 from penstock.ledger.care.doctor import examine
-from penstock.lifecycles.partitions.flow import MACHINES
-from penstock.lifecycles.partitions.jobs import ENUMERATE, wanted_unit
-from penstock.lifecycles.partitions.machine import P, X
+from penstock.lifecycles.partitions.jobs import ENUMERATE
+from penstock.lifecycles.partitions.machine import MACHINES, P, X, wanted_unit
 from penstock.model.clock import Rng
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
 from penstock.raw.paths import PartitionKey
-from penstock.settings.config import SETTINGS, validate
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
 from penstock.worker.schedule import Schedule, Schedules, keep_schedules
-from tests.support.ad_source import CONFIG, CUSTOMERS, AdExtractor, ad_source, app
+from tests.support.ad_source import CUSTOMERS, AdExtractor, ad_source
 from tests.support.partitions import DAY, KEY, Partitions, Said, rows
 
 
@@ -43,7 +40,7 @@ def test_a_wanted_partition_is_extracted_landed_and_judged(world):
         1,
     )
     assert source.asked == [(KEY, unit.run_id)]
-    assert list(world.gate.open(KEY).rows()) == rows()
+    assert list(world.reader.open(KEY).rows()) == rows()
     steps = [(a, b, who) for a, b, who, _ in world.history("extraction")]
     assert steps == [
         (None, "wanted", "scheduler"),
@@ -100,7 +97,7 @@ def test_what_the_source_refuses_is_a_dead_letter_and_the_partition_stays_pendin
     assert unit.status is X.FAILED
     assert "no such query" in unit.change_reason
     assert world.state() is None
-    assert world.gate.status(KEY).status == "pending"
+    assert world.reader.status(KEY).status == "pending"
     assert world.alerts() == ["unit.dead"]
 
 
@@ -157,16 +154,14 @@ def test_a_record_that_json_cannot_keep_is_a_dead_letter(world):
 
 
 def test_the_schedule_wants_every_key_once(world):
-    config = validate(tomllib.loads(CONFIG.format(more="")), None, (*SETTINGS, *app.settings))
-    jobs = app.all_jobs(config)
     keep_schedules(world.ledger, [Schedule(name="daily", job=ENUMERATE, every="1m")], "test")
     source = Said(lambda key: rows(key=key))
-    world.work(world.flow(source), Schedules(jobs), seconds=150)
-    (range_,) = world.settings.source("google_ads").wanted(world.time.now())
+    world.work(world.flow(source), Schedules(world.program.jobs()), seconds=150)
+    (range_,) = world.settings.wanted(world.time.now())
     wanted = set(range_.keys())
     assert {key for key, _ in source.asked} == wanted
     assert len(source.asked) == len(wanted) == 4
-    assert world.gate.range(range_).ready
+    assert world.reader.range(range_).ready
 
 
 def test_a_clock_that_was_set_back_does_not_hide_the_new_run(world):
@@ -184,7 +179,7 @@ def test_a_clock_that_was_set_back_does_not_hide_the_new_run(world):
     assert flow._fresh_run(world.ledger, unit, Here()) > ahead
 
 
-def test_a_backfill_waits_behind_its_own_door_and_passes_the_accounts(world):
+def test_a_backfill_waits_behind_its_own_gate_and_passes_the_accounts(world):
     want(world, backfill=True)
     assert world.extraction().gate_id == f"google_ads/{CUSTOMERS[0]}/backfill"
     world.ledger.gates.close(f"google_ads/{CUSTOMERS[0]}", 60, "quiet")
@@ -215,10 +210,10 @@ def test_over_real_http_good_and_bad_days_end_in_named_states(partitions_url, tm
     }
     expected = {
         1: "field metrics.clicks is missing",
-        2: "field metrics.clicks is missing; is it metrics.click now?",
+        2: "field metrics.clicks is missing; did it become metrics.click?",
         3: "field metrics.clicks is float 1.5, not whole",
-        4: "campaign.id of it stands in an earlier row already",
-        5: "segments.date is str '2026-11-01', and the partition is of 2026-11-06",
+        4: "row 4: repeats campaign.id",
+        5: "segments.date is str '2026-11-01'; the partition is of 2026-11-06",
     }
     with ad_source() as source:
         source.answers = {f"{CUSTOMERS[0]}/campaign_daily/{days[n]}": answer for n, answer in answers.items()}
@@ -228,7 +223,7 @@ def test_over_real_http_good_and_bad_days_end_in_named_states(partitions_url, tm
         ended = "SELECT count(*) FROM extraction WHERE status IN ('done', 'failed')"
         world.work_until(lambda: world.rows(ended) == [(len(keys),)], flow)
         assert source.asked.count(f"{CUSTOMERS[0]}/campaign_daily/{days[7]}") == 3
-    states = world.gate.statuses(keys)
+    states = world.reader.statuses(keys)
     assert [s.status for s in states] == ["success", *["failed"] * 5, "pending", "success", "success"]
     for n, text in expected.items():
         assert text in str(states[n].error_message)

@@ -5,34 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import tomllib
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.lifecycles.partitions.operate import cadence
 
-from penstock.connectors.google_ads.client import Endpoint, GoogleAds, Query
+from penstock.connectors.google_ads.client import GoogleAds, Query
+from penstock.connectors.google_ads.endpoint import Endpoint
 from penstock.connectors.http.in_process import InProcess
 from penstock.ledger.gates.status import gate_statuses
-from penstock.lifecycles.partitions.google_ads import (
-    SETTINGS,
-    GoogleAdsExtractor,
-    app,
-    make_extractors,
-    project_gate,
-)
-from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, wanted_unit
-from penstock.lifecycles.partitions.machine import P, X
-from penstock.lifecycles.partitions.validate import Schema
+from penstock.lifecycles.partitions.google_ads import GoogleAdsExtractor, make_extractors, project_gate
+from penstock.lifecycles.partitions.jobs import ENUMERATE
+from penstock.lifecycles.partitions.machine import P, X, wanted_unit
+from penstock.lifecycles.partitions.settings import PartitionSettings, SourceQuery
+from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
 from penstock.raw.paths import PartitionKey
-from penstock.settings.config import SETTINGS as KERNEL
-from penstock.settings.config import Config, validate
-from penstock.settings.declarations import reference, sample
-from penstock.settings.setting import ConfigError
+from penstock.settings.file import load
+from penstock.settings.typed import ConfigError
 from penstock.simulators.google_ads import Fault, GoogleAdsSimulator, failure, quota
 from penstock.simulators.google_data import Campaigns, Gaql
 from penstock.simulators.server import in_thread
@@ -43,20 +35,20 @@ from tests.support.partitions import KEY, Partitions
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "connectors.md").read_text()
 FIELDS = {"campaign.id": "whole", "metrics.clicks": "whole", "metrics.conversions": "number", "segments.date": "date"}
-SCHEMA = Schema("1", FIELDS, ("campaign.id",), "segments.date")
+SCHEMA = SourceQuery(schema_version="1", fields=FIELDS, unique=("campaign.id",), date_field="segments.date")
 CONFIG = """
-[google_ads]
+[partitions.google_ads]
 client_id = "simulated.apps.googleusercontent.com"
 client_secret = { file = "client" }
 refresh_token = { file = "refresh" }
 api_url = "ADDRESS"
 token_url = "ADDRESS/token"
 
-[partitions.google_ads]
+[partitions.sources.google_ads]
 customers = ["111-111-1111"]
 time_zone = "UTC"
 
-[partitions.google_ads.queries.campaign_daily]
+[partitions.sources.google_ads.queries.campaign_daily]
 gaql = "GAQL"
 schema_version = "1"
 fields = { "campaign.id" = "whole" }
@@ -106,7 +98,7 @@ def test_the_answer_to_a_query_becomes_a_safe_partition(google):
     state = world.state()
     assert state is not None
     assert (state.status, state.record_count) == (P.SUCCESS, 5)
-    opened = world.gate.open(KEY)
+    opened = world.reader.open(KEY)
     rows = list(opened.rows())
     assert [row["campaign"]["id"] for row in rows] == [10**10 + n for n in range(5)]
     assert {row["segments"]["date"] for row in rows} == {KEY.logical_date.isoformat()}
@@ -126,14 +118,14 @@ def test_a_day_of_los_angeles_is_landed_whole_and_restated_conversions_follow(pa
     with site(partitions_url, tmp_path, {KEY.customer_id: "America/Los_Angeles"}, days=1) as (world, simulator, work):
         keep_schedules(world.ledger, [Schedule(name="daily", job=ENUMERATE, every="6h")], "test")
         for _ in range(17):
-            work(Schedules({ENUMERATE: enumerate_partitions(world.settings)}), seconds=5)
+            work(Schedules(world.program.jobs()), seconds=5)
             world.time.advance(6 * 3_600 - 5)
         known = clicks(simulator.campaigns.rows(key.customer_id, gaql, world.time.now()))
         early = clicks(simulator.campaigns.rows(key.customer_id, gaql, datetime(2026, 11, 3, tzinfo=UTC)))
         runs = world.sink.runs(key)
         assert [run_id[:13] for run_id in runs] == ["2026-11-03T12", "2026-11-05T12"], "T+1d, and T+3d"
         assert clicks(world.sink.open_partition(key, runs[0]).rows()) == known != early
-        assert [(c.offset, c.compared, c.changed) for c in cadence(world.ledger.database)] == [
+        assert [(c.offset, c.compared, c.changed) for c in world.cadence()] == [
             ("T+1d", 0, 0),
             ("T+3d", 3, 3),
         ]
@@ -250,9 +242,12 @@ def test_revoked_credentials_stop_the_login_with_one_alert(google):
     assert [world.extraction(key).status for key in (KEY, OTHER)] == [X.DONE, X.DONE]
 
 
-def configured(folder: Path, text: str, address: str = "http://127.0.0.1:9") -> Config:
-    raw = tomllib.loads(text.replace("ADDRESS", address))
-    return validate(raw, folder / "penstock.toml", (*KERNEL, *app.settings))
+def configured(folder: Path, text: str, address: str = "http://127.0.0.1:9") -> PartitionSettings:
+    path = folder / "penstock.toml"
+    path.write_text(text.replace("ADDRESS", address))
+    found = load(path, {"partitions": PartitionSettings}).sections["partitions"]
+    assert isinstance(found, PartitionSettings)
+    return found
 
 
 def test_a_configuration_is_all_that_it_takes(tmp_path, partitions_url):
@@ -272,13 +267,13 @@ def test_a_configuration_is_all_that_it_takes(tmp_path, partitions_url):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("client_secret = { file", "# { file"), "google_ads.client_secret is missing"),
+        (("client_secret = { file", "# { file"), "the source google_ads needs client_secret; set it in"),
         (("gaql = ", "# "), "campaign_daily.gaql is missing"),
         (('gaql = "SELECT', 'gaql = "DELETE'), "campaign_daily.gaql: query campaign_daily is not GAQL"),
         (("'{date}'", "'{day}'"), "has a brace"),
-        (("[partitions.google_ads]", 'version = "26"\n[partitions.google_ads]'), "a version of the API"),
-        (("[partitions.google_ads]", "version = 26\n[partitions.google_ads]"), "a version of the API"),
-        (("[partitions.google_ads]", 'login_customer_id = "x"\n[partitions.google_ads]'), "a customer id"),
+        (("api_url", 'version = "26"\napi_url'), "a version of the API"),
+        (("api_url", "version = 26\napi_url"), "a version of the API"),
+        (("api_url", 'login_customer_id = "x"\napi_url'), "a customer id"),
         (('{ file = "client" }', '"plain"'), "never the secret itself"),
     ],
 )
@@ -286,22 +281,15 @@ def test_what_a_configuration_lacks_is_told(tmp_path, change, said):
     text = CONFIG.replace(*change)
     assert text != CONFIG
     with pytest.raises(ConfigError, match=said):
-        make_extractors(configured(tmp_path, text))
+        make_extractors(configured(tmp_path, text), SystemClock())
 
 
 def test_without_the_source_nothing_is_needed(tmp_path):
-    assert make_extractors(configured(tmp_path, "")) == {}
+    assert make_extractors(configured(tmp_path, "[partitions]"), SystemClock()) == {}
 
 
-def test_the_sample_of_the_program_names_its_settings():
-    text = sample((*KERNEL, *app.settings))
-    assert tomllib.loads(text) is not None
-    assert "[google_ads]" in text
-
-
-def test_the_documentation_has_its_settings_and_an_example_that_works(tmp_path):
-    shown = re.search(r"<!-- google settings -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
-    assert shown is not None
-    assert shown[1] == reference(SETTINGS), f"the table is stale; it should be\n{reference(SETTINGS)}"
-    (example,) = [text for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "[google_ads]" in text]
-    assert set(make_extractors(configured(tmp_path, example))) == {"google_ads"}
+def test_the_documentation_has_an_example_that_works(tmp_path):
+    (example,) = [
+        text for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "[partitions.google_ads]" in text
+    ]
+    assert set(make_extractors(configured(tmp_path, example), SystemClock())) == {"google_ads"}

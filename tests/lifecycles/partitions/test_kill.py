@@ -13,8 +13,7 @@ import pytest
 
 from penstock.ledger.care.doctor import examine
 from penstock.lifecycles.partitions.google_ads import SOURCE
-from penstock.lifecycles.partitions.jobs import wanted_unit
-from penstock.lifecycles.partitions.machine import X
+from penstock.lifecycles.partitions.machine import X, wanted_unit
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
 from penstock.raw.reader import NotReady
@@ -63,7 +62,7 @@ class Scene:
         second = self.program.start()
         until(lambda: self.world.extraction().status is X.DONE, f"it is judged: {second.text()}")
         self.program.stop()
-        rows = list(self.world.gate.open(KEY).rows())
+        rows = list(self.world.reader.open(KEY).rows())
         assert len(rows) == len({row["campaign"]["id"] for row in rows}) == ROWS
         assert len(self.world.sink.runs(KEY)) == 1
         assert len(self.world.attempts()) == 1
@@ -73,7 +72,7 @@ class Scene:
     def unseen(self) -> None:
         """Nobody sees any of it."""
         with pytest.raises(NotReady, match="is pending"):
-            self.world.gate.open(KEY)
+            self.world.reader.open(KEY)
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 
 from penstock.lifecycles.partitions.flow import Extractions
-from penstock.lifecycles.partitions.jobs import wanted_unit
-from penstock.lifecycles.partitions.machine import X, gate_of
+from penstock.lifecycles.partitions.machine import X, gate_of, wanted_unit
 from penstock.model.clock import Rng
 from penstock.model.errors import InDoubt, Transient, UsageError
 from penstock.model.machine import Actor

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import tomllib
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
-from penstock.lifecycles.partitions.operate import backfill, cadence, reprocess
 
 from penstock.ledger.care.doctor import examine
-from penstock.lifecycles.partitions.flow import MACHINES, Extractions
-from penstock.lifecycles.partitions.jobs import ENUMERATE, enumerate_partitions, wanted_unit
+from penstock.lifecycles.partitions.flow import Extractions
+from penstock.lifecycles.partitions.jobs import ENUMERATE
 from penstock.lifecycles.partitions.judgement import Validators
-from penstock.lifecycles.partitions.machine import P, X
-from penstock.lifecycles.partitions.settings import Settings, Source, settings_of
+from penstock.lifecycles.partitions.machine import MACHINES, P, X, wanted_unit
+from penstock.lifecycles.partitions.operations import RangeWanted, backfill
+from penstock.lifecycles.partitions.settings import PartitionSettings, Source
 from penstock.model.errors import Rejected
 from penstock.model.machine import Actor
 from penstock.raw.paths import PartitionKey, run_id_at
-from penstock.raw.reader import Range
-from penstock.settings.config import SETTINGS, validate
+from penstock.settings.typed import TimeZone
 from penstock.worker.schedule import Schedule, Schedules, keep_schedules
-from tests.support.ad_source import CONFIG, CUSTOMERS, app
-from tests.support.partitions import DAY, KEY, SCHEMA, START, Partitions, Said, rows
+from tests.support.ad_source import CONFIG, CUSTOMERS
+from tests.support.partitions import DAY, KEY, QUERY, START, Partitions, Said, read_settings, rows
 
 pytestmark = pytest.mark.by_day
 A_DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 ZONES = {CUSTOMERS[0]: "America/Los_Angeles", CUSTOMERS[1]: "Europe/Madrid"}
-WHO: dict[str, Any] = {"who": "anna", "reason": "asked for"}
 
 
 def source(zone: str, **more: Any) -> Source:
-    return Source("google_ads", {"1": zone}, {"campaign_daily": SCHEMA}, **more)
+    return Source(customers=("1",), time_zone=TimeZone(zone), queries={"campaign_daily": QUERY}, **more)
 
 
 def want(world: Partitions, key: PartitionKey = KEY) -> None:
@@ -64,7 +61,7 @@ def test_a_day_has_23_24_or_25_hours_and_its_first_offset_comes_after_it(zone, d
 
 
 def test_midnight_in_utc_ends_no_day_in_los_angeles():
-    found = source("America/Los_Angeles", days=1)
+    found = PartitionSettings(sources={"google_ads": source("America/Los_Angeles", days=1)})
     for moment, last in (
         (datetime(2026, 11, 2, 0, tzinfo=UTC), date(2026, 10, 31)),
         (datetime(2026, 11, 2, 10, 59, tzinfo=UTC), date(2026, 10, 31)),  # over at 08:00, and three hours are not
@@ -75,13 +72,8 @@ def test_midnight_in_utc_ends_no_day_in_los_angeles():
 
 
 def test_each_customer_has_its_own_days():
-    config = validate(
-        tomllib.loads(CONFIG.format(more='delay = "1h"\ntime_zones = { "222-222-2222" = "Asia/Tokyo" }')),
-        None,
-        (*SETTINGS, *app.settings),
-    )
-    found = settings_of(config).source("google_ads")
-    assert found.time_zones == {CUSTOMERS[0]: "UTC", CUSTOMERS[1]: "Asia/Tokyo"}
+    found = read_settings(CONFIG.format(more='delay = "1h"\ntime_zones = { "222-222-2222" = "Asia/Tokyo" }'))
+    assert found.source("google_ads").zones == {CUSTOMERS[0]: "UTC", CUSTOMERS[1]: "Asia/Tokyo"}
     ends = {w.customers: w.end for w in found.wanted(datetime(2026, 11, 2, 16, tzinfo=UTC))}
     assert ends == {(CUSTOMERS[0],): date(2026, 11, 1), (CUSTOMERS[1],): date(2026, 11, 2)}
 
@@ -91,8 +83,7 @@ def test_the_schedule_wants_a_day_when_it_is_over_there_and_the_run_has_all_of_i
     world = Partitions(partitions_url, tmp_path, time_zones=ZONES, days=1)
     keep_schedules(world.ledger, [Schedule(name="daily", job=ENUMERATE, every="1h")], "test")
     asked = Said(lambda key: rows(key=key))
-    jobs = {ENUMERATE: enumerate_partitions(world.settings)}
-    world.live(world.flow(asked), Schedules(jobs), days=2)
+    world.live(world.flow(asked), Schedules(world.program.jobs()), days=2)
     begun = {(key.customer_id, key.logical_date.day): run_id[:13] for key, run_id in asked.asked}
     del begun[CUSTOMERS[0], 1], begun[CUSTOMERS[1], 2]  # over when the test begins, and refreshed since
     assert begun == {
@@ -124,14 +115,14 @@ def test_a_partition_is_extracted_at_every_offset_and_then_no_more(world):
     ]
     again = [who for a, b, who, _ in world.history("extraction") if (a, b) == ("done", "wanted")]
     assert again == ["scheduler"] * 3
-    found = [(c.of["query_name"], c.offset, c.loads, c.compared, c.changed) for c in cadence(world.ledger.database)]
+    found = [(c.query_name, c.offset, c.loads, c.compared, c.changed) for c in world.cadence()]
     assert found == [
         ("campaign_daily", "T+1d", 1, 0, 0),
         ("campaign_daily", "T+3d", 1, 1, 1),
         ("campaign_daily", "T+7d", 1, 1, 0),
         ("campaign_daily", "T+30d", 1, 1, 1),
     ]
-    assert cadence(world.ledger.database, "other") == []
+    assert world.cadence("other") == []
     assert examine(world.ledger.database, {m.name: m for m in MACHINES}) == []
 
 
@@ -139,7 +130,7 @@ def test_the_order_of_rows_and_fields_is_no_change(world):
     want(world)
     turned = [dict(reversed(row.items())) for row in reversed(rows())]
     world.live(world.flow(Said(rows(), turned)), days=2)
-    assert [c.changed for c in cadence(world.ledger.database)] == [0, 0]
+    assert [c.changed for c in world.cadence()] == [0, 0]
 
 
 def test_offsets_that_were_missed_come_to_one_run(world):
@@ -149,7 +140,7 @@ def test_offsets_that_were_missed_come_to_one_run(world):
     world.work(world.flow(asked), seconds=60)
     assert len(asked.asked) == 1
     assert world.extraction().due_at == datetime(2026, 12, 1, tzinfo=UTC)
-    assert [c.offset for c in cadence(world.ledger.database)] == ["T+7d"]
+    assert [c.offset for c in world.cadence()] == ["T+7d"]
 
 
 def test_a_failure_does_not_serve_its_offset_and_the_next_one_comes_all_the_same(world):
@@ -175,11 +166,11 @@ def test_a_rejected_run_does_not_serve_its_offset_and_consumers_read_on_where_th
     unit = world.extraction()
     assert (unit.status, unit.verdict, unit.serving_offset) == (X.DONE, "kept", 3 * 86_400)
     assert unit.served_at == START
-    assert {row["note"] for row in world.gate.open(KEY).rows()} == {"1"}
+    assert {row["note"] for row in world.reader.open(KEY).rows()} == {"1"}
     world.live(world.flow(Said(rows(note="7"))), days=5)
     assert offsets(world) == [("11-03T06", "success"), ("11-04T00", "kept"), ("11-08T00", "success")]
-    assert {row["note"] for row in world.gate.open(KEY).rows()} == {"7"}
-    assert [c.offset for c in cadence(world.ledger.database)] == ["T+1d", "T+7d"]
+    assert {row["note"] for row in world.reader.open(KEY).rows()} == {"7"}
+    assert [c.offset for c in world.cadence()] == ["T+1d", "T+7d"]
     world.close()
 
 
@@ -188,7 +179,7 @@ def test_consumers_read_the_run_of_before_while_a_refresh_is_under_way(world):
     seen: list[tuple[str, str | None]] = []
 
     def answer(key: PartitionKey) -> list[dict[str, Any]]:
-        found = world.gate.status(key)
+        found = world.reader.status(key)
         seen.append((found.status, found.current_run_id))
         return rows(key=key)
 
@@ -199,7 +190,7 @@ def test_consumers_read_the_run_of_before_while_a_refresh_is_under_way(world):
 def test_a_day_that_is_not_over_waits_whoever_wants_it(partitions_url, tmp_path):
     world = Partitions(partitions_url, tmp_path, time_zones=ZONES)
     today = PartitionKey("google_ads", CUSTOMERS[0], "campaign_daily", date(2026, 11, 2))
-    reprocess(world.ledger, [today], **WHO)
+    want(world, today)
     asked = Said(lambda key: rows(key=key))
     world.live(world.flow(asked), days=1 / 24)
     assert asked.asked == []
@@ -226,7 +217,7 @@ def test_a_backfill_is_fetched_once_beyond_the_last_offset_and_climbs_the_rest_w
     old, young = DAY - 60 * A_DAY, DAY - 4 * A_DAY
     asked = Said(lambda key: rows(key=key))
     for day in (old, young):
-        backfill(world.ledger, world.settings, Range("google_ads", CUSTOMERS[:1], ("campaign_daily",), day, day), **WHO)
+        world.do(backfill, RangeWanted(source="google_ads", first=day, customer=CUSTOMERS[:1]))
     world.work(world.flow(asked), seconds=60)
     keys = {day: PartitionKey("google_ads", CUSTOMERS[0], "campaign_daily", day) for day in (old, young)}
     assert (world.extraction(keys[old]).due_at, world.extraction(keys[old]).backfill) == (None, True)
@@ -242,7 +233,7 @@ def test_what_leaves_the_configuration_rests_and_goes_on_when_it_is_back(world):
     want(world)
     asked = Said(lambda key: rows(key=key))
     world.work(world.flow(asked), seconds=60)
-    without = Extractions({"google_ads": asked}, Validators(world.sink, Settings({}, world.settings.raw_url)))
+    without = Extractions({"google_ads": asked}, Validators(world.sink, PartitionSettings()))
     world.live(without, days=6)
     unit = world.extraction()
     assert (unit.status, len(asked.asked)) == (X.DONE, 1)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from penstock.lifecycles.partitions.validate import Rules, Schema, check_fields, inspect
+from penstock.lifecycles.partitions.settings import SourceQuery
+from penstock.lifecycles.partitions.validate import Rules, check_fields, inspect
 from penstock.model.errors import UsageError
+from penstock.model.unit import replace
 from penstock.raw.paths import run_folder
 from penstock.raw.sink import RawSink
 from tests.raw.test_sink import NOW, RUN
-from tests.support.partitions import KEY, SCHEMA, rows
+from tests.support.partitions import KEY, QUERY, rows
 
 
 def verdict_of(
-    sink: RawSink, records, schema: Schema = SCHEMA, *, rules: Rules | None = None, version="1", customers=None
+    sink: RawSink, records, query: SourceQuery = QUERY, *, rules: Rules | None = None, version="1", customers=None
 ):
     sink.write_partition(KEY, RUN, records, schema_version=version, created_at=NOW)
-    return inspect(sink.open_partition(KEY, RUN), schema, rules, customers)
+    return inspect(sink.open_partition(KEY, RUN), query, rules, customers)
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def changed(path: str, value):
     ("records", "expected"),
     [
         ([{"campaign": {"id": 1}}], "row 1: field metrics.clicks is missing"),
-        ([{**rows(1)[0], "metrics": {"klicks": 1}}], "is it metrics.klicks now?"),
+        ([{**rows(1)[0], "metrics": {"klicks": 1}}], "did it become metrics.klicks?"),
         (changed("metrics.clicks", 1.5), "row 2: field metrics.clicks is float 1.5, not whole"),
         (changed("metrics.clicks", True), "field metrics.clicks is bool True, not whole"),
         (changed("metrics.clicks", "9" * 19), "not whole"),
@@ -56,8 +57,8 @@ def changed(path: str, value):
         (changed("metrics", "gone"), "field metrics.clicks is missing"),
         (changed("note", 5), "field note is int 5, not text"),
         (changed("segments.date", "2026-11-31"), "field segments.date is str '2026-11-31', not date"),
-        (changed("segments.date", "2026-11-02"), "and the partition is of 2026-11-01"),
-        (changed("campaign.id", "0"), "row 2: campaign.id of it stands in an earlier row already"),
+        (changed("segments.date", "2026-11-02"), "the partition is of 2026-11-01"),
+        (changed("campaign.id", "0"), "row 2: repeats campaign.id"),
     ],
 )
 def test_bad_rows_are_named(sink, records, expected):
@@ -81,13 +82,14 @@ def test_the_same_mistake_in_every_row_is_told_once(sink):
 
 @pytest.mark.parametrize(("unique", "good"), [(("*",), False), ((), True)])
 def test_whole_rows_are_compared_unless_duplicates_are_allowed(sink, unique, good):
-    found = verdict_of(sink, [*rows(), rows()[0]], replace(SCHEMA, unique=unique))
+    found = verdict_of(sink, [*rows(), rows()[0]], replace(QUERY, unique=unique))
     assert found.good is good
+    assert found.error == (None if good else "row 4: repeats an earlier row")
 
 
 def test_another_schema_version_is_refused_and_names_both(sink):
     found = verdict_of(sink, rows(), version="2")
-    assert "schema version '2' was landed and '1' is pinned" in str(found.error)
+    assert "schema version '2' was landed, and the configuration pins '1'" in str(found.error)
 
 
 def test_an_unknown_customer_is_refused(sink):
@@ -132,7 +134,7 @@ def spoiled(sink: RawSink, tmp_path, name: str, change) -> str:
     place = tmp_path / "raw" / run_folder(KEY, RUN) / name
     place.chmod(0o644)
     place.write_bytes(change(place.read_bytes()))
-    return str(inspect(sink.open_partition(KEY, RUN), SCHEMA).error)
+    return str(inspect(sink.open_partition(KEY, RUN), QUERY).error)
 
 
 def test_a_truncated_payload_is_found(sink, tmp_path):
@@ -153,7 +155,7 @@ def test_a_line_that_is_not_json_is_found(sink):
 def inspect_lines(sink: RawSink, lines):
     run_id = "2027-01-01T00:00:00.000Z"
     sink.write_partition(KEY, run_id, lines, schema_version="1", created_at=NOW)
-    return inspect(sink.open_partition(KEY, run_id), SCHEMA)
+    return inspect(sink.open_partition(KEY, run_id), QUERY)
 
 
 def test_deep_nesting_and_long_numbers_are_errors_and_not_crashes(sink):

@@ -44,9 +44,8 @@ class GoogleAdsExtractor:
         """Write every row. The query and the version of the API are kept in the facts of the run."""
         query = self._queries.get(key.query_name)
         if query is None:
-            raise Rejected(
-                f"{SOURCE} has no query {key.query_name!r}; set its gaql in [partitions.sources.{SOURCE}.queries.{key.query_name}]"
-            )
+            where = f"partitions.sources.{SOURCE}.queries.{key.query_name}"
+            raise Rejected(f"{SOURCE} has no query {key.query_name!r}; set its gaql in [{where}]")
         gaql = query.text(key.logical_date)
         sink.facts.update(gaql=gaql, api_version=self._ads.endpoint.version)
         refused: StepError | None = None

@@ -84,7 +84,8 @@ class Extraction(Unit):
 class Validation(Unit):
     """A landed run that somebody wants judged by hand, or pointed at.
 
-    `point`: the run is to be authoritative, even if it is older than the current one; it must be good.
+    `point`: the run is to be authoritative, even if it is older than the current one; it must be good. The history has
+    who wants it, and why.
     """
 
     key = (*PARTS, "run_id")
@@ -95,9 +96,6 @@ class Validation(Unit):
     logical_date: date
     run_id: str
     point: bool = False
-    wanted_by: str
-    #: Why; also in the history.
-    wanted_for: str
     verdict: str | None = None
 
 

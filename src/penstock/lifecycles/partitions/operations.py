@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _MOST_DAYS = 3_660
 _EXAMPLE = "google_ads/1234567890/campaign_daily/2026-11-01"
+_RUN = "2026-11-02T06:00:00.000Z"
 
 PartitionAsk = Ask[PartitionSettings]
 
@@ -72,10 +73,7 @@ class OneRun(OnePartition, frozen=True):
 class PointWanted(OnePartition, frozen=True):
     """A run of a partition, by its id."""
 
-    run: Annotated[
-        str,
-        argument("The run that is to be authoritative; it may be an older one.", example="2026-11-02T06:00:00.000Z"),
-    ]
+    run: Annotated[str, argument("The run that is to be authoritative; it may be an older one.", example=_RUN)]
 
 
 class Waiting(Parameters, frozen=True):
@@ -199,7 +197,7 @@ class OffsetRow(Row, frozen=True):
     changed_percent: Annotated[float | None, column("The share that had changed.", heading="changed %")]
 
 
-@reading("status", "How one partition stands: its status, its authoritative run, and why.")
+@reading("status", "How one partition stands: its authoritative run, and why.")
 def status(ask: PartitionAsk, wanted: PartitionThen) -> PartitionRow:
     return _shown(_reader(ask, wanted.as_of).status(ask.settings.key(wanted.partition)))
 
@@ -233,7 +231,7 @@ def list_(ask: PartitionAsk, wanted: ListWanted) -> Page[PartitionRow]:
     return Page(rows=rows, next=rows[-1].partition if len(found) > wanted.limit else None)
 
 
-@reading("runs", "The landed runs of a partition, the newest first, and what became of each.")
+@reading("runs", "The landed runs of a partition, the newest first.")
 def runs(ask: PartitionAsk, wanted: OnePartition) -> Page[RunRow]:
     from penstock.lifecycles.partitions.judgement import last_attempts
 
@@ -281,7 +279,7 @@ def read(ask: PartitionAsk, wanted: ReadWanted) -> Lines:
     return Lines([opened.address]) if wanted.path else Lines(line.decode() for line in opened.lines())
 
 
-@reading("metadata", "The authoritative run: its checksum, its size, and where its rows lie.")
+@reading("metadata", "The authoritative run: checksum, size, and where its rows are.")
 def metadata(ask: PartitionAsk, wanted: PartitionThen) -> Metadata:
     """Exit code 1 when the partition is not safe to consume."""
     key = ask.settings.key(wanted.partition)
@@ -338,7 +336,7 @@ def reprocess(ask: PartitionAsk, wanted: ReprocessWanted) -> Plan:
             else:
                 moves.skip(unit.unit_id, f"it is {unit.status} already")
         ask.progress(asked, len(over))
-    unwanted = f"{_counted(asked - seen)} never extracted here; 'penstock partitions backfill' wants them"
+    unwanted = f"{_counted(asked - seen)} left out: never extracted here, 'penstock partitions backfill' does it"
     return moves.plan(f"extract {_counted(len(moves))} again", [unwanted] if asked > seen else [])
 
 
@@ -353,7 +351,7 @@ def backfill(ask: PartitionAsk, wanted: RangeWanted) -> Plan:
     groups = lacking(ask.reader.database, over, ask.progress)
     made, last = products(over, groups, ask.now, timedelta(hours=1) / source.backfill_per_hour)
     count = sum(len(product) for product in made)
-    warnings = [f"{_counted(len(over) - count)} wanted before; they stay as they are"] if count < len(over) else []
+    warnings = [f"{_counted(len(over) - count)} left as they are: wanted before"] if count < len(over) else []
     if count:
         warnings.append(f"the last falls due at {last:%Y-%m-%d %H:%M} UTC")
     return Births(extraction, f"want {_counted(count)}", products=made, warnings=warnings)
@@ -375,7 +373,7 @@ def point(ask: PartitionAsk, wanted: PointWanted) -> Plan:
     return _wish(ask, ask.settings.key(wanted.partition), check_run_id(wanted.run), point=True)
 
 
-@operation("reset", "Make a partition pending, so that nobody reads it until a run of it is validated.")
+@operation("reset", "Let nobody read a partition until a run of it is validated.")
 def reset(ask: PartitionAsk, wanted: OnePartition) -> Plan:
     _require(ask)
     key = ask.settings.key(wanted.partition)

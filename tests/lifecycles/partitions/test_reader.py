@@ -1,4 +1,4 @@
-"""The consumer gate: what is safe, what is not and why, at any moment; and never a mixed or half-written partition."""
+"""Reading landed data: what is safe, what is not and why, at any moment; never a mixed or half-written partition."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from penstock.lifecycles.partitions.operate import reset_partition
 
 from penstock.ledger.care.prune import Ages, Pruner
+from penstock.lifecycles.partitions.operations import OnePartition, reset
 from penstock.model.errors import UsageError
-from penstock.raw.paths import PartitionKey
-from penstock.raw.reader import NotReady, PartitionReader, Range
+from penstock.raw.paths import PartitionKey, Range
+from penstock.raw.reader import NotReady, PartitionReader
 from penstock.raw.sink import RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
 from tests.support.ad_source import CUSTOMERS
@@ -31,10 +31,10 @@ def day(n: int, customer: str = CUSTOMERS[0]) -> PartitionKey:
 
 def test_a_key_without_a_row_is_pending_even_when_raw_data_exists(world):
     world.land()
-    found = world.gate.status(KEY)
+    found = world.reader.status(KEY)
     assert (found.status, found.ready, found.current_run_id) == ("pending", False, None)
     with pytest.raises(NotReady, match="is pending: no run of it has been validated yet") as caught:
-        world.gate.open(KEY)
+        world.reader.open(KEY)
     assert caught.value.status == found
 
 
@@ -42,7 +42,7 @@ def test_the_authoritative_run_is_opened_and_no_other(world):
     world.judge(rows(note="old"))
     run_id = world.judge(rows(note="new"))
     world.land(rows(note="newer, and nobody has judged it"))
-    opened = world.gate.open(KEY)
+    opened = world.reader.open(KEY)
     assert opened.metadata.run_id == run_id
     assert {row["note"] for row in opened.rows()} == {"new"}
 
@@ -51,15 +51,16 @@ def test_a_failed_partition_says_why(world):
     world.judge()
     run_id = world.judge(BAD)
     with pytest.raises(NotReady, match=f"is failed: run {run_id} was rejected: row 1: field campaign.id is missing"):
-        world.gate.open(KEY)
+        world.reader.open(KEY)
 
 
 def test_a_reset_partition_says_so(world):
     world.judge()
-    reset_partition(world.ledger, KEY, who="anna", reason="wrong account")
-    assert "it was reset" in world.gate.status(KEY).reason
+    assert world.do(reset, OnePartition(partition=str(KEY)), "wrong account").count == 1
+    assert "it was reset" in world.reader.status(KEY).reason
     with pytest.raises(UsageError, match="nothing to reset"):
-        reset_partition(world.ledger, KEY, who="anna", reason="again")
+        world.do(reset, OnePartition(partition=str(KEY)), "again")
+    assert world.history()[-1] == ("success", "pending", "operator", "wrong account")
 
 
 def test_a_range_counts_implicit_pendings(world):
@@ -68,18 +69,20 @@ def test_a_range_counts_implicit_pendings(world):
         world.judge(rows(key=day(n)), day(n))
     world.judge(BAD, day(3))
     wanted = Range("google_ads", CUSTOMERS, ("campaign_daily", "other"), DAY, DAY + timedelta(days=9))
-    found = world.gate.range(wanted)
+    found = world.reader.range(wanted)
     assert (found.total, found.success, found.failed, found.pending) == (40, 3, 1, 36)
     assert not found.ready
     assert [(s.customer_id, s.query_name, s.success, s.failed, s.pending) for s in found.series][:2] == [
         (CUSTOMERS[0], "campaign_daily", 3, 1, 6),
         (CUSTOMERS[0], "other", 0, 0, 10),
     ]
-    each = list(world.gate.each(wanted))
+    each = list(world.reader.each(wanted))
     assert len(each) == 40
     assert [s.key for s in each if s.status == "failed"] == [day(3)]
-    assert [s.key for s in world.gate.each(wanted, ["success"])] == [day(0), day(1), day(2)]
-    assert world.gate.range(Range("google_ads", CUSTOMERS[:1], ("campaign_daily",), DAY, DAY + timedelta(days=2))).ready
+    assert [s.key for s in world.reader.each(wanted, ["success"])] == [day(0), day(1), day(2)]
+    assert world.reader.range(
+        Range("google_ads", CUSTOMERS[:1], ("campaign_daily",), DAY, DAY + timedelta(days=2))
+    ).ready
 
 
 @pytest.mark.parametrize("change", [{"end": date(2020, 1, 1)}, {"customers": ()}, {"queries": ()}])
@@ -89,7 +92,7 @@ def test_an_empty_range_is_refused(change):
         Range(**given | change)
 
 
-def test_as_of_any_moment_the_gate_stands_as_it_stood(world):
+def test_as_of_any_moment_partitions_stand_as_they_stood(world):
     moments = [(world.time.now(), "pending", None)]
     first = world.judge(rows(note="1"))
     moments.append((world.time.now(), "success", first))
@@ -99,28 +102,28 @@ def test_as_of_any_moment_the_gate_stands_as_it_stood(world):
     moments.append((world.time.now(), "failed", third))
     world.time.advance(60)
     for moment, status, run_id in moments:
-        then = world.gate.as_of(moment)
+        then = world.reader.as_of(moment)
         found = then.status(KEY)
         assert (found.status, found.current_run_id) == (status, run_id)
         counted = then.range(Range("google_ads", CUSTOMERS[:1], ("campaign_daily",), DAY, DAY))
         assert (counted.success, counted.failed, counted.pending) == tuple(
             int(status == name) for name in ("success", "failed", "pending")
         )
-    assert {row["note"] for row in world.gate.as_of(moments[1][0]).open(KEY).rows()} == {"1"}
+    assert {row["note"] for row in world.reader.as_of(moments[1][0]).open(KEY).rows()} == {"1"}
     with pytest.raises(NotReady, match="was rejected: row 1"):
-        world.gate.as_of(moments[3][0]).open(KEY)
+        world.reader.as_of(moments[3][0]).open(KEY)
     with pytest.raises(UsageError, match="no time zone"):
-        world.gate.as_of(datetime(2026, 1, 1))  # noqa: DTZ001
+        world.reader.as_of(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_paths_are_for_other_programs(world):
     run_id = world.judge()
     world.judge(rows(key=day(1)), day(1))
-    found = world.gate.paths([KEY, day(1)])
+    found = world.reader.paths([KEY, day(1)])
     assert [Path(path).read_text().count("\n") for path in found] == [3, 3]
     assert "run_id=" + run_id.replace(":", "%3A") in found[0]
     with pytest.raises(NotReady):
-        world.gate.paths([KEY, day(2)])
+        world.reader.paths([KEY, day(2)])
 
 
 def test_duckdb_reads_the_paths_as_they_are(world):
@@ -128,7 +131,7 @@ def test_duckdb_reads_the_paths_as_they_are(world):
     world.judge(rows(note="superseded"))
     world.judge(rows(note="good"))
     world.judge(rows(5, key=day(1)), day(1))
-    paths = world.gate.paths([KEY, day(1)])
+    paths = world.reader.paths([KEY, day(1)])
     found = duckdb.execute(
         "SELECT CAST(logical_date AS text), count(*), max(note), sum(CAST(metrics.clicks AS integer)),"
         " min(CAST(customer_id AS text)) FROM read_json($paths, format = 'newline_delimited', hive_partitioning = true)"
@@ -143,21 +146,21 @@ def test_duckdb_reads_the_paths_as_they_are(world):
 
 def test_an_address_is_enough(world):
     run_id = world.judge()
-    with PartitionReader(world.url, world.sink.url) as gate:
-        assert gate.status(KEY).current_run_id == run_id
-        assert list(gate.open(KEY).rows()) == rows()
+    with PartitionReader(world.url, world.sink.url) as reader:
+        assert reader.status(KEY).current_run_id == run_id
+        assert list(reader.open(KEY).rows()) == rows()
 
 
 def test_waiting_ends_when_all_are_ready_or_the_time_is_over(world):
     world.judge()
-    gate = PartitionReader(world.ledger, world.sink)
-    assert [s.ready for s in gate.wait([KEY], timeout=0)] == [True]
+    reader = PartitionReader(world.ledger, world.sink)
+    assert [s.ready for s in reader.wait([KEY], timeout=0)] == [True]
     with pytest.raises(NotReady, match="is pending"):
-        gate.wait([KEY, day(1)], timeout=0.05, every=0.01)
+        reader.wait([KEY, day(1)], timeout=0.05, every=0.01)
     late = threading.Timer(0.2, lambda: world.judge(rows(key=day(1)), day(1)))
     late.start()
     left: list[int] = []
-    assert all(s.ready for s in gate.wait([KEY, day(1)], timeout=60, every=0.02, progress=left.append))
+    assert all(s.ready for s in reader.wait([KEY, day(1)], timeout=60, every=0.02, progress=left.append))
     assert set(left) == {1}
     late.join()
 
@@ -166,11 +169,11 @@ def test_a_run_that_is_gone_or_another_than_was_validated_is_not_read(world, tmp
     run_id = world.judge()
     world.sink.remove(KEY, run_id)
     with pytest.raises(RawMissing):
-        world.gate.open(KEY)
+        world.reader.open(KEY)
     other = [*rows(), *rows(5)[3:]]
     world.sink.write_partition(KEY, run_id, other, schema_version="1", created_at=world.time.now())
     with pytest.raises(RawCorrupt, match="5 records of schema 1; 3 of schema 1 were validated"):
-        world.gate.open(KEY)
+        world.reader.open(KEY)
 
 
 def test_a_run_that_is_superseded_and_collected_between_two_looks_is_not_missed(world):
@@ -185,8 +188,8 @@ def test_a_run_that_is_superseded_and_collected_between_two_looks_is_not_missed(
                 world.sink.remove(KEY, old)
             return super().open_partition(key, run_id)
 
-    gate = PartitionReader(world.ledger, Slow(world.sink.url))
-    assert {row["note"] for row in gate.open(KEY).rows()} == {"new"}
+    reader = PartitionReader(world.ledger, Slow(world.sink.url))
+    assert {row["note"] for row in reader.open(KEY).rows()} == {"new"}
 
 
 def test_a_moment_whose_history_was_pruned_is_refused(world):
@@ -197,9 +200,9 @@ def test_a_moment_whose_history_was_pruned_is_refused(world):
     world.time.advance(400 * 86_400)
     world.judge()
     Pruner(world.ledger.database, Ages({}), who="test", rng=world.ledger.rng).prune()
-    assert world.gate.as_of(world.time.now()).status(KEY).ready
+    assert world.reader.as_of(world.time.now()).status(KEY).ready
     with pytest.raises(UsageError, match="was pruned; ask for a later moment"):
-        world.gate.as_of(first).status(KEY)
+        world.reader.as_of(first).status(KEY)
 
 
 def test_validators_at_once_leave_the_newest_run_and_every_attempt(world):
@@ -208,8 +211,8 @@ def test_validators_at_once_leave_the_newest_run_and_every_attempt(world):
     with ThreadPoolExecutor(4) as pool:
         judged = list(pool.map(world.validate, [runs[n * 5 % 12] for n in range(12)]))
     assert {one.verdict for one in judged} <= {"success", "older"}
-    assert world.gate.status(KEY).current_run_id == runs[-1]
-    assert len(world.attempts()) == world.gate.status(KEY).attempt_count == 12
+    assert world.reader.status(KEY).current_run_id == runs[-1]
+    assert len(world.attempts()) == world.reader.status(KEY).attempt_count == 12
 
 
 def reads_during_reprocessing(world: Partitions, reads: int) -> None:
@@ -231,9 +234,9 @@ def reads_during_reprocessing(world: Partitions, reads: int) -> None:
     writer.start()
     try:
         last = ""
-        with PartitionReader(world.url, world.sink.url) as gate:
+        with PartitionReader(world.url, world.sink.url) as reader:
             for _ in range(reads):
-                opened = gate.open(KEY)
+                opened = reader.open(KEY)
                 found = [row["note"] for row in opened.rows()]
                 assert len(found) == 20
                 assert len(set(found)) == 1
@@ -262,10 +265,10 @@ def test_a_range_agrees_with_the_statuses_of_its_keys(world, judged):
     for n, good in judged:
         world.judge(rows(key=day(n)) if good else BAD, day(n))
     wanted = Range("google_ads", CUSTOMERS, ("campaign_daily",), DAY, DAY + timedelta(days=4))
-    found, each = world.gate.range(wanted), list(world.gate.each(wanted))
+    found, each = world.reader.range(wanted), list(world.reader.each(wanted))
     for status in ("success", "failed", "pending"):
         assert getattr(found, status) == sum(s.status == status for s in each)
-    then = world.gate.as_of(datetime.now(UTC) + timedelta(days=36_500)).range(wanted)
+    then = world.reader.as_of(datetime.now(UTC) + timedelta(days=36_500)).range(wanted)
     assert (then.success, then.failed, then.pending, list(then.series)) == (
         found.success,
         found.failed,
