@@ -8,7 +8,6 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from penstock.lifecycles.reports.program import app
 
 from penstock.app.app import App
 from penstock.ledger.births import birth_products

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.app.app import App
+from penstock.app.kernel_jobs import collect_raw
 from penstock.app.program import Program as Configured
-from penstock.app.running import configured
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles import partitions, reports
 from penstock.lifecycles.partitions.machine import MACHINES, wanted_unit
@@ -27,13 +28,13 @@ from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
 from penstock.model.outcome import Move
-from penstock.model.unit import Ref, replace, unit_id_of
-from penstock.operations.carry import Planned, make_plan
+from penstock.model.unit import replace, unit_id_of
 from penstock.operations.raw import COLLECT, all_holds
-from penstock.operations.reader import Reader
 from penstock.raw.collect import Collected, collect_by_age
 from penstock.raw.paths import PartitionKey, partition_folder, run_id_at
 from penstock.raw.sink import RawSink
+from penstock.settings.file import Configuration
+from penstock.settings.kernel import KernelSettings
 from penstock.settings.typed import TimeZone
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import in_thread
@@ -47,17 +48,8 @@ from tests.support.reports import dataset, ref_of
 from tests.support.reports_worker import CONFIG, write_config
 
 pytestmark = pytest.mark.by_day
-A_DAY = timedelta(days=1)
-AN_HOUR = timedelta(hours=1)
+A_DAY, AN_HOUR = timedelta(days=1), timedelta(hours=1)
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
-BOTH = App(partitions.lifecycle, reports.lifecycle)
-
-
-def collect_all(
-    ledger: Ledger, sink: RawSink, now: datetime, *, superseded: timedelta | None = None, dry_run: bool = False
-) -> Collected:
-    """As the job does it."""
-    return collect_by_age(sink, all_holds(ledger, BOTH), now, superseded=superseded, dry_run=dry_run)
 
 
 @pytest.fixture
@@ -72,6 +64,16 @@ def world(ledger_url: str, tmp_path: Path) -> Iterator[Partitions]:
 def penstock() -> Iterator[Console]:
     with console() as made:
         yield made
+
+
+BOTH = App(reports.lifecycle, partitions.lifecycle)
+
+
+def collect_all(
+    ledger: Ledger, sink: RawSink, now: datetime, *, superseded: timedelta | None = None, dry_run: bool = False
+) -> Collected:
+    """By the ages in force, as the job does."""
+    return collect_by_age(sink, all_holds(ledger, BOTH), now, superseded=superseded, dry_run=dry_run)
 
 
 def aged(folder: Path, days: float = 2) -> list[Path]:
@@ -114,18 +116,19 @@ def test_the_job_collects_on_request_and_names_what_it_cannot_read(world, tmp_pa
     assert "raw.unreadable" in world.alerts()
 
 
-def test_a_misspelt_setting_of_the_job_is_told(world):
+def test_a_misspelt_setting_of_the_job_is_told(world, tmp_path):
     keep_schedules(world.ledger, [Schedule(name="tidy", job=COLLECT, every="1m", settings={"superceded": "1d"})], "t")
     world.work(Schedules(world.program.jobs()), seconds=30)
     assert "knows no 'superceded'" in world.rows("SELECT last_error FROM schedule")[0][0]
 
 
-def test_every_program_with_landed_data_collects_by_itself():
+def test_whoever_lands_data_collects_without_being_told():
+    assert collect_raw.name == COLLECT
     for one in (reports.lifecycle, partitions.lifecycle):
-        program = configured(App(one), {})
-        assert COLLECT in program.jobs()
-        assert [s.name for s in program.schedules() if s.job == COLLECT] == [COLLECT]
-    assert [s.name for s in configured(App(), {}).schedules()] == []
+        found = Configured(App(one), Configuration(KernelSettings(), {one.name: one.settings()}))
+        assert [s.name for s in found.schedules() if s.job == COLLECT] == [COLLECT]
+    none = Configured(App(), Configuration(KernelSettings()))
+    assert [s.name for s in none.schedules()] == []
 
 
 @pytest.mark.parametrize("aggregation", list(Aggregation))
@@ -189,9 +192,9 @@ def test_a_killed_download_of_a_report_is_collected_and_one_under_way_is_not(led
     raw = tmp_path / "raw"
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(in_thread(simulator))
-        app = App(reports.lifecycle)
+        machines = App(reports.lifecycle).machines
         ledger = stack.enter_context(
-            Ledger.open(ledger_url, app.machines, create=True, data_tables=app.data.tables, views=VIEWS)
+            Ledger.open(ledger_url, machines, create=True, data_tables=DATA_TABLES, views=VIEWS)
         )
         path = write_config(tmp_path, address, simulator, ledger_url, {"acme": "1001"}, poll="1s")
         ledger.birth([unit], actor=Actor.SCHEDULER, who="test")
@@ -214,48 +217,42 @@ def test_a_killed_download_of_a_report_is_collected_and_one_under_way_is_not(led
         program.stop()
         assert [place.name for place in raw.rglob(".writing-*")] == [lost.name], "the killed one is left"
 
-        desk = configured(app, config=path)
-        keep_schedules(ledger, desk.schedules(), "test")
+        assert "the ledger has no schedule collect-raw" in refused(penstock, tmp_path)
+        wanted = Schedule(name=COLLECT, job=COLLECT, every="1d", settings_version="usual")
+        keep_schedules(ledger, [wanted], "test")
         os.utime(lost)
-        assert unneeded(desk, ledger)["unfinished"] == 0, "it is not a day old"
+        assert unneeded(penstock, tmp_path) == {"unfinished": 0, "superseded": 0, "under way": 0}, "not a day old"
         aged(raw)
-        assert unneeded(desk, ledger) == {"unfinished": 1, "superseded": 0, "under way": 0}
-        preview = planned(desk, ledger).preview
-        assert preview.says.startswith("collect 1 unfinished attempts and 0 superseded runs, by running the schedule")
+        assert unneeded(penstock, tmp_path) == {"unfinished": 1, "superseded": 0, "under way": 0}
+        assert "this would collect 1 unfinished attempts" in refused(penstock, tmp_path)
         assert lost.exists()
-        collect_by_command(penstock, tmp_path, ledger)
-        assert collect_all(ledger, RawSink(raw), SystemClock().now()).unfinished == 1, "which is what the job does"
+        assert collect_all(ledger, RawSink(raw), SystemClock().now()) == Collected(unfinished=1)
         assert list(raw.rglob(".writing-*")) == []
         assert ledger.read(lambda c: c.rows("SELECT count(*) FROM performance_daily"))[0][0] == 20
 
 
-def collect_by_command(penstock: Console, folder: Path, ledger: Ledger) -> None:
-    """The command runs the schedule now, once somebody agrees."""
-    told = penstock("raw", "collect", "--reason", "tidy", cwd=folder)
-    assert (told.code, "say --yes" in told.err) == (2, True), told
-    assert penstock("raw", "collect", "--reason", "tidy", "--yes", cwd=folder).code == 0
-    due: Any = ledger.get(Ref("schedule", COLLECT))
-    assert due.due_at <= ledger.clock.now()
-    assert due.changed_by.startswith("operator:")
+def unneeded(penstock: Console, folder: Path) -> Any:
+    found = penstock("raw", "unneeded", "--json", cwd=folder)
+    assert found.code == 0, found
+    return json.loads(found.out)["counts"]
 
 
-def unneeded(desk: Configured, ledger: Ledger) -> Any:
-    kernel = desk.app.lifecycles[0]
-    reading = next(one for one in kernel.readings if one.name == "raw unneeded")
-    reader = Reader(ledger.database, desk.app.machines)
-    return reading(desk.ask(kernel, reader, ledger.clock.now())).counts
+def refused(penstock: Console, folder: Path) -> str:
+    """What collecting says where nobody can be asked."""
+    found = penstock("raw", "collect", "--reason", "a test", cwd=folder)
+    assert found.code == 2, found
+    return found.err
 
 
-def planned(desk: Configured, ledger: Ledger) -> Planned:
-    kernel = desk.app.lifecycles[0]
-    operation = next(one for one in kernel.operations if one.name == "raw collect")
-    ask = desk.ask(kernel, Reader(ledger.database, desk.app.machines), ledger.clock.now(), who="jo", reason="tidy")
-    return make_plan(operation, ask, operation.parameters(), owner="kernel", version="v")
-
-
-def test_without_landed_data_there_is_nothing_to_collect(penstock, tmp_path):
-    (tmp_path / "penstock.toml").write_text('lifecycles = ["penstock.examples.invoices:lifecycle"]\n')
+@pytest.mark.parametrize("span", ["soon", "", "-1d"])
+def test_a_span_that_is_none_is_refused(penstock, tmp_path, span):
+    (tmp_path / "penstock.toml").write_text("[reports]\n")
     assert penstock("db", "upgrade", cwd=tmp_path).code == 0
-    for command in (("collect", "--reason", "x", "--yes"), ("unneeded",)):
-        found = penstock("raw", *command, cwd=tmp_path)
-        assert (found.code, "no lifecycle of this configuration lands data" in found.err) == (2, True), found
+    found = penstock("raw", "unneeded", "--superseded", span, cwd=tmp_path)
+    assert (found.code, "--superseded must be a span" in found.err) == (2, True), found
+
+
+def test_a_program_without_landed_data_says_so(penstock, tmp_path):
+    assert penstock("db", "upgrade", cwd=tmp_path).code == 0
+    found = penstock("raw", "unneeded", "--superseded", "1d", cwd=tmp_path)
+    assert (found.code, "lands data" in found.err) == (2, True), found
