@@ -180,7 +180,7 @@ class Inspected(Row, frozen=True):
 
     partition: Annotated[str, column("The partition.", show="reference")]
     run_id: Annotated[str, column("The run.", show="reference")]
-    ok: Annotated[bool, column("Whether it is good.")]
+    failed: Annotated[bool, column("Whether the validators reject it.")]
     record_count: Annotated[int, column("How many records it has.")]
     errors: Annotated[list[str], column("What is wrong with it.")]
 
@@ -310,7 +310,7 @@ def inspecting(rules: Rules) -> Reading[PartitionSettings]:
         run_id = _run(sink, key, wanted.run)
         found = Validators(sink, ask.settings, rules).inspect(key, run_id)
         return Inspected(
-            partition=str(key), run_id=run_id, ok=found.good, record_count=found.record_count, errors=list(found.errors)
+            partition=str(key), run_id=run_id, failed=not found.good, record_count=found.record_count, errors=list(found.errors)
         )
 
     return inspect
