@@ -24,6 +24,15 @@ from tests.support.partitions import KEY, read_settings, rows
 ROOT = Path(__file__).resolve().parents[3]
 NAME = f"google_ads/111-111-1111/campaign_daily/{KEY.logical_date}"
 
+LOGIN = """
+gaql = "SELECT campaign.id FROM campaign WHERE segments.date = '{date}'"
+
+[partitions.google_ads]
+client_id = "1"
+client_secret = { env = "NOBODY_ASKS" }
+refresh_token = { env = "NOBODY_ASKS" }
+"""
+
 
 class Shell:
     """The commands, in a folder with a configuration."""
@@ -32,7 +41,7 @@ class Shell:
         self._penstock = penstock
         self._url = url
         self.folder = folder
-        (folder / "penstock.toml").write_text(CONFIG.format(more=""))
+        (folder / "penstock.toml").write_text(CONFIG.format(more="") + LOGIN)
         self.env = {"PENSTOCK_LEDGER": url, "PYTHONPATH": str(ROOT)}
         self.sink = RawSink(folder / "raw")
         made = self.any("db", "upgrade")
@@ -69,7 +78,7 @@ class Shell:
                 sql = "SELECT 1 FROM validation WHERE status = 'wanted'"
                 async with asyncio.timeout(60):
                     while ledger.read(lambda cursor: cursor.rows(sql)):
-                        await asyncio.sleep(0.02)
+                        await asyncio.wait([running], timeout=0.02)
                 worker.stop()
                 await running
 
@@ -148,7 +157,10 @@ def test_a_range_and_what_is_done_about_it(shell):
         (("status", "bing/1/q/2026-11-01"), "no source is called 'bing'"),
         (("status", "google_ads/1111111111/campaign_daily/2026-13-01"), "is not a date"),
         (("range", "google_ads", "--from", "2026-11-02", "--to", "2026-11-01"), "before it starts"),
-        (("list", "google_ads", "--from", "2026-11-01", "--status", "good"), "--status must be pending, success or failed"),
+        (
+            ("list", "google_ads", "--from", "2026-11-01", "--status", "good"),
+            "must be pending, success or failed",
+        ),
         (("validate", NAME, "--run", "yesterday", "--reason", "x"), "is not a run id"),
         (("validate", NAME, "--run", "2020-01-01T00:00:00.000Z", "--reason", "x"), "has no finalised run"),
         (("reset", NAME, "--reason", "x"), "there is nothing to reset"),

@@ -310,7 +310,11 @@ def inspecting(rules: Rules) -> Reading[PartitionSettings]:
         run_id = _run(sink, key, wanted.run)
         found = Validators(sink, ask.settings, rules).inspect(key, run_id)
         return Inspected(
-            partition=str(key), run_id=run_id, failed=not found.good, record_count=found.record_count, errors=list(found.errors)
+            partition=str(key),
+            run_id=run_id,
+            failed=not found.good,
+            record_count=found.record_count,
+            errors=list(found.errors),
         )
 
     return inspect
