@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from penstock.lifecycles.harvest.progress import list_runs
 
 from benchmarks import noop
 from benchmarks.big_report import peak
@@ -28,9 +27,11 @@ from benchmarks.harvest_fetch import LOGIN, fetched
 from penstock.app.running import tune_interpreter
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
-from penstock.lifecycles.harvest import MACHINES, operate
-from penstock.lifecycles.harvest.run.machine import R, Run
+from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest.run.machine import R, Run, harvest_run
+from penstock.lifecycles.harvest.settings import schedule_of
 from penstock.model.clock import instant
+from penstock.model.unit import Ref
 from penstock.simulators.nivoda_process import control, in_process
 from penstock.worker import schedule
 
@@ -38,12 +39,10 @@ FEED = "diamonds"
 LONGEST_SECONDS = 800.0
 POLL_SECONDS = 0.1
 TICK = os.sysconf("SC_CLK_TCK")
-CONFIG = """app = "penstock.lifecycles.harvest:app"
-
-[ledger]
+CONFIG = """[ledger]
 url = "{url}"
 
-[feeds.diamonds]
+[harvest.feeds.diamonds]
 url = "{api_url}"
 username = "{username}"
 password = {{ env = "{login}" }}
@@ -110,11 +109,12 @@ def completed(ledger: Ledger, process: subprocess.Popen[bytes]) -> Run:
     until = time.perf_counter() + LONGEST_SECONDS
     while time.perf_counter() < until:
         time.sleep(POLL_SECONDS)
-        shown = list_runs(ledger, FEED, 1)
-        if shown and shown[0].run.status is R.COMPLETED:
-            return shown[0].run
-        if (shown and shown[0].run.status is R.FAILED) or process.poll() is not None:
-            raise SystemExit(f"not harvested: {shown[0].run.error if shown else 'the worker is gone'}")
+        ids = [str(row[0]) for row in ledger.read(lambda cursor: cursor.rows("SELECT unit_id FROM run_metadata"))]
+        run: Run | None = next(iter(ledger.get_many(harvest_run, ids)), None) if ids else None
+        if run is not None and run.status is R.COMPLETED:
+            return run
+        if (run is not None and run.status is R.FAILED) or process.poll() is not None:
+            raise SystemExit(f"not harvested: {run.error if run is not None else 'the worker is gone'}")
     raise SystemExit(f"not completed after {LONGEST_SECONDS:.0f} s")
 
 
@@ -180,7 +180,7 @@ def run(url: str, stones: int, about: dict[str, Any], folder: Path) -> dict[str,
         own, theirs, others = cpu_seconds(process.pid), cpu_seconds(*server), machine_seconds()
         simulator = control(about)["cpu_seconds"]
         started, began = time.time(), time.perf_counter()
-        operate.start(ledger, FEED, full=False, who="benchmark", reason="measured")
+        ledger.wake([Ref("schedule", schedule_of(FEED))], who="benchmark", reason="measured")
         made = completed(ledger, process)
         seconds = time.perf_counter() - began
         others = machine_seconds() - others

@@ -31,8 +31,6 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 import psycopg
-from penstock.lifecycles.harvest.chunks import AT_ONCE, ROWS
-from penstock.lifecycles.harvest.consolidate import Limits
 from pysqlite3 import dbapi2
 from rich.console import Console
 
@@ -48,13 +46,16 @@ from penstock.lifecycles.harvest.pricing import compile_rules
 from penstock.lifecycles.harvest.run.consolidate import Consolidator
 from penstock.lifecycles.harvest.run.flow import Runs
 from penstock.lifecycles.harvest.run.machine import R, Run, RunType
+from penstock.lifecycles.harvest.settings import FeedSettings, HarvestSettings
 from penstock.lifecycles.harvest.tables import DATA_TABLES, diamonds, raw_diamonds_nivoda
 from penstock.model.clock import Rng, SystemClock
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
+from penstock.settings.typed import Secret
 from penstock.worker.worker import Worker
 
 FEED = "nivoda"
+USUAL = HarvestSettings()
 RUNS = (UUID(int=1, version=4), UUID(int=2, version=4))
 BEGINNING = datetime(2026, 11, 1, tzinfo=UTC)
 FETCHED, UPSERTED = 2_000, 100
@@ -325,7 +326,10 @@ async def _work(url: str, rows: int, at_once: int) -> None:
     """A worker until it is told to stop by the end of its input."""
     tune_interpreter()
     with Ledger.open(url, MACHINES, data_tables=DATA_TABLES) as ledger:
-        flows = [Runs(Consolidator({FEED: STONES}, Limits(rows=rows))), Chunks({FEED: STONES}, at_once=at_once)]
+        own = {FEED: FeedSettings(username="bench", password=Secret("env", "NONE"))}
+        known = HarvestSettings(chunk_rows=rows, chunks_at_once=at_once, feeds=own)
+        feeds = {FEED: STONES}
+        flows = [Runs(known, Consolidator(known, feeds)), Chunks(known, feeds)]
         worker = Worker(ledger, flows)
         running = asyncio.create_task(worker.run())
         print("ready", flush=True)
@@ -341,8 +345,8 @@ class Ours:
     """Workers, each in a process of its own."""
 
     replicas: int
-    rows: int = ROWS
-    at_once: int = AT_ONCE
+    rows: int = USUAL.chunk_rows
+    at_once: int = USUAL.chunks_at_once
     mb: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
@@ -478,8 +482,8 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--url", action="append", help="as for the other programs; without it, both databases")
     parser.add_argument("--contender", help="measure those whose name begins so")
-    parser.add_argument("--chunk", type=int, default=ROWS)
-    parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    parser.add_argument("--chunk", type=int, default=USUAL.chunk_rows)
+    parser.add_argument("--at-once", type=int, default=USUAL.chunks_at_once)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:

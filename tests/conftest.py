@@ -18,7 +18,12 @@ from tests.support.postgres import Cluster, in_memory
 from tests.support.proxy import Proxy
 from tests.support.world import World
 
-TOGETHER = ("tests/ledger/test_plans.py", "tests/cli/test_bad_input.py", "tests/cli/test_secrets.py")
+TOGETHER = (
+    "tests/ledger/test_plans.py",
+    "tests/cli/test_bad_input.py",
+    "tests/cli/test_secrets.py",
+    "tests/test_wheel.py",
+)
 """Modules that take long to set up: the tests of each run in one process, so that it is done once."""
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("untimed", deadline=None)

@@ -23,11 +23,11 @@ def test_each_name_has_one_home():
 
 def test_what_a_user_needs_is_there():
     needed = (
-        "App Lifecycle Data Machine State rest work done hold fault Edge Actor Unit GuardedUnit Column Flow Gate Io"
-        " Outcome Act Look Wait Birth Move Event Write Update Where Ledger Worker PartitionReader RawSink Settings says"
-        " Secret reading operation Ask Page Role Parameters Row argument option column Each Together Births Wake Park"
-        " Unpark GateChange Moves NOW job JobResult Schedule run PenstockError UsageError Transient Throttled Rejected"
-        " Fatal InDoubt"
+        "App Lifecycle Data Machine State rest work done hold fault Edge Actor Unit GuardedUnit Column Flow Gate "
+        "Io Outcome Act Look Wait Birth Move MoveSet Event Write Update Where Ledger Worker PartitionReader "
+        "RawSink Settings says Secret reading operation Ask Page Role Parameters Row argument option column Each "
+        "Together Births Wake Park Unpark GateChange Moves NOW job JobResult Schedule run PenstockError UsageError "
+        "Transient Throttled Rejected Fatal InDoubt"
     )
     assert set(needed.split()) <= set(penstock.__all__)
 

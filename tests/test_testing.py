@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from penstock.app.lifecycle import Lifecycle, NoSettings
+from penstock.ledger import delivery
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import SystemClock
 from penstock.model.errors import InDoubt, Rejected, Throttled, Transient
@@ -18,11 +19,13 @@ from penstock.model.machine import Actor, Edge, Machine, OnError
 from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
 from penstock.model.state import State, done, fault, rest, work
 from penstock.model.unit import Ref, Unit, replace
+from penstock.operations.bulk.machine import bulk_action
 from penstock.testing import (
     KILL,
     Fault,
     HandRefused,
     NeverIdle,
+    VirtualClock,
     check_hands,
     inject,
     run_until_idle,
@@ -30,6 +33,7 @@ from penstock.testing import (
     temporary_ledger,
     work_until_idle,
 )
+from penstock.worker import schedule_unit
 from penstock.worker.flow import Flow, Gate, Io
 from penstock.worker.worker import WorkerSettings
 
@@ -205,14 +209,14 @@ def test_a_flow_that_never_rests_is_told(monkeypatch):
 
 
 def test_it_runs_inside_a_loop_of_the_tests_own():
-    with temporary_ledger(LIFECYCLE) as ledger:
+    clock = VirtualClock()
+    with temporary_ledger(LIFECYCLE, clock=clock) as ledger:
         born(ledger, 1)
-        simulate(ledger.clock, lambda: run_until_idle(ledger, [Letters()]))
+        simulate(clock, lambda: run_until_idle(ledger, [Letters()]))
         assert letter(ledger, 1).status is S.SENT
 
 
-def test_it_runs_on_the_machines_time(ledger_url):
-    del ledger_url
+def test_it_runs_on_the_machines_time():
     with temporary_ledger(LIFECYCLE, clock=SystemClock()) as ledger:
         born(ledger, 1)
         settings = WorkerSettings(idle_seconds=0.05)
@@ -244,6 +248,23 @@ def test_moves_by_hand_are_tried_against_the_checks():
 
 def test_a_check_that_no_made_up_unit_meets_wants_one():
     checked = machine(checks={"large": "number > 1000"})
-    with pytest.raises(HandRefused, match="no made-up unit in failed meets the CHECKs; give one in `units`"):
+    with pytest.raises(HandRefused, match="no unit in failed meets the CHECKs; give one in `units`"):
         check_hands(checked)
     assert check_hands(checked, [Letter(number=2_000, status=S.FAILED, unit_id="2000", changed_by="test")]) == 1
+
+
+def test_the_kernels_own_moves_by_hand_keep_their_checks():
+    """Those of the lifecycles are tried with theirs."""
+    due = datetime(2026, 1, 1, tzinfo=UTC)
+    usual: dict[str, Any] = {
+        "name": "nightly",
+        "unit_id": "nightly",
+        "job": "prune",
+        "every": "1h",
+        "changed_by": "test",
+        "due_at": due,
+    }
+    schedules = [schedule_unit.Schedule(**usual, status=status) for status in schedule_unit.S]
+    assert check_hands(schedule_unit.machine, schedules) > 0
+    assert check_hands(delivery.machine) > 0
+    assert check_hands(bulk_action) > 0

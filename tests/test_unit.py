@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.model.clock import parse_instant, truncate
 from penstock.model.errors import BadInstant, BadReference
-from penstock.model.unit import Ref, key_part, parse_key, unit_id_of
+from penstock.model.unit import Ref, key_part, parse_key, replace, unit_id_of
 from tests.support.machines import BatchItem, Invoice, Sample, batch_run, invoice, partition, sample
 
 TOKEN = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
@@ -181,3 +181,17 @@ def test_every_reference_comes_back_from_its_text(tenant, number):
 def test_what_is_no_reference_is_refused_with_the_form(text):
     with pytest.raises(BadReference, match="write machine:key, for example invoice:acme/17"):
         Ref.parse(text)
+
+
+def test_a_unit_with_another_value_is_another_unit():
+    before = invoice("1")
+    after = replace(before, remote_id="r")
+    assert (before.remote_id, after.remote_id) == (None, "r")
+    assert after != before
+    assert replace(after, remote_id=None) == before
+    assert len({before, after, replace(before)}) == 2
+
+
+def test_a_misspelt_column_is_refused_by_name():
+    with pytest.raises(TypeError, match="`Invoice` has no field 'remot_id'"):
+        replace(invoice("1"), remot_id="r")  # type: ignore[call-arg]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from penstock.model.limits import GateLimits, Limit
     from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
+    from penstock.model.move_set import MoveSet
     from penstock.model.outcome import Act, Birth, Decision, Event, Look, Move, Outcome, Update, Wait, Where, Write
     from penstock.model.retry import RetryPolicy
     from penstock.model.state import Meaning, State, done, fault, hold, rest, work
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
     from penstock.settings.typed import ConfigError, Hours, Place, Secret, Settings, TimeZone, Url, says
     from penstock.worker.flow import Flow, Gate, Io
     from penstock.worker.outbox import Subscriber
-    from penstock.worker.schedule import JobResult, Schedule
+    from penstock.worker.schedule import JobResult
+    from penstock.worker.schedule_unit import Schedule
     from penstock.worker.worker import Worker, WorkerSettings
 
 __all__ = [
@@ -98,6 +100,7 @@ __all__ = [
     "MachineError",
     "Meaning",
     "Move",
+    "MoveSet",
     "Moves",
     "MustWait",
     "NoSettings",
@@ -181,6 +184,7 @@ _HOMES = {
     ),
     "penstock.model.limits": "GateLimits Limit",
     "penstock.model.machine": "Actor Edge Machine OnError Parent",
+    "penstock.model.move_set": "MoveSet",
     "penstock.model.outcome": "Act Birth Decision Event Look Move Outcome Update Wait Where Write",
     "penstock.model.retry": "RetryPolicy",
     "penstock.model.state": "Meaning State done fault hold rest work",
@@ -194,20 +198,23 @@ _HOMES = {
     "penstock.settings.typed": "ConfigError Hours Place Secret Settings TimeZone Url says",
     "penstock.worker.flow": "Flow Gate Io",
     "penstock.worker.outbox": "Subscriber",
-    "penstock.worker.schedule": "JobResult Schedule",
+    "penstock.worker.schedule": "JobResult",
+    "penstock.worker.schedule_unit": "Schedule",
     "penstock.worker.worker": "Worker WorkerSettings",
 }
 
 
-def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _HOMES.items() if name in names.split()), None)
-    if home is None:
-        msg = f"module 'penstock' has no attribute {name!r}"
-        raise AttributeError(msg)
-    import importlib
+if not TYPE_CHECKING:  # to a type checker, a name that is not imported above is an error
 
-    found = globals()[name] = getattr(importlib.import_module(home), name)
-    return found
+    def __getattr__(name: str) -> Any:
+        home = next((module for module, names in _HOMES.items() if name in names.split()), None)
+        if home is None:
+            msg = f"module 'penstock' has no attribute {name!r}"
+            raise AttributeError(msg)
+        import importlib
+
+        found = globals()[name] = getattr(importlib.import_module(home), name)
+        return found
 
 
 def __dir__() -> list[str]:

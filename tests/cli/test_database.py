@@ -14,18 +14,24 @@ from penstock.examples.invoices import machine as invoices
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
+from tests.support.console import Console
 from tests.support.hand import Hand
 from tests.support.postgres import VERSION, _package
 
 PROGRAMS = {"PATH": f"{_package() / f'pginstall{VERSION}' / 'bin'}:{os.environ['PATH']}"}
 
 
+def upgraded(penstock: Console, url: str, folder: Path) -> None:
+    (folder / "penstock.toml").write_text('lifecycles = ["penstock.examples.invoices:lifecycle"]\n')
+    answer = penstock("db", "upgrade", "--ledger", url, cwd=folder)
+    assert answer.code == 0, answer.err
+    assert "is ready: " in answer.out
+    assert "invoice" in answer.out
+
+
 @pytest.fixture
 def ledger(penstock, ledger_url, tmp_path):
-    (tmp_path / "penstock.toml").write_text('app = "penstock.examples.invoices:app"\n')
-    answer = penstock("db", "upgrade", "--ledger", ledger_url, cwd=tmp_path)
-    assert answer.code == 0, answer.err
-    assert "is ready: invoice" in answer.out
+    upgraded(penstock, ledger_url, tmp_path)
     return ledger_url
 
 
@@ -55,7 +61,9 @@ def test_units_are_put_in_doubt_and_a_restored_ledger_asks_for_it(penstock, tmp_
     from penstock.examples.invoices import Invoice
 
     url = f"sqlite:///{tmp_path}/penstock.db"
-    (tmp_path / "penstock.toml").write_text(f'app = "penstock.examples.invoices:app"\n[ledger]\nurl = "{url}"\n')
+    (tmp_path / "penstock.toml").write_text(
+        f'lifecycles = ["penstock.examples.invoices:lifecycle"]\n[ledger]\nurl = "{url}"\n'
+    )
     assert penstock("db", "upgrade", cwd=tmp_path).code == 0
     with Ledger.open(url, [invoices]) as ledger:
         ledger.birth([Invoice(tenant="acme", number="1", amount_minor=1)], actor=Actor.API, who="test")
@@ -69,11 +77,14 @@ def test_units_are_put_in_doubt_and_a_restored_ledger_asks_for_it(penstock, tmp_
     asked = penstock("db", "doubt", cwd=tmp_path)
     assert (asked.code, "nobody can be asked here" in asked.err) == (2, True)
     counted = penstock("db", "doubt", "--dry-run", cwd=tmp_path)
-    assert (counted.code, counted.out) == (0, "invoice: 1\nschedule: 0\n")
+    assert counted.code == 0
+    assert "invoice: 1\n" in counted.out
+    assert "schedule: 0\n" in counted.out
     done = penstock("db", "doubt", "--yes", "--json", cwd=tmp_path)
     assert done.code == 0
-    counts = [{"machine": "invoice", "units": 1}, {"machine": "schedule", "units": 0}]
-    assert json.loads(done.out) == {"counts": counts, "doubted": 1}
+    found = json.loads(done.out)
+    assert {"machine": "invoice", "units": 1} in found["counts"]
+    assert found["doubted"] == 1
     with Ledger.open(url, [invoices]) as ledger:
         assert ledger.read(lambda c: c.rows("SELECT doubts FROM invoice"))[0][0] == 1
         ledger.session().register()
@@ -81,7 +92,7 @@ def test_units_are_put_in_doubt_and_a_restored_ledger_asks_for_it(penstock, tmp_
 
 def test_an_instant_that_cannot_be_read_is_refused(penstock, ledger, tmp_path):
     answer = penstock("db", "doubt", "--since", "yesterday", "--yes", "--ledger", ledger, cwd=tmp_path)
-    assert (answer.code, "is not an instant" in answer.err) == (2, True)
+    assert (answer.code, "--since must be an instant" in answer.err) == (2, True)
 
 
 # upgrade and check
@@ -148,7 +159,7 @@ def test_prune_counts_asks_and_prunes(penstock, ledger, tmp_path):
     assert "nothing is old enough" in dry.out
     asked = penstock("db", "prune", "--older-than", "1d", "--ledger", ledger, cwd=tmp_path)
     assert asked.code == 2
-    assert "nobody can be asked here; count with --dry-run, then prune with --yes" in asked.err
+    assert "nobody can be asked here; count with --dry-run, then say --yes" in asked.err
 
     def prune(*options: str) -> dict[str, object]:
         # Everything is old enough after its second: a span of nothing cannot be asked for.
@@ -198,20 +209,23 @@ def test_configured_ages_are_used(penstock, ledger, tmp_path):
 
 def test_history_as_of_a_moment(penstock, ledger, tmp_path):
     sent(ledger, "1")
-    rows = json.loads(penstock("history", "invoice:acme/1", "--ledger", ledger, "--json", cwd=tmp_path).out)
+    rows = json.loads(penstock("history", "invoice:acme/1", "--ledger", ledger, "--json", cwd=tmp_path).out)["rows"]
 
     def then(moment: str, *options: str) -> str:
         answer = penstock("history", "invoice:acme/1", "--as-of", moment, "--ledger", ledger, *options, cwd=tmp_path)
         assert answer.code == 0, answer.err
         return answer.out.replace("\n", " ")
 
-    assert json.loads(then(rows[-1]["at"], "--json"))["status"] == "SENT"
-    assert "was SENT at" in then(rows[-1]["at"])
-    assert "was not born at 2000-01-01T00:00:00.000Z" in then("2000-01-01T00:00:00Z")
+    exact = json.loads(then(rows[-1]["at"], "--json"))
+    assert exact["rows"][-1]["target"] == "SENT"
+    assert "was SENT at" in exact["note"]
+    assert "was not born at 2000-01-01T00:00:00.000Z" in json.loads(then("2000-01-01T00:00:00Z", "--json"))["note"]
     for wrong in ("yesterday", "2026-01-01T00:00:00"):
         answer = penstock("history", "invoice:acme/1", "--as-of", wrong, "--ledger", ledger, cwd=tmp_path)
-        assert answer.code == 2
-        assert "is not an instant; write date, time and offset" in answer.err
+        assert (answer.code, answer.err) == (
+            2,
+            "penstock: --as-of must be an instant, for example 2026-11-15T19:31:00Z\n",
+        )
 
 
 # shell
@@ -227,7 +241,7 @@ def test_a_shell_takes_statements_from_a_pipe(ledger, tmp_path):
 
 def test_a_sqlite_shell_shows_tables_and_how_they_were_made(penstock, tmp_path):
     url = f"sqlite:///{tmp_path / 'penstock.db'}"
-    assert penstock("db", "upgrade", "--app", "penstock.examples.invoices:app", "--ledger", url, cwd=tmp_path).code == 0
+    upgraded(penstock, url, tmp_path)
     done = shell(url, ".tables\n.schema gate\n.help\nSELECT NULL AS a, x'00ff' AS b;\n.quit\nSELECT wrong;\n", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "table  invoice" in done.stdout
@@ -238,7 +252,7 @@ def test_a_sqlite_shell_shows_tables_and_how_they_were_made(penstock, tmp_path):
 
 def test_a_shells_first_error_ends_it(penstock, tmp_path):
     url = f"sqlite:///{tmp_path / 'penstock.db'}"
-    assert penstock("db", "upgrade", "--app", "penstock.examples.invoices:app", "--ledger", url, cwd=tmp_path).code == 0
+    upgraded(penstock, url, tmp_path)
     sent(url, "1")
     text = "UPDATE invoice SET status = 'QUEUED';\nSELECT 'not reached';\n"
     done = shell(url, text, tmp_path)
@@ -256,12 +270,7 @@ def test_a_shells_first_error_ends_it(penstock, tmp_path):
 
 
 def test_psql_that_is_missing_is_told(penstock, postgres_url, tmp_path):
-    assert (
-        penstock(
-            "db", "upgrade", "--app", "penstock.examples.invoices:app", "--ledger", postgres_url, cwd=tmp_path
-        ).code
-        == 0
-    )
+    upgraded(penstock, postgres_url, tmp_path)
     answer = penstock("db", "shell", "--ledger", postgres_url, cwd=tmp_path, env={"PATH": str(tmp_path)})
     assert answer.code == 2
     assert "psql is not on the PATH, and this command needs it" in answer.err

@@ -27,8 +27,8 @@ def make(folder: Path, url: str) -> None:
     """A configuration, and a ledger of ten orders, two in each state."""
     (folder / "penstock.toml").write_text(f'{CONFIGURATION}\n[ledger]\nurl = "{url}"\n')
     app = App(shop.lifecycle)
-    made = {"data_tables": app.data.tables, "migrations": app.migrations, "views": app.data.views}
-    with Ledger.open(url, app.machines, create=True, **made) as ledger:
+    data, tracks = app.data, app.migrations
+    with Ledger.open(url, app.machines, create=True, data_tables=data.tables, migrations=tracks) as ledger:
         orders = [
             Order(shop="acme", number=n, day=date(2026, 11, n), status=list(S)[n % 5], pieces=n, note=NOTE)
             for n in range(1, 11)
@@ -118,7 +118,7 @@ def test_lines_are_data(penstock, folder):
     assert "--json" not in penstock("shop", "export", "--help", cwd=folder).out
 
 
-def test_an_answer_that_is_not_ok_ends_with_1(penstock, opened, tmp_path):
+def test_an_answer_that_found_something_wrong_ends_with_1(penstock, opened, tmp_path):
     assert penstock("shop", "check", cwd=tmp_path).code == 1
     assert penstock("shop", "reset", "--reason", "found", "--yes", cwd=tmp_path).code == 0
     assert penstock("shop", "check", cwd=tmp_path).code == 0
@@ -204,8 +204,8 @@ def test_a_reason_that_is_not_wanted_may_be_left_out(penstock, opened, tmp_path)
         (["orders", "--limit", "0"], "--limit must be a whole number from 1 to 1,000"),
         (["orders", "--limit", "many"], "--limit must be a whole number from 1 to 1,000"),
         (["orders", "--weight", "nan"], "--weight must be a number, at least 0"),
-        (["orders", "--sort", "nummer"], "--sort must be number or day; did you mean number?"),
-        (["orders", "--shape", "x"], "--shape must be full or short"),
+        (["orders", "--sort", "nummer"], "--sort must be one of number, day; did you mean number?"),
+        (["orders", "--shape", "x"], "--shape must be one of full, short"),
         (["orders", "--wieght", "1"], "penstock shop orders has no option --wieght; did you mean --weight?"),
         (["orders", "--from"], "--from needs a value"),
         (["ordrs"], "penstock shop has no command 'ordrs'; did you mean orders or order?"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from penstock.app.app import load_app
+from penstock.app.app import App
+from penstock.examples import invoices
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
@@ -13,12 +14,13 @@ from penstock.model.unit import Ref
 from penstock.worker.schedule import Schedule, keep_schedules
 from tests.support.hand import Hand
 
-INVOICES = "penstock.examples.invoices:app"
+CONFIGURATION = 'lifecycles = ["penstock.examples.invoices:lifecycle"]\n'
 
 
 def test_a_late_schedule_and_an_old_claim_are_errors(penstock, ledger_url, tmp_path):
-    app = load_app(INVOICES)
-    with Ledger.open(ledger_url, app.machines, create=True) as ledger:
+    app = App(invoices.lifecycle)
+    (tmp_path / "penstock.toml").write_text(CONFIGURATION)
+    with Ledger.open(ledger_url, app.machines, create=True, data_tables=app.data.tables) as ledger:
         keep_schedules(ledger, [Schedule(name="often", job="prune", every="5m")], "test")
         now = ledger.clock.now()
         ref = Ref("schedule", "often")
@@ -30,12 +32,12 @@ def test_a_late_schedule_and_an_old_claim_are_errors(penstock, ledger_url, tmp_p
         worker = ledger.session(lease_ms=600_000)
         worker.register()
         assert len(worker.claim({"invoice": 1})) == 1
-        well = penstock("doctor", "--app", INVOICES, "--ledger", ledger_url, "--json", cwd=tmp_path)
+        well = penstock("doctor", "--ledger", ledger_url, "--json", cwd=tmp_path)
         assert [f["check"] for f in json.loads(well.out)["findings"]] == ["schedules"]
         with Hand(ledger_url) as hand:  # as if it had been claimed eleven minutes and a half ago
             old = instant_text(now - timedelta(minutes=11, seconds=30))
             hand.type(f"UPDATE invoice SET claimed_at = '{old}', changed_at = '{old}', version = version + 1")
-        answer = penstock("doctor", "--app", INVOICES, "--ledger", ledger_url, "--json", cwd=tmp_path)
+        answer = penstock("doctor", "--ledger", ledger_url, "--json", cwd=tmp_path)
     found = json.loads(answer.out)
     assert answer.code == 1
     assert {"due", "families", "clock", "overdue", "schedules"} <= set(found["checks"])

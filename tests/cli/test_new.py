@@ -99,7 +99,7 @@ def items(folder: Path) -> dict[str, Any]:
 def create(folder: Path, *numbers: int, text: str = "hello") -> None:
     lines = "\n".join(json.dumps({"item_id": str(number), "text": text}) for number in numbers)
     ended = subprocess.run(
-        [PYTHON, "-m", "penstock", "units", "create", NAME, "--stdin", "--yes", "--reason", "a test"],
+        [PYTHON, "-m", "penstock", "units", "create", NAME, "--yes", "--reason", "a test"],
         cwd=folder,
         input=lines,
         capture_output=True,
@@ -109,11 +109,12 @@ def create(folder: Path, *numbers: int, text: str = "hello") -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.timeout(300)
 def test_it_runs_is_killed_and_is_changed(project):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     configuration = project / "penstock.toml"
-    quick = '\n[worker]\nlease = "2s"\nrenew = "500ms"\n'
+    quick = '\n[worker]\nlease = "2s"\nrenew = "1s"\n'
     configuration.write_text(configuration.read_text().replace("8099", str(port)) + quick)
     up = PYTHON, "-m", "penstock", "up"
     with ExitStack() as stack:
@@ -141,14 +142,14 @@ def test_it_runs_is_killed_and_is_changed(project):
         )
         edge = '        Edge(S.NEW, S.FAILED, "cancel", {Actor.OPERATOR}, by_hand=given_up),\n'
         changed = changed.replace("    ],\n    terminal", f"{edge}    ],\n    terminal", 1)
-        hand = "def given_up(item: Item, now: datetime) -> Item:\n    return replace(item, due_at=None, note='cancelled')\n"
+        hand = "def given_up(item: Item, now: datetime) -> Item:\n    return replace(item, due_at=None, note='no')"
         machine.write_text(changed.replace("machine = Machine(", f"{hand}\n\n\nmachine = Machine(", 1))
         assert "db upgrade" in run(project, *up, code=2)
         penstock(project, "db", "upgrade")
         create(project, 20)
-        penstock(project, "units", "move", f"{NAME}:20", "failed", "--yes", "--reason", "not wanted")
+        penstock(project, "units", "move", f"{NAME}:20", "--to", "failed", "--yes", "--reason", "not wanted")
         assert items(project)["20"] == "failed"
-        assert "cancelled" in penstock(project, "units", "show", f"{NAME}:20")
+        assert json.loads(penstock(project, "units", "show", f"{NAME}:20", "--json"))["columns"]["note"] == "no"
         third = stack.enter_context(started(project, *up))
         penstock(project, NAME, "resend", "--yes", "--reason", "wanted after all")
         until(lambda: set(items(project).values()) == {"sent"}, "all are sent")

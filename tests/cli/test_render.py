@@ -91,9 +91,8 @@ def test_numbers_times_and_nothing():
     local = (NOW - timedelta(minutes=3)).astimezone()
     assert f"{local:%Y-%m-%d %H:%M} (3 min ago)" in shown(lines(), None)[1]
     assert word(NOW + timedelta(hours=5), NOW, short=True) == "in 5 h"
-    assert [word(value, NOW) for value in (None, "", [], True, False, 1234567, 0.25)] == [
-        *("-", "-", "-", "yes", "no", "1,234,567", "0.25")
-    ]
+    values: list[Any] = [None, "", [], True, False, 1234567, 0.25]
+    assert [word(value, NOW) for value in values] == [*("-", "-", "-", "yes", "no", "1,234,567", "0.25")]
     assert [duration(s) for s in (0, 59, 60, 3_599, 3_600, 172_800)] == ["0 s", "59 s", "1 min", "60 min", "1 h", "2 d"]
     assert [counted(n, "unit") for n in (0, 1, 12_345)] == ["0 units", "1 unit", "12,345 units"]
 

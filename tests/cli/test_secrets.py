@@ -16,17 +16,17 @@ from urllib.parse import unquote
 import psycopg
 import pytest
 
-from penstock.app.app import load_app
+from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
 from tests.support.databases import temporary_database
 from tests.support.echo import Echo, echo
 from tests.support.fleet import ROOT, Member, until
-from tests.support.secret_app import Order, S, Way
+from tests.support.secret_app import Order, S, Way, lifecycle
 
 CANARY = 'canary-Zq7 "Wd3/9+fX\\n-never-seen'
 PARTS = ("canary-Zq7", "Wd3/9", "never-seen", "Wd3%2F9", base64.b64encode(CANARY.encode()).decode()[8:24])
-APP = "tests.support.secret_app:app"
+APP = "tests.support.secret_app:lifecycle"
 
 
 @dataclass
@@ -54,10 +54,11 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def run(url: str, folder: Path) -> Iterator[Ran]:
-    with echo() as server, Ledger.open(url, load_app(APP).machines, create=True, data_tables=tables()) as ledger:
+    app = App(lifecycle)
+    with echo() as server, Ledger.open(url, app.machines, create=True, data_tables=app.data.tables) as ledger:
         (folder / "penstock.toml").write_text(
-            f'app = "{APP}"\n[ledger]\nurl = "{url}"\n'
-            f'[flows.orders]\ntoken = {{ env = "ORDERS_TOKEN" }}\naddress = "{server.address}"\n'
+            f'lifecycles = ["{APP}"]\n[ledger]\nurl = "{url}"\n'
+            f'[orders]\ntoken = {{ env = "ORDERS_TOKEN" }}\naddress = "{server.address}"\n'
             '[schedules.report]\njob = "report"\nevery = "1s"\n'
             '[log]\nlevel = "debug"\n'
         )
@@ -84,14 +85,11 @@ def run(url: str, folder: Path) -> Iterator[Ran]:
         yield Ran(url, folder, member, server, ledger)
 
 
-def tables() -> Any:
-    return load_app(APP).data_tables
-
-
 def started(folder: Path, *arguments: str, **environment: str) -> Member:
     command = [sys.executable, "-c", "from penstock.cli.main import main; main()", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return Member(command, clean | environment | {"PYTHONPATH": str(ROOT)}, folder / f"{arguments[0]}.log", cwd=folder)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return Member(command, clean | environment | {"PYTHONPATH": path}, folder / f"{arguments[0]}.log", cwd=folder)
 
 
 def dump(url: str) -> str:
@@ -148,10 +146,10 @@ def test_every_failed_step_has_its_id(ran):
 
 
 def test_a_secret_that_is_not_there_stops_the_start(ran, penstock):
-    answer = penstock("up", cwd=ran.folder, env={"PYTHONPATH": str(ROOT)})
+    answer = penstock("up", cwd=ran.folder)
     assert answer.code == 2
     assert answer.err == (
-        "penstock: penstock.toml: flows.orders.token: the environment variable ORDERS_TOKEN is not set,"
+        "penstock: penstock.toml: orders.token: the environment variable ORDERS_TOKEN is not set,"
         " and a secret is expected in it\n"
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from penstock.lifecycles.harvest.machine import MACHINES as HARVEST
 
 from penstock.examples import invoices
 from penstock.ledger import outbox
@@ -18,6 +17,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import plain, python_type
 from penstock.ledger.schema.tables import machine_table
 from penstock.ledger.store import statements
+from penstock.lifecycles.harvest import MACHINES as HARVEST
 from penstock.lifecycles.partitions.machine import extraction, partition
 from penstock.lifecycles.reports.machine import machine as report
 from penstock.model.clock import Rng, VirtualClock

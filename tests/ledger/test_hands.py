@@ -227,5 +227,5 @@ def test_the_doctor_finds_what_cannot_have_been(world, actor, version, found):
     database = world.ledger.database
     for name in ("pairs", "contiguous"):
         looks = functools.partial(getattr(doctor_history, name), database)
-        told = world.ledger.read(lambda cursor, looks=looks: [*looks(cursor, world.ledger.machines)])  # type: ignore[misc]
+        told = world.ledger.read(lambda cursor, looks=looks: [*looks(cursor, world.ledger.machines)])
         assert {f.check for f in told} == {name} & {*found}

@@ -95,7 +95,9 @@ class Explained:
         return []
 
 
-@pytest.mark.parametrize(("wanted", "index"), [({}, "PRIMARY KEY|_pkey"), ({"parked": True}, "_parked")])
+@pytest.mark.parametrize(
+    ("wanted", "index"), [({}, "PRIMARY KEY|_pkey"), ({"parked": True}, "_parked"), ({"status": ("failed",)}, "_dead")]
+)
 def test_a_page_of_a_large_machine_is_read_by_an_index(desk, wanted, index):
     made = (Order(shop="acme", number=n, due_at=NOW) for n in range(5_000))
     desk.ledger.birth(made, actor=Actor.API, who="test")

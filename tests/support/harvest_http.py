@@ -28,7 +28,7 @@ async def harvested(
     folder: Path,
     clock: VirtualClock | None = None,
     before: Callable[[], None] | None = None,
-    settings: Mapping[str, int] = SMALL,
+    settings: Mapping[str, Any] = SMALL,
     **simulated: Any,
 ) -> AsyncIterator[Any]:
     """A bench on the simulator, and the simulator; `before` is called before every request."""

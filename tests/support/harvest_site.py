@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
-from penstock.app.app import load_app
 from penstock.connectors.watermark import FileBlob, Watermark
 from penstock.ledger.births import birth_products
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest import operate
+from penstock.lifecycles.harvest import lifecycle, operations
 from penstock.lifecycles.harvest.partition.machine import P
 from penstock.lifecycles.harvest.queries import partitions_of
 from penstock.lifecycles.harvest.run.machine import R, harvest_run
@@ -25,10 +24,13 @@ from penstock.lifecycles.harvest.watermark import PUBLISHED, read_row
 from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
+from penstock.operations.carry import Done
+from penstock.operations.declare import Operation
 from penstock.worker.outbox import keep_subscriptions
 from penstock.worker.schedule import keep_schedules
 from tests.support.fleet import Member, until
-from tests.support.harvest_worker import APP, CONFIG, POINT, configuration, write_config
+from tests.support.harvest import done
+from tests.support.harvest_worker import CONFIG, POINT, program, write_config
 from tests.support.program import Program
 
 FEED = "stones"
@@ -70,11 +72,11 @@ class Site:
     def __init__(self, url: str, folder: Path, about: dict[str, Any], **feed: Any) -> None:
         self.url, self.folder = url, folder
         self.path = write_config(folder, url, about, **feed)
-        app = load_app(APP)
-        self.app, self.config = app, configuration(self.path, app)
-        self.ledger = Ledger.open(url, app.machines, create=True, data_tables=app.data_tables)
-        keep_subscriptions(self.ledger, app.subscribers)
-        keep_schedules(self.ledger, app.usual_schedules(self.config), "test")
+        made = program(self.path, url)
+        self.app, self.settings = made.app, made.settings(lifecycle)
+        self.ledger = Ledger.open(url, made.app.machines, create=True, data_tables=made.app.data.tables)
+        keep_subscriptions(self.ledger, made.subscribers())
+        keep_schedules(self.ledger, made.schedules(), "test")
         self.blob = FileBlob(folder / "watermark.json")
         self.programs: list[Program] = []
 
@@ -82,8 +84,8 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for program in self.programs:
-            program.__exit__()
+        for one in self.programs:
+            one.__exit__()
         self.ledger.close()
 
     def prepare(self) -> None:
@@ -107,7 +109,10 @@ class Site:
         birth_products(self.ledger, [], actor=Actor.SCHEDULER, who="test", writes=writes)
 
     def ask(self, *, full: bool = True) -> None:
-        operate.start(self.ledger, FEED, full=full, who="test", reason="a test")
+        self.do(operations.start, feed=FEED, full=full, who="test", reason="a test")
+
+    def do(self, operation: Operation[Any], **asked: Any) -> Done:
+        return done(self.ledger, self.settings, operation, **asked)
 
     def start(self, point: str = "") -> Member:
         """A worker process; at the point it dies."""
@@ -118,8 +123,8 @@ class Site:
         return made.start()
 
     def stop(self) -> None:
-        for program in self.programs:
-            program.stop()
+        for one in self.programs:
+            one.stop()
 
     def rows(self, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(sql, **parameters)])

@@ -15,18 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from penstock.cli.process import Plan, Process
-
-from penstock.app.app import App, load_app
-from penstock.cli.run import configure_logs
+from penstock.app.discover import load
+from penstock.app.process import InForce, Process
+from penstock.app.program import Program
 from penstock.connectors.watermark import FileBlob
 from penstock.ledger.session import Session
 from penstock.lifecycles.harvest.nivoda import NivodaSource
-from penstock.settings.config import SETTINGS, Config, read, validate
+from penstock.observe.logs import configure_logs
 from penstock.worker.worker import WorkerSettings
 
 CONFIG, POINT = "HARVEST_CONFIG", "HARVEST_POINT"
-APP = "penstock.lifecycles.harvest:app"
 TIMES = ("before", "after", "committed")
 
 
@@ -163,7 +161,6 @@ def write_config(folder: Path, ledger_url: str, about: dict[str, Any], **more: A
     (folder / "password").write_text(about["password"])
     own = {"requests_per_second": 0.0, "updated_field": "updated_at", "at": ["02:00"]} | more
     lines = [
-        f'app = "{APP}"',
         "[ledger]",
         f'url = "{ledger_url}"',
         "[harvest]",
@@ -173,7 +170,7 @@ def write_config(folder: Path, ledger_url: str, about: dict[str, Any], **more: A
         "incremental_workers = 3",
         "chunk_rows = 100",
         "most_rejected = 0.1",
-        "[feeds.stones]",
+        "[harvest.feeds.stones]",
         f'url = "{about["api_url"]}"',
         f'username = "{about["username"]}"',
         'password = { file = "password" }',
@@ -185,19 +182,22 @@ def write_config(folder: Path, ledger_url: str, about: dict[str, Any], **more: A
     return path
 
 
-def configuration(path: Path, app: App) -> Config:
-    return validate(read(path), path, (*SETTINGS, *app.settings), jobs=app.all_jobs())
+def program(path: Path, url: str) -> Program:
+    return load(path, {"ledger.url": url})
+
+
+async def _work(ready: InForce) -> None:
+    await Process(ready).run()
 
 
 def main() -> None:
     url, settings = sys.argv[1], WorkerSettings(**json.loads(sys.argv[2]))
     configure_logs()
-    app = load_app(APP)
-    config = configuration(Path(os.environ[CONFIG]), app)
-    flows = app.make_flows(config)
+    made = program(Path(os.environ[CONFIG]), url)
+    flows = made.flows()
     if os.environ.get(POINT):
         fuse(flows, os.environ[POINT])
-    asyncio.run(Process(url, app, Plan(flows, settings, providers=app.providers(config))).run())
+    asyncio.run(_work(InForce(made, flows, settings)))
     sys.stderr.flush()
     os._exit(0)
 

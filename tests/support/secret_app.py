@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 
-from penstock.app.app import App
+from penstock.app.lifecycle import Data, Lifecycle, job
+from penstock.app.ports import Ports
 from penstock.connectors.http.client import Http
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor, Edge, Machine, OnError
@@ -17,8 +18,7 @@ from penstock.model.outcome import Act, Decision, Event, Outcome, Wait, Write
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import State, done, fault, rest
 from penstock.model.unit import Unit, replace
-from penstock.settings.config import Config
-from penstock.settings.setting import Secret, Setting, secret, text
+from penstock.settings.typed import Secret, Settings, says
 from penstock.worker.flow import Flow, Gate, Io
 from penstock.worker.schedule import JobResult, Schedule
 
@@ -103,30 +103,27 @@ class Orders(Flow[Order, None, None]):
         await self._http.close()
 
 
-_given: list[Secret] = []
+class OrderSettings(Settings):
+    token: Annotated[Secret, says("The token.", examples=[{"env": "ORDERS_TOKEN"}])]
+    address: Annotated[str, says("Where the orders go.")] = "http://127.0.0.1:9"
 
 
-def configured(config: Config) -> list[Orders]:
-    flow = config.section("flows")["orders"]
-    _given[:] = [flow["token"]]
-    return [Orders(flow["address"], flow["token"])]
+@job("report", "Fails with the secret in its mouth.")
+async def report(settings: OrderSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:
+    raise RuntimeError(f"the report was refused: token={settings.token.reveal()}")
 
 
-async def report(schedule: Schedule, io: Io) -> JobResult:
-    raise RuntimeError(f"the report was refused: token={_given[0].reveal()}")
-
-
-async def count(schedule: Schedule, io: Io) -> JobResult:
+@job("count", "Counts something.")
+async def count(settings: OrderSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:
     return JobResult(f"counted {(schedule.settings or {}).get('what', 'nothing')}")
 
 
-app = App(
+lifecycle = Lifecycle(
+    "orders",
+    "Orders that are sent with a secret.",
+    settings=OrderSettings,
     machines=[machine],
-    data_tables=[receipts],
-    configured=configured,
-    settings=[
-        Setting("flows.*.token", secret, None, "The token.", examples={"orders": {"env": "ORDERS_TOKEN"}}),
-        Setting("flows.*.address", text, "http://127.0.0.1:9", "Where the orders go."),
-    ],
-    jobs={"report": report, "count": count},
+    data=lambda: Data(tables=[receipts]),
+    build=lambda settings, ports: [Orders(settings.address, settings.token)],
+    jobs=[report, count],
 )

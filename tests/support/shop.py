@@ -175,14 +175,14 @@ def export(ask: Ask[ShopSettings]) -> Lines:
 
 
 class Health(Row, frozen=True):
-    ok: Annotated[bool, column("Whether all is well.")]
+    failed: Annotated[bool, column("Whether something is wrong.")]
     lost: Annotated[int, column("How many are lost.")]
 
 
 @reading("check", "Whether an order is lost.")
 def check(ask: Ask[ShopSettings]) -> Health:
     lost = len(_orders(ask, OrderFilter(lost=True)))
-    return Health(ok=not lost, lost=lost)
+    return Health(failed=bool(lost), lost=lost)
 
 
 @operation("reset", "Look for lost orders again.")

@@ -119,7 +119,7 @@ def _go_on(one: _Act, done: Done) -> Done:
     if action.skipped:
         skipped["it changed since it was looked at"] = action.skipped
     ended = "" if str(action.status) == "done" else f" ({action.status})"
-    return msgspec.structs.replace(done, count=action.moved, skipped=skipped, says=f"{done.says}{ended}")
+    return msgspec.structs.replace(done, count=done.count + action.moved, skipped=skipped, says=f"{done.says}{ended}")
 
 
 def _key(done: Done) -> str:

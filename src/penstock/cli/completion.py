@@ -26,7 +26,7 @@ def _shell(text: str) -> str:
 @click.command()
 @click.argument(
     "shell",
-    type=Kind("bash|zsh|fish", "bash, zsh or fish", _shell, _SHELLS),
+    type=Kind("bash|zsh|fish", "one of bash, zsh, fish", _shell, _SHELLS),
     metavar="SHELL",
     help="bash, zsh or fish.",
 )
@@ -43,6 +43,9 @@ def command(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None  # noqa: S101 - Click has all three
     echo(found(cli, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+    if shell == "bash":
+        # A unit's reference is one word.
+        echo("COMP_WORDBREAKS=${COMP_WORDBREAKS//:}")
 
 
 def units(ctx: click.Context, incomplete: str) -> list[str]:

@@ -68,7 +68,7 @@ class DeclaredGroup(LazyGroup):
         """What stands in its help, without a look at parameters."""
         return {
             name: Entry(_section(node), node.declared.says if node.declared else _names(node))
-            for name, node in sorted(self._node.below.items())
+            for name, node in self._node.below.items()
         }
 
     def load(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002 - Click's own shape
@@ -121,7 +121,7 @@ def _all(node: _Node) -> Iterable[Declaration]:
 
 
 def _names(node: _Node) -> str:
-    return f"Commands: {', '.join(sorted(node.below))}."
+    return f"Commands: {', '.join(node.below)}."
 
 
 def _section(node: _Node) -> str:

@@ -10,22 +10,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.app.app import load_app
-from penstock.cli import show
-from penstock.cli.process import Plan, Process
+from penstock.app.process import Process
+from penstock.app.program import Program
+from penstock.app.running import in_force
+from penstock.cli.setup import reading
+from penstock.cli.terminal import echo
 from penstock.examples.demonstration.part import Table
 from penstock.examples.demonstration.play import MARK, Demonstration, require
-from penstock.examples.demonstration.program import APP
 from penstock.ledger import history
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.install import table_names
 from penstock.ledger.store.database import open_database
+from penstock.ledger.store.postgres.address import Address
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UsageError
 from penstock.observe.logs import configure_logs
-from penstock.settings.config import FILE, Config
-from penstock.worker.schedule import wanted_by
-from penstock.worker.worker import WorkerSettings
+from penstock.settings.file import FILE
 
 _DATABASE = "penstock.db"
 _OWN = (
@@ -58,16 +58,19 @@ def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
 
 def _play(directory: Path, url: str | None, *, once: bool) -> None:
     _prepare(directory)
-    address = url or f"sqlite:///{directory / _DATABASE}"
-    app = load_app(APP)
     demonstration = Demonstration(directory, _say)
-    with Ledger.open(
-        address, app.machines, clock=demonstration.clock, create=True, data_tables=app.data_tables, views=app.views
-    ) as ledger:
-        written = f"sqlite:///{_DATABASE}" if url is None else _written(ledger.database.url)
-        with demonstration.serving(written) as settings:
+    with demonstration.serving(f"sqlite:///{_DATABASE}" if url is None else _written(url)) as program:
+        app, address = program.app, url or program.configuration.ledger_url()
+        with Ledger.open(
+            address,
+            app.machines,
+            clock=demonstration.clock,
+            create=True,
+            data_tables=app.data.tables,
+            views=app.data.views,
+        ) as ledger:
             _say(f"{demonstration.start:%Y-%m-%d} to {demonstration.end:%Y-%m-%d} in {ledger.database.url}")
-            world = demonstration.run(ledger, settings)
+            world = demonstration.run(ledger, program)
             if demonstration.interrupted:
                 _say(f"interrupted on {demonstration.clock.now():%Y-%m-%d}; what was done until then is in the ledger")
                 raise KeyboardInterrupt
@@ -77,10 +80,9 @@ def _play(directory: Path, url: str | None, *, once: bool) -> None:
             _show(Table("Seen", ("", ""), [(check.what, check.seen or "not seen") for check in checks]))
             require(checks)
             _show_next(directory, demonstration.next(world), unwritten=_has_password(url))
-            if not once:
-                demonstration.go_on(SystemClock())
-                ledger.close()
-                _go_on(address, settings)
+        if not once:
+            demonstration.go_on(SystemClock())
+            _go_on(Program(app, program.configuration))
 
 
 @contextlib.contextmanager
@@ -107,13 +109,14 @@ def _lock(folder: int, directory: Path) -> None:
         raise UsageError(msg) from None
 
 
-def _go_on(address: str, settings: Config) -> None:
+def _go_on(program: Program) -> None:
     """Work by the machine's clock until Ctrl-C, with the other sides still there."""
     _say("\nthe APIs are still served, and a worker goes on by the clock of this machine; Ctrl-C ends it")
-    app = load_app(APP)
-    schedules = wanted_by(settings, app.usual_schedules(settings))
-    plan = Plan(app.make_flows(settings), WorkerSettings(), settings.version, str(settings.path), schedules)
-    asyncio.run(Process(address, app, plan).run())
+
+    async def work() -> None:
+        await Process(in_force(program, scheduler=True)).run()
+
+    asyncio.run(work())
 
 
 def _refuse_used(url: str) -> None:
@@ -126,7 +129,7 @@ def _refuse_used(url: str) -> None:
             return
     finally:
         database.close()
-    with show.reading(url) as found:
+    with reading(url) as found:
         if found.read(lambda cursor: cursor.rows("SELECT 1 FROM transition_log LIMIT 1")):
             msg = (
                 f"{found.url} has units in it; the demonstration wants a ledger of its own, name another with --ledger"
@@ -160,7 +163,7 @@ def _ours(file: Path) -> bool:
 
 
 def _refuse_worked_on(url: str) -> None:
-    with show.reading(url) as database:
+    with reading(url) as database:
         if any(worker.lease_seconds > 0 for worker in history.status(database).workers):
             msg = f"a worker is running on {url}; stop it first, or name another folder with --dir"
             raise UsageError(msg)
@@ -170,7 +173,7 @@ def _written(url: str) -> str:
     """The address of a ledger that is not in the folder, as the configuration has it; never with a password."""
     if url.startswith("sqlite:///"):
         return f"sqlite:///{Path(url.removeprefix('sqlite:///')).absolute()}"
-    return url
+    return Address.parse(url).bare
 
 
 def _counts(ledger: Ledger) -> Table:
@@ -202,4 +205,4 @@ def _show_next(directory: Path, commands: Sequence[str], *, unwritten: bool) -> 
 
 
 def _say(line: str) -> None:
-    show.console.print(line, soft_wrap=True, markup=False)
+    echo(line)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _SECTIONS = ("Run", "Look", "Act", "Look after the ledger")
@@ -66,6 +69,13 @@ class LazyGroup(click.Group):
         if found is None:
             return super().resolve_command(ctx, args)
         return name, found, args[1:]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and sentences, without a look at the commands."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(n, help=e.says) for n, e in self.entries(ctx).items() if n.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A section for each kind; a sentence that does not fit its line is cut."""

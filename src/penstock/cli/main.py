@@ -29,10 +29,11 @@ COMMANDS = {
     "new": Entry("Run", "Write a small lifecycle of your own, with tests.", "penstock.cli.new:command"),
     "up": Entry("Run", "Run everything in one process: schedules and work.", "penstock.cli.run:up"),
     "worker": Entry("Run", "Work until stopped, beside others.", "penstock.cli.run:worker"),
-    "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.demo:command"),
+    "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.run:demo"),
     "simulator": Entry("Run", "Serve a simulated API by itself.", "penstock.cli.simulator:command"),
     "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
     "status": Entry("Look", "How everything stands: units, workers, gates, alerts."),
+    "workers": Entry("Look", "Workers that hold a lease."),
     "machines": Entry("Look", "State machines: their states, and who moves units where."),
     "why": Entry("Look", "What holds a unit back or moves it on, and until when."),
     "history": Entry("Look", "Every transition of one unit, or how it stood then."),
@@ -55,12 +56,12 @@ class Root(LazyGroup):
     def entries(self, ctx: click.Context) -> dict[str, Entry]:
         """What root help shows. It reads `penstock.toml` and imports none but the lifecycles that the file names."""
         raw = _sections(ctx)
-        own = {} if ctx.resilient_parsing and not raw else _own(raw)
+        own = _own(raw)
         on = {name: Entry(ON, SHIPPED[name].says) for name in SHIPPED if name in raw}
         on |= {name: Entry(ON, "Brought by an installed package.") for name in raw if name not in {*SHIPPED, *own}}
         on |= {name: Entry(ON, says) for name, says in own.items()}
-        off = {name: Entry(OFF, shipped.says) for name, shipped in SHIPPED.items()}
-        return {**COMMANDS, **off, **on}
+        off = {name: Entry(OFF, shipped.says) for name, shipped in SHIPPED.items() if name not in on}
+        return {**COMMANDS, **on, **off}
 
     def entry(self, ctx: click.Context, name: str) -> Entry | None:
         """One that every program has is found without a look at the configuration."""

@@ -75,11 +75,14 @@ def _quoted(text: str) -> str:
 # -- tables
 
 
+_Cell = tuple[str, str | None]
+"""A text, and what it means: its colour."""
+
+
 @dataclass(slots=True)
 class _Column:
     field: FieldInfo
-    #: Text, and what it means: its colour.
-    values: list[tuple[str, str | None]]
+    values: list[_Cell]
     width: int = 0
 
     @property
@@ -90,6 +93,12 @@ class _Column:
     def right(self) -> bool:
         kinds = self.field.choices
         return self.field.extra("show") is None and bool(kinds) and all(kind in (int, float) for kind in kinds)
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether it may be shortened or wrapped: a text, or a plain word."""
+        show = self.field.extra("show")
+        return show == "text" or (show is None and str in self.field.choices)
 
     def measure(self) -> None:
         self.width = max([cells(self.heading), *(cells(text) for text, _ in self.values)])
@@ -103,8 +112,8 @@ def _page(page: Page[Any], showing: Showing) -> Iterator[str]:
     yield from table(page.rows, showing)
 
 
-def table(rows: Sequence[Any], showing: Showing) -> Iterator[str]:
-    """Rows of one kind, one line each; where that is too long, with texts below each row."""
+def table(rows: Sequence[Any], showing: Showing, *, whole: bool = False) -> Iterator[str]:
+    """Rows of one kind, one line each; where that is too long, with texts below each row. `whole` wraps them."""
     width = showing.screen.width
     columns = _columns(rows, showing, short=False)
     if width is not None and _total(columns) > width and not _fit(columns, width):
@@ -114,7 +123,19 @@ def table(rows: Sequence[Any], showing: Showing) -> Iterator[str]:
             return
     yield _line([(c.heading, "heading") for c in columns], columns, showing.screen)
     for place in range(len(rows)):
-        yield _line([c.values[place] for c in columns], columns, showing.screen)
+        values = [c.values[place] for c in columns]
+        for part in _parts(values, columns) if whole else [values]:
+            yield _line(part, columns, showing.screen)
+
+
+def _parts(values: Sequence[_Cell], columns: Sequence[_Column]) -> Iterator[list[_Cell]]:
+    """One row over as many lines as its longest cell takes."""
+    cells_of = [
+        [(line, meaning) for line in _wrapped(text, column.width, 0, reference=not column.shrinks)]
+        for (text, meaning), column in zip(values, columns, strict=True)
+    ]
+    for place in range(max(map(len, cells_of))):
+        yield [lines[place] if place < len(lines) else ("", None) for lines in cells_of]
 
 
 def _below(rows: Sequence[Any], columns: Sequence[_Column], showing: Showing, width: int) -> Iterator[str]:
@@ -143,7 +164,7 @@ def _columns(rows: Sequence[Any], showing: Showing, *, short: bool) -> list[_Col
     return made
 
 
-def _cell(row: Any, field: FieldInfo, showing: Showing, *, short: bool = False) -> tuple[str, str | None]:
+def _cell(row: Any, field: FieldInfo, showing: Showing, *, short: bool = False) -> _Cell:
     value, show = getattr(row, field.attribute), field.extra("show")
     if field.attribute == "payload" and isinstance(value, (dict, str)):
         text = sentence(str(getattr(row, "kind", "")), value)
@@ -168,7 +189,7 @@ def _total(columns: Sequence[_Column]) -> int:
 def _fit(columns: Sequence[_Column], width: int) -> bool:
     """Shorten what may be shortened, texts first; whether it fits now."""
     texts = [c for c in columns if c.field.extra("show") == "text"]
-    others = [c for c in columns if c.field.extra("show") is None and str in c.field.choices]
+    others = [c for c in columns if c.shrinks and c not in texts]
     for group, least in ((texts, _TEXT_LEAST), (others, _OTHER_LEAST)):
         while (over := _total(columns) - width) > 0:
             widest = max(group, key=lambda c: c.width, default=None)
@@ -180,7 +201,7 @@ def _fit(columns: Sequence[_Column], width: int) -> bool:
     return _total(columns) <= width
 
 
-def _line(values: Sequence[tuple[str, str | None]], columns: Sequence[_Column], screen: Screen) -> str:
+def _line(values: Sequence[_Cell], columns: Sequence[_Column], screen: Screen) -> str:
     made = []
     for place, ((text, meaning), column) in enumerate(zip(values, columns, strict=True)):
         short = shortened(text, column.width)
@@ -222,7 +243,7 @@ def _record(row: Any, showing: Showing, *, details: bool = True) -> Iterator[str
             yield from (f"  {line}" for line in _inner(rows, showing))
 
 
-def _cell_whole(row: Any, field: FieldInfo, showing: Showing) -> tuple[str, str | None]:
+def _cell_whole(row: Any, field: FieldInfo, showing: Showing) -> _Cell:
     value = getattr(row, field.attribute)
     if isinstance(value, str) and "\n" in value and field.attribute != "payload":
         return inert(value, lines=True), None
@@ -232,7 +253,7 @@ def _cell_whole(row: Any, field: FieldInfo, showing: Showing) -> tuple[str, str 
 def _inner(value: Any, showing: Showing) -> Iterator[str]:
     narrow = None if showing.screen.width is None else showing.screen.width - _GAP
     inside = Showing(Screen(narrow, showing.screen.colour), showing.now, showing.meaning)
-    return _record(value, inside) if isinstance(value, msgspec.Struct) else table(list(value), inside)
+    return _record(value, inside) if isinstance(value, msgspec.Struct) else table(list(value), inside, whole=True)
 
 
 def _is_table(field: FieldInfo, value: Any) -> bool:
@@ -249,11 +270,11 @@ def _wrapped(text: str, width: int | None, indent: int, *, reference: bool) -> l
     """The text over several lines where it must be; a reference stays whole."""
     if width is None or reference or (cells(text) <= width - indent and "\n" not in text):
         return [text] if width is not None or "\n" not in text else text.split("\n")
-    room = max(width - indent, _BESIDE_LEAST)
+    room = max(width - indent, _BESIDE_LEAST) if indent else width
     return [
         line
         for part in text.split("\n")
-        for line in textwrap.wrap(part, room, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in textwrap.wrap(part, room, break_long_words=not indent, break_on_hyphens=False) or [""]
     ] or [NOTHING]
 
 

@@ -7,24 +7,50 @@ step looks first: an invoice that arrived is recorded, not sent again. What the 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from penstock.app.lifecycle import Lifecycle
-from penstock.app.ports import Ports
-from penstock.model.errors import UsageError
-from penstock.model.machine import Actor, Edge, Machine, OnError
-from penstock.model.outcome import Act, Decision, Look, Outcome, Wait
-from penstock.model.retry import RetryPolicy
-from penstock.model.state import State, done, fault, rest, work
-from penstock.model.unit import Ref, Unit, replace
-from penstock.operations.declare import Ask, Page, operation, reading
-from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.plan import NOW, Moves, Plan
-from penstock.settings.typed import Settings, Url, says
-from penstock.worker.flow import Flow, Gate, Io
-
-if TYPE_CHECKING:
-    from penstock.connectors.http.client import Http
+from penstock import (
+    NOW,
+    Act,
+    Actor,
+    Ask,
+    Decision,
+    Edge,
+    Flow,
+    Gate,
+    Http,
+    Io,
+    Lifecycle,
+    Look,
+    Machine,
+    Moves,
+    OnError,
+    Outcome,
+    Page,
+    Parameters,
+    Plan,
+    Ports,
+    Ref,
+    RetryPolicy,
+    Row,
+    Settings,
+    State,
+    Unit,
+    Url,
+    UsageError,
+    Wait,
+    argument,
+    column,
+    done,
+    fault,
+    operation,
+    option,
+    reading,
+    replace,
+    rest,
+    says,
+    work,
+)
 
 
 class InvoiceSettings(Settings):
@@ -107,8 +133,6 @@ class Invoices(Flow[Invoice, InvoiceSettings, str]):
 
 
 def build(settings: InvoiceSettings, ports: Ports) -> list[Invoices]:
-    from penstock.connectors.http.client import Http
-
     return [Invoices(settings, Http(settings.api_url, ports.clock))]
 
 

@@ -25,7 +25,7 @@ from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,44}\Z")
 _LONGEST = 63
 _KERNEL_CHECKS = frozenset({"unit_id_is_key"})
-_KERNEL_INDEXES = frozenset({"parent", "due", "suspects", "parked", "claimed"})
+_KERNEL_INDEXES = frozenset({"parent", "due", "suspects", "parked", "claimed", "dead"})
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _MERMAID = frozenset('#;:<>"&%{}')
 # Readable on a light page and on a dark one: each names the colour of its text as well.
@@ -169,6 +169,14 @@ class Machine:
         """The type of its states, which say what they are."""
         kind: type[State] = field_types(self.unit)["status"]
         return kind
+
+    @property
+    def dead(self) -> tuple[str, ...]:
+        """The states of dead letters: those of a driven machine that mean a fault, and the one that errors lead to."""
+        if not self.driven:
+            return ()
+        last = self.on_error.dead if self.on_error else None
+        return tuple(str(state) for state in self.status if state == last or state.meaning is Meaning.FAULT)
 
     @property
     def on_claim(self) -> Mapping[str, Edge]:

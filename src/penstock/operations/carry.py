@@ -119,6 +119,8 @@ def carry_out(
         from penstock.operations.bulk.actions import start
 
         carried.action = start(ledger, planned, who=ask.who, reason=ask.reason)
+        if isinstance(plan, Together) and plan.then is not None:
+            carried.count = len(plan) - len(plan.then)
     else:
         _carry(ledger, ask, plan, carried, progress)
     skipped = {**getattr(plan, "skipped", {}), **carried.skipped}

@@ -25,9 +25,7 @@ _AT_ONCE = 5_000
 
 class NewUnits(Parameters, frozen=True):
     machine: Annotated[str, argument("The machine.", example="invoice")]
-    set: Annotated[
-        tuple[str, ...], option("A column and its value; may be given more than once.", example="tenant=acme")
-    ] = ()
+    set: Annotated[tuple[str, ...], option("A column and its value.", example="tenant=acme")] = ()
     rows: Annotated[
         tuple[dict[str, Any], ...], standard_input("Units as JSON objects, one a line, columns by name.")
     ] = ()

@@ -11,8 +11,7 @@ from penstock.model.clock import instant
 from penstock.model.errors import UsageError
 from penstock.model.machine import Edge, Machine
 from penstock.model.outcome import MAX_ROWS, Write
-from penstock.model.state import Meaning
-from penstock.model.unit import Ref, field_types
+from penstock.model.unit import Ref
 from penstock.operations.change import by_hand, counted, instead, pull, refuse_empty
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
@@ -99,7 +98,7 @@ class _Group:
         self.reasons.append(reason)
 
 
-@reading("dead list", "Dead letters of all machines, grouped by their cause, most units first.")
+@reading("dead list", "Dead letters of all machines, grouped by cause.")
 def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
     """Units in a state that means a fault, and parked units. Dismissed ones are left out until they change."""
     rows = [
@@ -153,7 +152,7 @@ def retry(ask: Ask[KernelSettings], wanted: DeadSelected) -> Each | Unpark:
         state = str(unit.status)
         if machine.driven and unit.parked_at is not None:
             parked.append(Ref(machine.name, unit.unit_id))
-        elif state not in dead_states(machine):
+        elif state not in machine.dead:
             moves.skip(unit.unit_id, f"it is {state}, not a dead letter")
         elif (edge := _again(machine, state)) is None:
             moves.skip(unit.unit_id, _no_way(ask, machine, state))
@@ -166,7 +165,7 @@ def retry(ask: Ask[KernelSettings], wanted: DeadSelected) -> Each | Unpark:
     return refuse_empty(moves, f"retry {counted(len(moves), machine)}")
 
 
-@operation("dead dismiss", "Let dead letters lie: they are no longer listed, until they change.")
+@operation("dead dismiss", "Let dead letters lie: not listed until they change.")
 def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
     """The units stay as they are. Who dismissed them and why is kept, and --dismissed lists them."""
     from penstock.operations.dismissal import dismissal
@@ -174,7 +173,7 @@ def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
     machine, ids = _chosen(ask, wanted)
     rows: list[dict[str, Any]] = []
     for unit in units_of(ask, machine, ids):
-        if str(unit.status) not in dead_states(machine) and not (machine.driven and unit.parked_at is not None):
+        if str(unit.status) not in machine.dead and not (machine.driven and unit.parked_at is not None):
             raise UsageError(f"{machine.name}:{unit.unit_id} is {unit.status}, not a dead letter")
         rows.append(
             {
@@ -194,15 +193,6 @@ def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
 
 READINGS = [list_dead, show_dead]
 OPERATIONS = [retry, dismiss]
-
-
-def dead_states(machine: Machine) -> list[str]:
-    """The states of a driven machine in which something went wrong, and somebody should look."""
-    if not machine.driven:
-        return []
-    dead = str(machine.on_error.dead) if machine.on_error and machine.on_error.dead else None
-    states = field_types(machine.unit)["status"]
-    return [str(state) for state in states if str(state) == dead or getattr(state, "meaning", None) is Meaning.FAULT]
 
 
 def _again(machine: Machine, state: str) -> Edge | None:
@@ -265,9 +255,12 @@ def _groups(ask: Ask[Any], wanted: Filter, *, dismissed: bool) -> dict[str, _Gro
 
 def _kinds(machine: Machine) -> Iterator[tuple[str, Condition]]:
     """The ways in which a unit of a machine is dead. A parked one counts as parked, whatever its state."""
+    from penstock.ledger.store.statements import dead_letters
+
     yield PARKED, Condition(f"unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL)", {})
-    for state in dead_states(machine):
-        yield state, Condition("status = :dead AND parked_at IS NULL", {"dead": state})
+    for state in machine.dead:
+        sql = f"{dead_letters(machine)} AND status = :dead AND parked_at IS NULL"
+        yield state, Condition(sql, {"dead": state})
 
 
 def _said(state: str) -> tuple[str, str]:

@@ -34,7 +34,7 @@ class Examination(Row, frozen=True):
     failed: Annotated[bool, column("Whether anything is an error.", show="detail")]
 
 
-@reading("doctor", "Check the ledger for what must never be, and for what soon will be.")
+@reading("doctor", "Look for what must never be, and for what soon will be.")
 def doctor(ask: Ask[KernelSettings]) -> Examination:
     """It reads, and repairs nothing. Exit code 1 when something is wrong."""
     from penstock.ledger.care import doctor as care
@@ -60,7 +60,7 @@ def doctor(ask: Ask[KernelSettings]) -> Examination:
             FindingRow(severity=one.severity, check=one.check, subject=one.subject, message=one.message)
             for one in sorted(found, key=lambda one: one.severity)
         ],
-        verdict=counts if found else f"all is well: {', '.join(checks)}",
+        verdict=counts if found else "all is well",
         checks=checks,
         failed=errors > 0,
     )

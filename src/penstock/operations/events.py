@@ -61,7 +61,7 @@ def list_events(ask: Ask[KernelSettings], wanted: EventList) -> Page[EventRow]:
     )
 
 
-@operation("events redeliver", "Deliver dead letters again: each becomes pending, with all its retries.")
+@operation("events redeliver", "Deliver dead letters again, with all their retries.")
 def redeliver(ask: Ask[KernelSettings], wanted: Redeliver) -> Each:
     from penstock.ledger import outbox
 

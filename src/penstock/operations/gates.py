@@ -59,7 +59,7 @@ class GateRow(Row, frozen=True):
     limits: Annotated[list[LimitRow], column("Its limits.", show="detail")]
 
 
-@reading("gates list", "Gates: open or why not, until when, what their limits hold, who waits and who is inside.")
+@reading("gates list", "Gates: open or why not, their budgets, and who waits.")
 def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
     found = _statuses(ask, counts=True)
     chosen = [gate for gate in found if wanted.gate is None or _under(gate.gate_id, wanted.gate)]

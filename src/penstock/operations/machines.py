@@ -39,7 +39,7 @@ class StateRow(Row, frozen=True):
     driven: Annotated[bool, column("Whether workers move its units.", show="detail")]
 
 
-@reading("machines", "The state machines: what each state means, and who may move a unit where.")
+@reading("machines", "State machines: what each state means, and who moves units.")
 def machines(ask: Ask[KernelSettings], wanted: MachinesWanted) -> Page[StateRow] | Lines:
     known = list(ask.reader.machines.values())
     found = known if wanted.machine is None else [named_machine(ask, wanted.machine)]

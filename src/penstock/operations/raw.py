@@ -34,7 +34,7 @@ class LeftAlone(Row, frozen=True):
     reason: Annotated[str, column("Why it cannot be collected.", show="text")]
 
 
-@reading("raw unneeded", "Landed data that nobody needs, counted; what cannot be read is listed.")
+@reading("raw unneeded", "Landed data that nobody needs, counted.")
 def unneeded(ask: Ask[KernelSettings], wanted: Superseded) -> Page[LeftAlone]:
     """Attempts that were never finalised count a day after they were last written."""
     found = _count(ask, _schedule_age(ask) if wanted.superseded is None else wanted.superseded)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.unit import Ref
+from penstock.operations.change import edge_to, pull
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column
 from penstock.operations.plan import Each, Moves, Wake
@@ -44,9 +45,7 @@ def pause(ask: Ask[KernelSettings], wanted: ScheduleNamed) -> Each:
     found = _named(ask, wanted.name)
     if found.status is not S.ACTIVE:
         raise UsageError(f"the schedule {wanted.name!r} is {found.status}; only an active one can be paused")
-    moves = Moves(machine)
-    moves.add(found, S.PAUSED, due_at=None)
-    return moves.plan(f"pause the schedule {wanted.name}")
+    return _moved(ask, found, S.PAUSED, f"pause the schedule {wanted.name}")
 
 
 @operation("schedules resume", "Let a paused schedule run again.", wants_reason=False)
@@ -56,9 +55,8 @@ def resume(ask: Ask[KernelSettings], wanted: ScheduleNamed) -> Each:
     if found.status is not S.PAUSED:
         raise UsageError(f"the schedule {wanted.name!r} is {found.status}, not paused")
     due = cadence_of(found).next_after(ask.now, found.name)
-    moves = Moves(machine)
-    moves.add(found, S.ACTIVE, due_at=due)
-    return moves.plan(f"resume the schedule {wanted.name}; it runs next at {due:%Y-%m-%d %H:%M:%S} UTC")
+    says = f"resume the schedule {wanted.name}; it runs next at {due:%Y-%m-%d %H:%M:%S} UTC"
+    return _moved(ask, found, S.ACTIVE, says)
 
 
 @operation("schedules run", "Run an active schedule now.", wants_reason=False)
@@ -72,6 +70,14 @@ def run(ask: Ask[KernelSettings], wanted: ScheduleNamed) -> Wake:
 
 READINGS = [list_schedules]
 OPERATIONS = [pause, resume, run]
+
+
+def _moved(ask: Ask[Any], found: Schedule, target: S, says: str) -> Each:
+    edge = edge_to(machine, found.status, target)
+    assert edge is not None  # noqa: S101 - the machine has both
+    moves = Moves(machine)
+    pull(moves, edge, found, ask.now)
+    return moves.plan(says)
 
 
 def _all(ask: Ask[Any]) -> list[Schedule]:

@@ -27,7 +27,7 @@ class Filter(Parameters, frozen=True):
     """Units by what is true of them; every filter that is given holds."""
 
     machine: Annotated[str | None, option("Only units of this machine.", example="report")] = None
-    status: Annotated[tuple[str, ...], option("Only units in this state; may be given more than once.")] = ()
+    status: Annotated[tuple[str, ...], option("Only units in this state.")] = ()
     gate: Annotated[str | None, option("Only units behind this gate or one below it.", example="shop/acme")] = None
     parked: Annotated[bool, option("Only units that are parked.")] = False
     due: Annotated[
@@ -116,12 +116,15 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
     """The filters as SQL. Raises UsageError for an instant, a span or a text that cannot be read."""
     from penstock.ledger.gates.rows import under
     from penstock.ledger.store.database import instant_sql
+    from penstock.ledger.store.statements import dead_letters
 
     parts: list[str] = []
     values: dict[str, Any] = {}
     if wanted.status:
         one_of, names = states_sql(wanted.status)
         parts.append(f"status IN ({one_of})")
+        if set(wanted.status) <= set(machine.dead):
+            parts.append(f"unit_id IN (SELECT unit_id FROM {machine.table} WHERE {dead_letters(machine)})")
         values |= names
     if wanted.gate is not None:
         sql, given = under(_storable(wanted.gate))

@@ -63,7 +63,7 @@ class StatusAnswer(Row, frozen=True):
     notes: Annotated[list[str], column("What a person should know.")]
 
 
-@reading("status", "How every machine's units stand, who works on them, closed gates and alerts.")
+@reading("status", "How everything stands: units, workers, gates, alerts.")
 def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
     from penstock.ledger import history
 

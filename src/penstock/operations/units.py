@@ -142,7 +142,7 @@ def _some(cursor: Cursor, machine: Machine, where: Condition, after: str | None,
         )
 
 
-@reading("units show", "One unit whole: its state, columns, gate, claim, parent and last transitions.")
+@reading("units show", "One unit whole, with its last transitions.")
 def show_unit(ask: Ask[KernelSettings], wanted: OneUnit) -> UnitDetail:
     from penstock.ledger.history import history
 
@@ -201,7 +201,7 @@ def shown(value: Any) -> Any:
     return value if not isinstance(value, date) or isinstance(value, datetime) else value.isoformat()
 
 
-@reading("units history", "Every transition of one unit: from, to, who and why. Or how it stood at one moment.")
+@reading("units history", "Every transition of one unit, or how it stood then.")
 def unit_history(ask: Ask[KernelSettings], wanted: HistoryWanted) -> Page[TransitionRow]:
     from penstock.ledger.history import as_of, history
 
@@ -231,7 +231,7 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
     ]
 
 
-@reading("units why", "What holds a unit back or moves it on, link by link, and when any of it can change.")
+@reading("units why", "What holds a unit back or moves it on, and until when.")
 def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
     ref = Ref.parse(wanted.unit)
     ask.reader.get(ref)

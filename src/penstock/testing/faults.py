@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from penstock.model.errors import StepError
 from penstock.model.unit import Unit
 from penstock.worker.flow import AnyFlow, Flow, Io
+
+F = TypeVar("F", bound=AnyFlow)
 
 KILL: Final = "kill"
 """In place of an error: the worker dies there, as by `kill -9`."""
@@ -30,10 +32,10 @@ class Fault:
     times: int = 1
 
 
-class Faulty(Flow[Any, Any, Any]):
+class Faulty(Flow[Any, Any, Any], Generic[F]):
     """A flow with faults injected; `left` are those that have not happened yet, with how often."""
 
-    def __init__(self, flow: AnyFlow, faults: Sequence[Fault]) -> None:
+    def __init__(self, flow: F, faults: Sequence[Fault]) -> None:
         self.flow = flow
         self.left: dict[Fault, int] = {fault: fault.times for fault in faults}
         self.killed: asyncio.Event | None = None
@@ -91,6 +93,6 @@ class Faulty(Flow[Any, Any, Any]):
             await asyncio.get_running_loop().create_future()
 
 
-def inject(flow: AnyFlow, *faults: Fault) -> Faulty:
+def inject(flow: F, *faults: Fault) -> Faulty[F]:
     """The flow with these faults, which happen in this order where several fit: `Fault("send", Transient("down"))`."""
     return Faulty(flow, faults)

@@ -40,8 +40,8 @@ def check_hands(machine: Machine, units: Iterable[GuardedUnit] = ()) -> int:
     """Try every `by_hand` of the machine against its CHECKs; how many units were tried.
 
     The units are made up: in each state all that the CHECKs allow, with the columns they speak of filled or empty.
-    `units` are further ones, for CHECKs that made-up values do not meet. Raises HandRefused with the move, the unit and
-    the CHECK.
+    `units` take their place in the states that they are in, where made-up values will not do. Raises HandRefused with
+    the move, the unit and the CHECK.
     """
     given = list(units)
     tried = 0
@@ -49,10 +49,10 @@ def check_hands(machine: Machine, units: Iterable[GuardedUnit] = ()) -> int:
         for edge in machine.edges:
             if edge.by_hand is None:
                 continue
-            found = [unit for unit in (*given, *_made_up(machine, edge)) if unit.status == edge.source]
-            found = [unit for unit in found if checks.refusal(unit) is None]
+            own = [unit for unit in given if unit.status == edge.source]
+            found = [unit for unit in own or _made_up(machine, edge) if checks.refusal(unit) is None]
             if not found:
-                msg = f"{_named(machine, edge)}: no made-up unit in {edge.source} meets the CHECKs; give one in `units`"
+                msg = f"{_named(machine, edge)}: no unit in {edge.source} meets the CHECKs; give one in `units`"
                 raise HandRefused(msg)
             for unit in found:
                 _try(machine, edge, unit, checks)

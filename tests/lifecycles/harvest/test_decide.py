@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -43,7 +44,7 @@ PART = Partition(
     begun_at=NOW,
     status=P.IN_PROGRESS,
 )
-OWN = {"username": "buyer@example.com", "password": Secret("env", "NIVODA_PASSWORD")}
+OWN: dict[str, Any] = {"username": "buyer@example.com", "password": Secret("env", "NIVODA_PASSWORD")}
 SETTINGS = HarvestSettings(
     overlap=OVERLAP, full_every=WEEK, feeds={"stones": FeedSettings(**OWN), "paused": FeedSettings(**OWN, paused=True)}
 )

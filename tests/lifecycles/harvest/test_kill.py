@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.lifecycles.harvest import operate
+from penstock.lifecycles.harvest import operations
 from penstock.lifecycles.harvest.partition.machine import P
 from penstock.lifecycles.harvest.run.machine import R
 from penstock.simulators.nivoda_process import control, in_process
@@ -128,12 +128,13 @@ def test_a_run_is_cancelled_while_thirty_partitions_are_being_fetched(ledger_url
         site.ask()
         worker = site.start()
         until(lambda: sum(p.pages for p in site.partitions()) > 60, "pages have come")
-        operate.cancel(site.ledger, str(site.run().run_id), who="ada", reason="enough")
+        site.do(operations.cancel, run=str(site.run().run_id), reason="enough")
+        assert site.run().status is R.FAILED
+        ended = {P.FAILED, P.COMPLETED}
+        until(lambda: {p.status for p in site.partitions()} <= ended, "every partition has ended")
         pages = sum(p.pages for p in site.partitions())
         assert pages < 600
-        assert {p.status for p in site.partitions()} <= {P.FAILED, P.COMPLETED}
-        assert site.run().status is R.FAILED
-        operate.retry(site.ledger, str(site.run().run_id), who="ada", reason="after all")
+        site.do(operations.retry, run=str(site.run().run_id), reason="after all")
         site.finish(worker)
         assert site.run().records_consolidated == 20_000
         site.stop()

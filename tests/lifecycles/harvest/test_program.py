@@ -1,35 +1,47 @@
-"""What a configuration makes of the program: feeds, schedules, limits, and what it refuses."""
+"""What a configuration makes of harvests: feeds, schedules, limits, and what it refuses."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
 import pytest
-from penstock.lifecycles.harvest.program import app
-from penstock.lifecycles.harvest.runs import Rules
 
-from penstock.app.app import load_app
-from penstock.lifecycles.harvest.settings import SETTINGS, read_rules, read_settings
-from penstock.model.errors import UsageError
+from penstock.app.app import App
+from penstock.app.program import Program
+from penstock.app.running import configured as configured_program
+from penstock.lifecycles.harvest import lifecycle
+from penstock.lifecycles.harvest.run.machine import RunType
+from penstock.lifecycles.harvest.run.scan import Split
+from penstock.lifecycles.harvest.settings import HarvestSettings
 from penstock.model.limits import Limit, limits_of
-from penstock.settings.config import SETTINGS as KERNEL
-from penstock.settings.config import validate
+from penstock.settings.typed import ConfigError
 
-PASSWORD = {"password": {"env": "NIVODA_PASSWORD"}}
+LOGIN = {"username": "buyer@example.com", "password": {"env": "NIVODA_PASSWORD"}}
 
 
-def configured(**feed):
-    spec = {"username": "buyer@example.com", **PASSWORD, **feed}
-    return validate({"feeds": {"diamonds": spec}}, None, (*KERNEL, *SETTINGS), jobs=app.all_jobs())
+def configured(more: dict[str, Any] | None = None, **feed: Any) -> Program:
+    section = {"feeds": {"diamonds": {**LOGIN, **feed}}}
+    return configured_program(App(lifecycle), {"harvest": section} | (more or {}))
+
+
+def settings(program: Program) -> HarvestSettings:
+    found: HarvestSettings = program.settings(lifecycle)
+    return found
 
 
 def test_the_defaults_are_the_issue_s():
-    config = configured()
-    assert read_rules(config) == Rules()
-    found = read_settings(config)
-    assert (found.page_size, found.tolerance, found.feeds) == (30, 0.005, {"diamonds": False})
+    found = settings(configured())
+    assert found.split(RunType.FULL) == Split(5_000, 1_000, 30)
+    assert found.split(RunType.INCREMENTAL) == Split(5_000, 1_000, 10)
+    assert (found.overlap, found.full_every) == (timedelta(minutes=10), timedelta(days=7))
+    assert (found.page_size, found.tolerance, found.feeds["diamonds"].paused) == (30, 0.005, False)
 
 
 def test_every_feed_has_a_schedule_for_its_runs_and_one_for_its_prices():
-    pruning, at_two, prices = app.usual_schedules(configured())
+    pruning, at_two, prices = lifecycle.schedules(settings(configured()))
     assert (prices.name, prices.job, prices.every, prices.settings) == (
         *("reprice-diamonds", "reprice", "1m"),
         {"feed": "diamonds"},
@@ -39,15 +51,21 @@ def test_every_feed_has_a_schedule_for_its_runs_and_one_for_its_prices():
         *("harvest-diamonds", "harvest", ["02:00"]),
         {"feed": "diamonds"},
     )
-    _, hourly, _ = app.usual_schedules(configured(every="1h"))
+    _, hourly, _ = lifecycle.schedules(settings(configured(every="1h")))
     assert (hourly.every, hourly.at) == ("1h", None)
-    with pytest.raises(UsageError, match="both 'every' and 'at'"):
-        app.usual_schedules(configured(every="1h", at=["02:00"]))
+    with pytest.raises(ConfigError, match=r"harvest\.feeds\.diamonds: has both 'every' and 'at'"):
+        configured(every="1h", at=["02:00"])
 
 
-def limit_of(config) -> Limit:
+def test_the_jobs_are_those_that_schedules_name():
+    program = configured()
+    assert {s.job for s in lifecycle.schedules(settings(program))} == {job.name for job in lifecycle.jobs}
+    assert {s.job for s in program.schedules()} <= {*program.jobs()}
+
+
+def limit_of(program: Program) -> Limit:
     """The one limit of the feed's gate."""
-    found = limits_of("nivoda/diamonds", app.providers(config))
+    found = limits_of("nivoda/diamonds", program.limits())
     assert found is not None
     (limit,) = found.limits
     return limit
@@ -56,19 +74,28 @@ def limit_of(config) -> Limit:
 def test_a_feed_is_asked_at_most_25_times_a_second_unless_it_is_said_otherwise():
     limit = limit_of(configured())
     assert (limit.rate, limit.burst) == (25.0, 25.0)
-    assert limits_of("nivoda/diamonds", app.providers(configured(requests_per_second=0))) is None
-    own = {"limits": [{"name": "requests", "rate": 5.0, "burst": 5}]}
-    raw = {"feeds": {"diamonds": {"username": "buyer", **PASSWORD}}, "providers": {"nivoda": own}}
-    config = validate(raw, None, (*KERNEL, *SETTINGS))
-    assert limit_of(config).rate == 5.0
+    assert limits_of("nivoda/diamonds", configured(requests_per_second=0).limits()) is None
+    own = {"gates": {"nivoda": {"limits": [{"name": "requests", "rate": 5.0, "burst": 5}]}}}
+    assert limit_of(configured(own)).rate == 5.0
 
 
 def test_the_flows_of_a_configuration_drive_every_machine():
-    loaded = load_app("penstock.lifecycles.harvest:app")
-    driven = {m.name for m in loaded.machines if m.driven}
-    assert {flow.machine.name for flow in loaded.make_flows(configured())} == driven
+    driven = {m.name for m in lifecycle.machines if m.driven}
+    assert {flow.machine.name for flow in configured().flows()} >= driven
 
 
-def test_an_address_that_is_none_is_refused_before_anything_runs():
-    with pytest.raises(UsageError, match="not an address of Nivoda's API"):
-        app.make_flows(configured(url="ftp://example.com"))
+def test_what_cannot_be_is_refused_before_anything_runs():
+    with pytest.raises(ConfigError, match=r"harvest\.feeds\.diamonds\.url = .* must be the address of an API"):
+        configured(url="ftp://example.com")
+    with pytest.raises(ConfigError, match="updated_field must be a field of an item"):
+        configured(updated_field="diamond.id")
+    with pytest.raises(ConfigError, match=r"harvest\.feeds\.diamonds\.password is missing"):
+        configured_program(App(lifecycle), {"harvest": {"feeds": {"diamonds": {"username": "buyer"}}}})
+
+
+def test_the_declaration_is_light():
+    """Help reads it: no database driver, no client, no event loop."""
+    heavy = ("sqlalchemy", "psycopg", "pysqlite3", "obstore", "asyncio", "rich", "structlog")
+    code = f"import sys, penstock.lifecycles.harvest; print([m for m in {heavy} if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.app.app import load_app
+from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.harvest import lifecycle
 from penstock.lifecycles.harvest.partition.machine import P
 from penstock.lifecycles.harvest.queries import partitions_of
 from penstock.lifecycles.harvest.run.machine import R, harvest_run
@@ -20,7 +21,7 @@ from penstock.lifecycles.harvest.watermark import read_row
 from penstock.model.unit import Ref
 from penstock.simulators.nivoda_process import control, in_process
 from tests.support.fleet import COMMAND, ROOT, Member, until
-from tests.support.harvest_worker import APP, write_config
+from tests.support.harvest_worker import write_config
 
 STONES = 600
 FEED = "stones"
@@ -29,7 +30,7 @@ FEED = "stones"
 @contextmanager
 def up(folder: Path, number: int) -> Iterator[list[Member]]:
     """So many `penstock up` in that folder, started at once."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     logs = [folder / f"up-{n}.log" for n in range(number)]
     members = [Member([*COMMAND, "up"], environment, log, cwd=folder) for log in logs]
     try:
@@ -62,7 +63,7 @@ def opened(url: str, members: list[Member]) -> Ledger:
     for member in members:
         until(lambda: "worker.started" in member.text() or not member.alive, "it has started")  # noqa: B023 - at once
         assert member.alive, member.text()
-    return Ledger.open(url, load_app(APP).machines)
+    return Ledger.open(url, App(lifecycle).machines)
 
 
 def test_two_at_once_make_one_ledger_and_one_run(ledger_url, tmp_path):
@@ -87,7 +88,7 @@ def test_a_feed_taken_away_under_a_run_waits_and_comes_back(ledger_url, tmp_path
     with in_process(STONES, "--tells-updated", "--latency", "200") as about:
         path = write_config(tmp_path, ledger_url, about, every="1h", at=None)
         whole = path.read_text()
-        without = whole.partition("[feeds.stones]")[0]
+        without = whole.partition("[harvest.feeds.stones]")[0]
         with up(tmp_path, 1) as members, opened(ledger_url, members) as ledger:
             (member,) = members
 

@@ -1,4 +1,4 @@
-"""docs/reports.md shows the settings as they are declared, and an example that works; everything with a name is there."""
+"""docs/reports.md shows the settings as they are declared, and an example that works; every name is there."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from penstock.operations.carry import Done, Planned, carry_out, make_plan
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.fields import Parameters
 from penstock.operations.reader import Reader
+from penstock.testing import check_hands
 from tests.support.reports import ACCOUNTS, START, dataset, ref_of
 
 YESTERDAY = START.date() - timedelta(days=1)
@@ -84,6 +85,10 @@ def test_the_declaration_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_people_may_do_by_hand_meets_the_checks():
+    assert check_hands(machine) > 0
 
 
 def test_datasets_are_listed_counted_and_shown(desk):
@@ -229,7 +234,7 @@ def test_reset_puts_what_is_in_error_back_to_the_day_it_was_made(desk):
 
 
 def test_a_backfill_is_spread_and_marked(desk):
-    days = {"first": YESTERDAY - timedelta(days=80), "last": YESTERDAY - timedelta(days=71)}
+    days: dict[str, Any] = {"first": YESTERDAY - timedelta(days=80), "last": YESTERDAY - timedelta(days=71)}
     wanted = BackfillWanted(**days, per_hour=10)
     would = desk.plan(operations.backfill, wanted)
     assert would.preview.says == "make 40 datasets of 2 accounts, unless they exist"

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
-from penstock.lifecycles.harvest.reprice import JOB, schedule_name
+from penstock.lifecycles.harvest.jobs import prune_raw_records, reprice
+from penstock.lifecycles.harvest.settings import reprice_schedule_of
 from penstock.model.clock import Clock, instant
 from penstock.simulators.nivoda import PATH, NivodaSimulator, throttle
 from penstock.simulators.nivoda_data import Catalogue
@@ -56,12 +57,14 @@ class HarvestPart:
 
     def _settings(self, address: str) -> Iterator[str]:
         yield '[harvest]\ntarget_records = 1_000\nfull_every = "21d"\n'
-        yield f"[feeds.{FEED}]"
+        yield f"[harvest.feeds.{FEED}]"
         yield f'url = "{address}{PATH}"\nusername = "{self._nivoda.username}"'
         yield 'password = { file = "secrets/nivoda-password" }'
         yield f'requests_per_second = 0\nwatermark = "{_BLOB}"\nevery = "10d"\n'
         # Once a day: time leaps from tick to tick.
-        yield f'[schedules.{schedule_name(FEED)}]\njob = "{JOB}"\nat = ["07:00"]\nsettings = {{ feed = "{FEED}" }}\n'
+        yield f'[schedules.{reprice_schedule_of(FEED)}]\njob = "{reprice.name}"\nat = ["07:00"]'
+        yield f'settings = {{ feed = "{FEED}" }}\n'
+        yield f'[schedules.{prune_raw_records.name}]\njob = "{prune_raw_records.name}"\nat = ["09:00"]\n'
 
     def now_by(self, clock: Clock) -> None:
         self._nivoda.clock = clock

@@ -10,9 +10,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.app.lifecycle import AnyLifecycle
+from penstock.app.program import Program
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import instant_sql
 from penstock.model.clock import Clock, instant, instant_text
+from penstock.operations.carry import Done, carry_out, make_plan
+from penstock.operations.declare import Ask, Operation
+from penstock.operations.fields import Parameters
+from penstock.operations.reader import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +26,22 @@ class World:
     """Where a part plays: the ledger, the time, and a way to make the worker look for what was made due."""
 
     ledger: Ledger
+    program: Program
     start: datetime
     poke: Callable[[], None]
+
+    def ask(self, lifecycle: AnyLifecycle, reason: str = "") -> Ask[Any]:
+        """What a reading of that lifecycle is asked with."""
+        reader = Reader(self.ledger.database, self.program.app.machines)
+        return self.program.ask(lifecycle, reader, self.ledger.clock.now(), who="demo", reason=reason)
+
+    def do(self, lifecycle: AnyLifecycle, operation: Operation[Any], parameters: Parameters, reason: str) -> Done:
+        """Do what an operator would: plan it, and carry it out."""
+        ask, version = self.ask(lifecycle, reason), self.program.configuration.version
+        planned = make_plan(operation, ask, parameters, owner=lifecycle.name, version=version)
+        done = carry_out(self.ledger, ask, planned)
+        self.poke()
+        return done
 
     async def until(self, moment: datetime) -> None:
         """Let the time come."""

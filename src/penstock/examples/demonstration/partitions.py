@@ -12,9 +12,10 @@ from datetime import datetime, time, timedelta
 from pathlib import Path
 
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
+from penstock.lifecycles import partitions
 from penstock.lifecycles.ladder import offset_name
+from penstock.lifecycles.partitions import operations
 from penstock.lifecycles.partitions.jobs import ENUMERATE
-from penstock.lifecycles.partitions.operate import cadence, reprocess
 from penstock.lifecycles.partitions.settings import OFFSETS
 from penstock.model.cadence import local_instant, parse_zone
 from penstock.model.clock import Clock, instant, parse_instant
@@ -53,15 +54,15 @@ class PartitionsPart:
             yield "\n".join(self._settings(address))
 
     def _settings(self, address: str) -> Iterator[str]:
-        yield "[google_ads]"
+        yield "[partitions.google_ads]"
         yield f'client_id = "{self._google.client_id}"'
         yield 'client_secret = { file = "secrets/google-client" }'
         yield 'refresh_token = { file = "secrets/google-token" }'
         yield f'api_url = "{address}"\ntoken_url = "{address}/token"\n'
-        yield "[partitions.google_ads]"
+        yield "[partitions.sources.google_ads]"
         zones = ", ".join(f'"{customer}" = "{zone}"' for customer, zone in CUSTOMERS.items())
         yield f"customers = {json.dumps(list(CUSTOMERS))}\ntime_zones = {{ {zones} }}\ndays = 2\n"
-        yield "[partitions.google_ads.queries.campaign_daily]"
+        yield "[partitions.sources.google_ads.queries.campaign_daily]"
         yield f'gaql = "{_GAQL}"'
         yield f'schema_version = "1"\nfields = {_FIELDS}\nunique = ["campaign.id"]\ndate_field = "segments.date"\n'
         yield f'[schedules.{ENUMERATE}]\njob = "{ENUMERATE}"\nat = ["06:00", "12:00"]\n'
@@ -74,12 +75,9 @@ class PartitionsPart:
         await world.until(world.start + 20 * _DAY)
         self._google.bodies.append(_twice(world.start + 19 * _DAY))
         await world.until(world.start + 20 * _DAY + timedelta(hours=18))
-        rejected = world.rows(
-            "SELECT source, customer_id, query_name, logical_date FROM partition_state WHERE status = 'failed'"
-        )
-        keys = [_key(*row) for row in rejected]
-        reprocess(world.ledger, keys, who="demo", reason="Google has corrected its answer")
-        world.poke()
+        day = (world.start + 19 * _DAY).date()
+        wanted = operations.ReprocessWanted(source="google_ads", first=day - _DAY, last=day, failed=True)
+        world.do(partitions.lifecycle, operations.reprocess, wanted, "Google has corrected its answer")
         await world.until(world.start + 40 * _DAY)
         self._google.faults["search_stream"].append(quota(_QUOTA_SECONDS))
 
@@ -130,7 +128,7 @@ class PartitionsPart:
         found = self._corrected(world)
         seen = None if found is None else f"{found[0]}: {found[1]} was rejected, {found[2]} is authoritative"
         yield Check("a rejected partition, success after reprocessing with a new current_run_id", seen)
-        served = {one.offset: one.loads for one in cadence(world.ledger.database)}
+        served = {one.offset: one.loads for one in operations.cadence(world.ask(partitions.lifecycle)).rows}
         for name in (offset_name(int(offset.total_seconds())) for offset in OFFSETS):
             yield Check(f"partitions extracted at {name}", f"{served[name]} times" if name in served else None)
         early = [str(key) for key, ends, fetched in self._fetched(world) if fetched < ends]
@@ -150,8 +148,8 @@ class PartitionsPart:
             "The newest partitions and their authoritative runs", ("partition", "current_run_id", ">records"), rows
         )
         refreshes = [
-            (one.of["query_name"], one.offset, f"{one.loads}", f"{one.changed} of {one.compared}")
-            for one in cadence(world.ledger.database)
+            (one.query_name, one.offset, f"{one.loads}", f"{one.changed} of {one.compared}")
+            for one in operations.cadence(world.ask(partitions.lifecycle)).rows
         ]
         yield Table(
             "Extractions of partitions, by the offset they served", ("query", "offset", ">loads", ">changed"), refreshes

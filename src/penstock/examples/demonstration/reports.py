@@ -16,9 +16,12 @@ from urllib.parse import urlsplit
 
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
 from penstock.examples.demonstration.sample import EVERY_DAYS, SAMPLE
-from penstock.lifecycles.reports.decide import DAILY_OFFSETS, HOURLY_OFFSETS, offset_name
+from penstock.lifecycles import reports
+from penstock.lifecycles.reports import operations
+from penstock.lifecycles.reports.decide import offset_name
 from penstock.lifecycles.reports.jobs import PRUNE, UPDATE
 from penstock.lifecycles.reports.machine import Aggregation
+from penstock.lifecycles.reports.settings import DAILY_OFFSETS, HOURLY_OFFSETS
 from penstock.model.clock import Clock, instant
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, Fault, throttle
 from penstock.simulators.amazon_data import Performance
@@ -73,7 +76,7 @@ class ReportsPart:
         yield f"# In place of the job that makes the datasets of all days.\n[schedules.{UPDATE}]"
         yield f'job = "{SAMPLE}"\nat = ["12:00"]'
         yield f'settings = {{ since = "{start:%Y-%m-%d}", hourly = ["{STREAMED}"] }}\n'
-        yield f'[schedules.{PRUNE}]\njob = "{PRUNE}"\nat = ["10:00"]\n'
+        yield f'# What is shown at the end stays.\n[schedules.{PRUNE}]\njob = "{PRUNE}"\nevery = "365d"\n'
         yield '[schedules.sweep-stages]\njob = "sweep-stages"\nat = ["11:00"]\n'
 
     def now_by(self, clock: Clock) -> None:
@@ -152,9 +155,10 @@ class ReportsPart:
         yield Check("a throttle by Amazon Ads, waited for", throttled(world, _GATES))
 
     def tables(self, world: World) -> Iterator[Table]:
+        page = operations.cadence(world.ask(reports.lifecycle))
         rows = [
-            (" ".join(c.of.values()), c.offset, f"{c.loads}", f"{c.changed} of {c.compared}")
-            for c in cadence(world.ledger.database)
+            (f"{one.aggregation} {one.entity_type}", one.offset, f"{one.loads}", f"{one.changed} of {one.compared}")
+            for one in page.rows
         ]
         yield Table(
             "Refreshes of reports, by the offset they served", ("datasets", "offset", ">loads", ">changed"), rows

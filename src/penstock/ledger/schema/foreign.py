@@ -33,8 +33,10 @@ def as_it_was(machine: Machine, same: Same) -> str:
     return " AND ".join(f"({same(c)} OR NOT {same(marks[c])})" if c in marks else same(c) for c in watched(machine))
 
 
-def by_hand(machine: Machine, same: Same, who: str) -> str:
-    """The condition under which a change was made by somebody who is not a worker: `who`, of the new row, did it.
+def by_hand(machine: Machine, same: Same, by: str, who: str) -> str:
+    """The condition under which a change was made by somebody who is not a worker.
+
+    `by` is the new row's `changed_by`, and `who` the word before its colon.
 
     A claim leaves the last word to whoever changed the unit before: nothing that was said is new then. What the same
     hand says again for the same reason in the same millisecond is one change.
@@ -43,7 +45,9 @@ def by_hand(machine: Machine, same: Same, who: str) -> str:
     new = " OR ".join(f"NOT {same(c)}" for c in ("changed_at", "changed_by", "change_reason", "last_action"))
     marked = " OR ".join(f"NOT {same(c)}" for c in marks)
     hands = ", ".join(f"'{hand}'" for hand in HANDS)
-    return f"(({new}) AND ({marked}) AND {who} IN ({hands}))"
+    # Compared first, because every commit of a worker comes this far: the word need not be cut out of what it wrote.
+    nobody = f"{by} >= '{Actor.WORKER}:' AND {by} < '{Actor.WORKER};'"
+    return f"(NOT ({nobody}) AND ({new}) AND ({marked}) AND {who} IN ({hands}))"
 
 
 def reason(machine: Machine, same: Same, named: Callable[[dict[str, str]], str], typed: str) -> str:

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
 from penstock.ledger.schema.columns import Document, Instant, python_type, sql_type
 from penstock.ledger.schema.strict import STRICT
+from penstock.ledger.store.statements import dead_letters
 from penstock.model.errors import MachineError
 from penstock.model.machine import Machine
 from penstock.model.unit import NO_GATE, NOW, field_types, special_columns
@@ -441,6 +442,10 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
     sa.Index(f"{machine.table}_suspects", *schedule, postgresql_where=accused, sqlite_where=accused)
     parked = sa.text("parked_at IS NOT NULL")
     sa.Index(f"{machine.table}_parked", table.c.parked_at, postgresql_where=parked, sqlite_where=parked)
+    if machine.dead:
+        # Dead letters are few among many, and people and pages look for them.
+        dead = sa.text(dead_letters(machine))
+        sa.Index(f"{machine.table}_dead", table.c.unit_id, postgresql_where=dead, sqlite_where=dead)
     held = sa.text("claimed_by IS NOT NULL")
     # With the gate, because places behind a gate are counted by it.
     sa.Index(f"{machine.table}_claimed", table.c.claimed_by, table.c.gate_id, postgresql_where=held, sqlite_where=held)

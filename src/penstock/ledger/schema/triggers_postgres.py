@@ -215,7 +215,7 @@ def _history(machine: Machine, schema: str) -> str:
     changed = " OR ".join(f"NOT {_same(c)}" for c in ("status", *machine.tracked))
     if machine.judged:
         changed += f" OR (NOT {_same('changed_by')} AND n.changed_by <> 'sql')"
-    changed += f" OR {foreign.by_hand(machine, _same, _WHO)}"
+    changed += f" OR {foreign.by_hand(machine, _same, 'n.changed_by', _WHO)}"
     strange = f"n.version = o.version AND NOT ({foreign.as_it_was(machine, _same)})"
     reason = foreign.reason(machine, _same, _named, "n.change_reason")
     freed = foreign.freed(machine, "n", "o")

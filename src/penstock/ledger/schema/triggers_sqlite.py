@@ -187,7 +187,7 @@ def _history(machine: Machine) -> str:
     changed = " OR ".join(f"NOT {_same(c)}" for c in ("status", *machine.tracked))
     if machine.judged:
         changed += f" OR (NOT {_same('changed_by')} AND NEW.changed_by IS NOT 'sql')"
-    changed += f" OR {foreign.by_hand(machine, _same, _WHO)}"
+    changed += f" OR {foreign.by_hand(machine, _same, 'NEW.changed_by', _WHO)}"
     strange = f"({_same('version')} AND NOT ({foreign.as_it_was(machine, _same)}))"
     reason = foreign.reason(machine, _same, _named, "NEW.change_reason")
     freed = foreign.freed(machine, "NEW", "OLD")

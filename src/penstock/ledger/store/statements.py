@@ -109,6 +109,11 @@ def unless_ended(machine: Machine) -> str:
     return f" AND t.status NOT IN ({state_list(machine.terminal)})" if machine.terminal else ""
 
 
+def dead_letters(machine: Machine) -> str:
+    """The condition under which a unit is a dead letter. In other words the index of dead letters would not be used."""
+    return f"status IN ({state_list(machine.dead)})"
+
+
 def state_list(states: Iterable[str]) -> str:
     return ", ".join(f"'{s}'" for s in sorted(states))
 

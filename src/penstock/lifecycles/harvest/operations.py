@@ -80,7 +80,7 @@ class PublishParameters(WhichFeed, frozen=True):
     replace: Annotated[bool, option("Also replace what somebody else wrote there.")] = False
 
 
-@operation("start", "Have a run started now, by the worker that keeps the feed's schedule.", wants_reason=False)
+@operation("start", "Start a run now, by the worker that keeps the schedules.", wants_reason=False)
 def start(ask: Ask[HarvestSettings], wanted: StartParameters) -> Together:
     from penstock.lifecycles.harvest.tables import harvest_request
 
@@ -164,7 +164,7 @@ def cancel(ask: Ask[HarvestSettings], wanted: WhichRun) -> Together | Each:
     )
 
 
-@operation("force", "Consolidate what a failed run has fetched, without the partitions that failed.")
+@operation("force", "Consolidate a failed run without the partitions that failed.")
 def force(ask: Ask[HarvestSettings], wanted: WhichRun) -> Together:
     """The watermark stays where it was, and nothing is deleted."""
     run = find_run(ask.reader, wanted.run)
@@ -189,7 +189,7 @@ def force(ask: Ask[HarvestSettings], wanted: WhichRun) -> Together:
     )
 
 
-@operation("reopen", "Have the failed chunks of a run that is still consolidating tried again.", wants_reason=False)
+@operation("reopen", "Try the failed chunks of a consolidating run again.", wants_reason=False)
 def reopen(ask: Ask[HarvestSettings], wanted: WhichRun) -> Each:
     """After the run has failed for them, `retry` does it."""
     run = find_run(ask.reader, wanted.run)
@@ -235,7 +235,7 @@ def reprice(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Together:
     )
 
 
-@operation("watermark set", "Set a feed's watermark back, so that its next run reads again what was updated since.")
+@operation("watermark set", "Set a feed's watermark back: its next run reads from there.")
 def watermark_set(ask: Ask[HarvestSettings], wanted: SetParameters) -> Together:
     """It is never set forward: what was updated in between would never be read."""
     from penstock.lifecycles.harvest.tables import watermark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.operations import WhichFeed, WhichRun
 from penstock.lifecycles.harvest.partition.machine import P, Partition
 from penstock.lifecycles.harvest.queries import OPEN_SQL, find_run, partitions_of, require_feed, require_harvest
-from penstock.lifecycles.harvest.run.machine import Phase, R, Run, RunType, harvest_run
+from penstock.lifecycles.harvest.run.machine import OPEN, Phase, R, Run, RunType, harvest_run
 from penstock.lifecycles.harvest.settings import HarvestSettings, schedule_of
 from penstock.model.clock import instant, instant_text
 from penstock.operations.declare import Ask, Page, reading
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _SHORT = 8
 """So much of a run's id names it, in tables."""
+_WATCH_SECONDS = 1.0
 
 
 class RunsFilter(Parameters, frozen=True):
@@ -29,6 +31,12 @@ class RunsFilter(Parameters, frozen=True):
 
     feed: Annotated[str | None, option("Only of this feed.")] = None
     limit: Annotated[int, option("At most so many.", ge=1, le=100_000)] = 20
+
+
+class ShowParameters(WhichRun, frozen=True):
+    """Which run, and for how long."""
+
+    watch: Annotated[bool, option("Stay, and show the progress until the run ends.")] = False
 
 
 class PartitionsFilter(WhichRun, frozen=True):
@@ -151,11 +159,16 @@ def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
     return Page(rows=[RunRow(**_run(run, progress_of(ask.reader, run, ask.now))) for run in listed], note=note)
 
 
-@reading("show", "One run: its window, its counts, how fast it goes and when it will be done.")
-def show(ask: Ask[HarvestSettings], wanted: WhichRun) -> RunDetail:
+@reading("show", "One run: its window, its counts, its rate and when it ends.")
+def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
     run = find_run(ask.reader, wanted.run)
     how_far = progress_of(ask.reader, run, ask.now)
-    ask.progress(how_far.done, how_far.expected)
+    nobody = threading.Event()
+    while wanted.watch and run.status in OPEN:
+        ask.progress(how_far.done, how_far.expected)
+        nobody.wait(_WATCH_SECONDS)
+        run = find_run(ask.reader, str(run.run_id))
+        how_far = progress_of(ask.reader, run, ask.program.clock.now())
     hint = None
     if run.status is R.FAILED:
         short = str(run.run_id)[:_SHORT]
@@ -166,7 +179,7 @@ def show(ask: Ask[HarvestSettings], wanted: WhichRun) -> RunDetail:
     )
 
 
-@reading("partitions", "The partitions of a run: their ranges, how far each has come, and what went wrong.")
+@reading("partitions", "The partitions of a run, and how far each has come.")
 def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[PartitionRow]:
     found = partitions_of(ask.reader, find_run(ask.reader, wanted.run).run_id)
     listed = [p for p in found if not wanted.failed or p.status is P.FAILED]
@@ -195,7 +208,7 @@ def watermark_show(ask: Ask[HarvestSettings]) -> Page[WatermarkRow]:
     return Page(rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one")
 
 
-@reading("feeds", "How each feed stands under this configuration, and what becomes of its records.")
+@reading("feeds", "How each feed stands under this configuration.")
 def feeds(ask: Ask[HarvestSettings]) -> Page[FeedRow]:
     """With --config of a file that is not in force yet, this says it before it happens."""
     require_harvest(ask.reader)

@@ -197,7 +197,7 @@ class OffsetRow(Row, frozen=True):
     changed_percent: Annotated[float | None, column("The share that had changed.", heading="changed %")]
 
 
-@reading("status", "How one partition stands: its status, its authoritative run, and why.")
+@reading("status", "How one partition stands: its authoritative run, and why.")
 def status(ask: PartitionAsk, wanted: PartitionThen) -> PartitionRow:
     return _shown(_reader(ask, wanted.as_of).status(ask.settings.key(wanted.partition)))
 
@@ -231,7 +231,7 @@ def list_(ask: PartitionAsk, wanted: ListWanted) -> Page[PartitionRow]:
     return Page(rows=rows, next=rows[-1].partition if len(found) > wanted.limit else None)
 
 
-@reading("runs", "The landed runs of a partition, the newest first, and what became of each.")
+@reading("runs", "The landed runs of a partition, the newest first.")
 def runs(ask: PartitionAsk, wanted: OnePartition) -> Page[RunRow]:
     from penstock.lifecycles.partitions.judgement import last_attempts
 
@@ -279,7 +279,7 @@ def read(ask: PartitionAsk, wanted: ReadWanted) -> Lines:
     return Lines([opened.address]) if wanted.path else Lines(line.decode() for line in opened.lines())
 
 
-@reading("metadata", "The authoritative run: its checksum, its size, and where its rows lie.")
+@reading("metadata", "The authoritative run: checksum, size, and where its rows are.")
 def metadata(ask: PartitionAsk, wanted: PartitionThen) -> Metadata:
     """Exit code 1 when the partition is not safe to consume."""
     key = ask.settings.key(wanted.partition)
@@ -377,7 +377,7 @@ def point(ask: PartitionAsk, wanted: PointWanted) -> Plan:
     return _wish(ask, ask.settings.key(wanted.partition), check_run_id(wanted.run), point=True)
 
 
-@operation("reset", "Make a partition pending, so that nobody reads it until a run of it is validated.")
+@operation("reset", "Let nobody read a partition until a run of it is validated.")
 def reset(ask: PartitionAsk, wanted: OnePartition) -> Plan:
     _require(ask)
     key = ask.settings.key(wanted.partition)
