@@ -23,7 +23,7 @@ from penstock.ledger.care.doctor import CHECKS
 from penstock.ledger.schema import triggers_postgres, triggers_sqlite
 from penstock.ledger.schema.tables import kernel_tables
 from penstock.lifecycles.harvest import MACHINES as HARVEST
-from penstock.lifecycles.partitions.machine import extraction, partition
+from penstock.lifecycles.partitions.machine import MACHINES as PARTITIONS
 from penstock.lifecycles.reports.machine import machine as report
 from penstock.model.errors import StepError
 from penstock.model.unit import DRIVEN_COLUMNS
@@ -198,8 +198,7 @@ def test_every_state_of_the_example_is_documented(name):
 
 def test_diagrams_are_what_the_machines_say():
     machines = {
-        m.name: m
-        for m in (*load_app("penstock.examples.invoices:app").machines, *HARVEST, partition, extraction, report)
+        m.name: m for m in (*load_app("penstock.examples.invoices:app").machines, *HARVEST, *PARTITIONS, report)
     }
     found = [(path, *block) for path in PAGES for block in GENERATED.findall(path.read_text())]
     assert found, "docs/concepts.md shows the example's diagram"

@@ -181,7 +181,7 @@ def test_a_large_plan_becomes_a_bulk_action_that_the_command_drives(penstock, op
         ledger.birth(many, actor=Actor.API, who="test")
     done = penstock("shop", "reset", "--shop", "big", "--reason", "a large one", "--yes", cwd=tmp_path)
     assert (done.code, done.out) == (0, "done: reset 1,500 orders\n"), done.err
-    assert "ends it" in done.err
+    assert "to end it:   penstock bulk cancel " in done.err
     found = states(opened)
     assert {state for unit, state in found.items() if unit.startswith("big/")} == {"open"}
 
@@ -204,8 +204,8 @@ def test_a_reason_that_is_not_wanted_may_be_left_out(penstock, opened, tmp_path)
         (["orders", "--limit", "0"], "--limit must be a whole number from 1 to 1,000"),
         (["orders", "--limit", "many"], "--limit must be a whole number from 1 to 1,000"),
         (["orders", "--weight", "nan"], "--weight must be a number, at least 0"),
-        (["orders", "--sort", "nummer"], "--sort must be number or day; did you mean number?"),
-        (["orders", "--shape", "x"], "--shape must be full or short"),
+        (["orders", "--sort", "nummer"], "--sort must be one of number, day; did you mean number?"),
+        (["orders", "--shape", "x"], "--shape must be one of full, short"),
         (["orders", "--wieght", "1"], "penstock shop orders has no option --wieght; did you mean --weight?"),
         (["orders", "--from"], "--from needs a value"),
         (["ordrs"], "penstock shop has no command 'ordrs'; did you mean orders or order?"),

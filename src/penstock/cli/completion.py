@@ -26,7 +26,7 @@ def _shell(text: str) -> str:
 @click.command()
 @click.argument(
     "shell",
-    type=Kind("bash|zsh|fish", "bash, zsh or fish", _shell, _SHELLS),
+    type=Kind("bash|zsh|fish", "one of bash, zsh, fish", _shell, _SHELLS),
     metavar="SHELL",
     help="bash, zsh or fish.",
 )

@@ -101,7 +101,7 @@ def test_a_range_is_counted_by_customer_and_query(world):
     world.time.advance(5 * 86_400)
     world.judge()
     world.judge(BAD, day(1))
-    wanted = {"source": "google_ads", "first": DAY, "last": DAY + 2 * A_DAY}
+    wanted: dict[str, Any] = {"source": "google_ads", "first": DAY, "last": DAY + 2 * A_DAY}
     found = world.read(operations.range_, SeriesWanted(**wanted))
     assert found.counts == {"partitions": 6, "success": 1, "failed": 1, "pending": 4}
     assert [(r.customer_id, r.success, r.failed, r.pending) for r in found.rows] == [
@@ -176,9 +176,9 @@ def test_a_run_is_inspected_and_nothing_is_written(world):
     good = world.land()
     bad = world.land(BAD)
     found = world.read(inspect, OneRun(partition=NAME, run=good))
-    assert (found.ok, found.record_count, found.errors) == (True, 3, [])
+    assert (found.failed, found.record_count, found.errors) == (False, 3, [])
     found = world.read(inspect, OneRun(partition=NAME))
-    assert (found.run_id, found.ok) == (bad, False)
+    assert (found.run_id, found.failed) == (bad, True)
     assert "row 1: field campaign.id is missing" in found.errors
     assert world.state() is None
 
@@ -342,7 +342,7 @@ def test_a_named_person_points_at_an_older_run(world):
     source, target, actor, told = world.history()[-1]
     assert (source, target, actor) == ("success", "success", "validator")
     assert f"pointed at by anna ({reason})" in told
-    assert [line[:3] for line in world.history("validation", f"{NAME}/{old}")] == [  # type: ignore[arg-type]
+    assert [line[:3] for line in world.history("validation", f"{NAME}/{old}")] == [
         (None, "wanted", "operator"),
         ("wanted", "done", "validator"),
     ]
