@@ -1,4 +1,4 @@
-"""How long the consumer gate takes to answer for a year of 1,000 customers and 5 queries: 1.8 million partitions.
+"""How long the partition reader takes to answer for a year of 1,000 customers and 5 queries: 1.8 million partitions.
 
 Of each month one day is failed, and one has no row.
 """
@@ -19,9 +19,10 @@ import psycopg
 from benchmarks import noop
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
-from penstock.lifecycles.partitions.flow import MACHINES
+from penstock.lifecycles.partitions.machine import MACHINES
 from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
-from penstock.raw.reader import PartitionReader, Range
+from penstock.raw.paths import Range
+from penstock.raw.reader import PartitionReader
 
 START = date(2025, 11, 1)
 RUN = "2026-11-01T00:00:00.000Z"
@@ -80,17 +81,17 @@ def run(url: str, folder: Path, customers: int) -> dict[str, Any]:
         if ledger.database.dialect == "postgresql":
             with psycopg.connect(url, autocommit=True) as admin:
                 admin.execute("VACUUM (ANALYZE) partition_state")
-        gate = PartitionReader(ledger, folder / "raw")
+        reader = PartitionReader(ledger, folder / "raw")
         one = next(wanted.keys())
         return {
             "database": noop.database_of(url),
             "items": customers,
             "partitions": len(wanted),
-            "one": timed(lambda: gate.status(one), 50),
-            "year": timed(lambda: gate.range(wanted)),
-            "month": timed(lambda: gate.range(month)),
-            "customer": timed(lambda: gate.range(own), 20),
-            "each": timed(lambda: list(gate.each(own))),
+            "one": timed(lambda: reader.status(one), 50),
+            "year": timed(lambda: reader.range(wanted)),
+            "month": timed(lambda: reader.range(month)),
+            "customer": timed(lambda: reader.range(own), 20),
+            "each": timed(lambda: list(reader.each(own))),
         }
 
 

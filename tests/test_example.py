@@ -52,6 +52,6 @@ def test_only_a_failed_invoice_is_corrected():
         for state in (S.SENDING, S.FAILED):
             ledger.move(wanted.invoice, state, actor=Actor.WORKER, who="test", reason="refused")
         done = carry_out(ledger, ask, make_plan(invoices.correct, ask, wanted, owner="invoices", version="1"))
-        corrected = ledger.get(wanted.invoice)
+        (corrected,) = ledger.get_many(machine, ["acme/17"])
     assert done.count == 1
     assert (corrected.status, corrected.due_at) == (S.QUEUED, ask.now)

@@ -256,7 +256,7 @@ def test_a_check_that_no_made_up_unit_meets_wants_one():
 def test_the_kernels_own_moves_by_hand_keep_their_checks():
     """Those of the lifecycles are tried with theirs."""
     due = datetime(2026, 1, 1, tzinfo=UTC)
-    usual = {
+    usual: dict[str, Any] = {
         "name": "nightly",
         "unit_id": "nightly",
         "job": "prune",

@@ -15,36 +15,47 @@ import psycopg
 import pytest
 from pysqlite3 import dbapi2 as sqlite
 
-from penstock.app.app import load_app
+from penstock.app.app import App
+from penstock.app.shipped import SHIPPED
+from penstock.examples import invoices
 from penstock.ledger.ledger import Ledger
+from tests.support.commands import commands
 from tests.support.databases import temporary_database
-from tests.test_docs import commands
 
-APP = "penstock.examples.invoices:app"
+OWN = 'lifecycles = ["penstock.examples.invoices:lifecycle"]\n'
 # What a command must be given besides; a new command with arguments is added here.
-PROGRAMS = {"penstock raw collect": "penstock.lifecycles.reports.program:app"}
 ARGUMENTS: dict[str, list[str]] = {
+    "penstock bulk cancel": ["0123456789abcdef0123"],
+    "penstock bulk show": ["0123456789abcdef0123"],
     "penstock db backup": ["copy"],
     "penstock db doubt": ["--dry-run"],
     "penstock db prune": ["--dry-run"],
-    "penstock history": ["invoice:acme/17"],
-    "penstock why": ["invoice:acme/17"],
-    "penstock providers pause": ["accounting/acme", "--reason", "stock-taking"],
-    "penstock providers resume": ["accounting/acme"],
-    "penstock schedules pause": ["nightly", "--reason", "stock-taking"],
+    "penstock dead dismiss": ["01234567"],
+    "penstock dead retry": ["01234567"],
+    "penstock dead show": ["01234567"],
+    "penstock demo": ["--once"],
+    "penstock gates pause": ["accounting/acme"],
+    "penstock gates resume": ["accounting/acme"],
+    "penstock schedules pause": ["nightly"],
     "penstock schedules resume": ["nightly"],
     "penstock schedules run": ["nightly"],
-    "penstock demo": ["--once"],
-    "penstock init": ["--dir", "new"],
+    "penstock units create": ["invoice", "--set", "tenant=acme", "--set", "number=17", "--set", "amount_minor=1"],
+    "penstock units move": ["invoice:acme/17", "--to", "QUEUED"],
+    "penstock units park": ["invoice:acme/17"],
+    "penstock units unpark": ["invoice:acme/17"],
+    "penstock units wake": ["invoice:acme/17"],
 }
+UNIT = {name: ["invoice:acme/17"] for name in ("history", "why", "units show", "units history", "units why")}
 # These wait for a server that is away, because it may come back.
 PATIENT = {"penstock worker", "penstock up"}
 # This one is there to say how far the schema is from this program's: that is its finding, not its error.
 REPORTS = {"penstock db check"}
-# A lifecycle's own commands ask for its configuration first: their bad input is tested beside them.
-#: Their commands have bad input of their own, tested beside them.
-LIFECYCLES = {"harvest", "partitions", "reports"}
-COMMANDS = {name: found for name, found in commands().items() if name.split()[1] not in LIFECYCLES}
+# The care of a ledger needs no lifecycle.
+UNREAD = {f"penstock db {name}" for name in ("backup", "doubt", "prune", "shell")}
+# This one answers without a ledger.
+BY_ITSELF = {"penstock machines"}
+# A lifecycle's own commands have bad input of their own, tested beside them.
+COMMANDS = {name: found for name, found in commands().items() if name.split()[1] not in SHIPPED}
 
 
 @dataclass
@@ -89,31 +100,37 @@ def a_configuration_with_three_errors(folder: Path, request: pytest.FixtureReque
     content = '[ledger]\nurll = "x"\n[worker]\nconcurrency = 0\n[log]\nlevel = "loud"\n'
     says = [
         "penstock.toml: ledger.urll is not a setting; did you mean ledger.url?",
-        'penstock.toml: log.level = "loud" is not allowed; it is one of debug, info, warning, error',
-        "penstock.toml: worker.concurrency = 0 is not allowed; it is a whole number from 1 to 100,000",
+        'penstock.toml: log.level = "loud" must be one of debug, info, warning, error',
+        "penstock.toml: worker.concurrency = 0 must be a whole number from 1 to 100,000",
     ]
     return Case(written(folder, content), says)
 
 
-@kind("--app")
-def an_app_that_is_not_there(folder: Path, request: pytest.FixtureRequest) -> Case:
-    return Case(["--app", "nowhere:app"], ["cannot import 'nowhere'"])
+@kind("--config")
+def a_lifecycle_that_is_not_there(folder: Path, request: pytest.FixtureRequest) -> Case:
+    return Case(written(folder, 'lifecycles = ["nowhere:lifecycle"]\n'), ["'nowhere' cannot be imported"])
 
 
-@kind("--app")
-def an_app_without_its_attribute(folder: Path, request: pytest.FixtureRequest) -> Case:
-    return Case(["--app", "nowhere"], ["'nowhere' does not name an app; write module:attribute"])
+@kind("--config")
+def a_lifecycle_without_its_attribute(folder: Path, request: pytest.FixtureRequest) -> Case:
+    return Case(written(folder, 'lifecycles = ["json:lifecycle"]\n'), ["module 'json' has no 'lifecycle'"])
 
 
-@kind("--app")
-def an_app_that_is_none(folder: Path, request: pytest.FixtureRequest) -> Case:
-    return Case(["--app", "json:dumps"], ["json:dumps is a function, not a penstock App"])
+@kind("--config")
+def a_lifecycle_that_is_none(folder: Path, request: pytest.FixtureRequest) -> Case:
+    return Case(written(folder, 'lifecycles = ["json:dumps"]\n'), ["json:dumps is a function, not a penstock"])
 
 
-@kind("--app")
-def an_app_that_breaks(folder: Path, request: pytest.FixtureRequest) -> Case:
+@kind("--config")
+def a_lifecycle_that_breaks(folder: Path, request: pytest.FixtureRequest) -> Case:
     (folder / "broken_program.py").write_text("1 / 0\n")
-    return Case(["--app", "broken_program:app"], ["cannot import 'broken_program': ZeroDivisionError"])
+    return Case(written(folder, 'lifecycles = ["broken_program:x"]\n'), ["cannot be imported: ZeroDivisionError"])
+
+
+@kind("--config")
+def a_section_of_no_lifecycle(folder: Path, request: pytest.FixtureRequest) -> Case:
+    says = "[reprots] is not a section or a lifecycle; did you mean [reports]?"
+    return Case(written(folder, "[reprots]\n"), [says])
 
 
 @kind("--ledger")
@@ -212,14 +229,14 @@ def a_unit_that_is_not_there(folder: Path, request: pytest.FixtureRequest) -> Ca
 @pytest.fixture(scope="session")
 def fresh_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fresh") / "penstock.db"
-    Ledger.open(f"sqlite:///{path}", load_app(APP).machines, create=True).close()
+    Ledger.open(f"sqlite:///{path}", App(invoices.lifecycle).machines, create=True).close()
     return path
 
 
 @pytest.fixture(scope="session")
 def future_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("future") / "penstock.db"
-    with Ledger.open(f"sqlite:///{path}", load_app(APP).machines, create=True) as ledger:
+    with Ledger.open(f"sqlite:///{path}", App(invoices.lifecycle).machines, create=True) as ledger:
         age(ledger)
     return path
 
@@ -239,7 +256,7 @@ def foreign_database(postgres_server: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def future_database(postgres_server: str) -> Iterator[str]:
     with temporary_database(postgres_server) as url:
-        with Ledger.open(url, load_app(APP).machines, create=True) as ledger:
+        with Ledger.open(url, App(invoices.lifecycle).machines, create=True) as ledger:
             age(ledger)
         yield url
 
@@ -253,7 +270,9 @@ def cases() -> Iterator[Any]:
         for place, (which, (needs, _)) in enumerate(KINDS.items()):
             waits = which == "a_server_that_is_down" and name in PATIENT
             reports = which.startswith("a_schema_from_the_future") and name in REPORTS
-            if needs in options | arguments and not waits and not reports:
+            unread = needs == "--config" and which.startswith(("a_lifecycle", "a_section")) and name in UNREAD
+            alone = needs == "--ledger" and name in BY_ITSELF
+            if needs in options | arguments and not (waits or reports or unread or alone):
                 later = [pytest.mark.nightly] if (turn + place) % 8 and which in met else []
                 met.add(which)
                 yield pytest.param(name, which, id=f"{name.removeprefix('penstock ')}-{which}", marks=later)
@@ -286,11 +305,14 @@ def rows(url: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize(("name", "which"), list(cases()))
 def test_bad_input_is_one_line_and_exit_code_2(name, which, penstock, tmp_path, request):
     case: Case = KINDS[which][1](tmp_path, request)
-    given = [*name.split()[1:], *([] if KINDS[which][0] == "unit" else ARGUMENTS.get(name, [])), *case.options]
-    if name == "penstock up" and "--config" not in given:
-        given += written(tmp_path, "")
+    own = [] if KINDS[which][0] == "unit" else ARGUMENTS.get(name, UNIT.get(name.removeprefix("penstock "), []))
+    options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    act = ["--reason", "stock-taking", "--yes"] if "--digest" in options else []
+    given = [*name.split()[1:], *own, *act, *case.options]
+    if not (tmp_path / "penstock.toml").exists():
+        written(tmp_path, OWN)
     with unchanged(tmp_path, case.urls):
-        answer = penstock(*given, cwd=tmp_path, env={"PENSTOCK_APP": PROGRAMS.get(name, APP)}, mounts=case.mounts)
+        answer = penstock(*given, cwd=tmp_path, mounts=case.mounts)
     if answer.code == 77:
         pytest.skip(answer.err.strip())
     assert answer.code == 2, answer
@@ -319,15 +341,10 @@ def test_up_wants_a_configuration(penstock, tmp_path):
 @pytest.mark.parametrize(
     ("variable", "value", "says"),
     [
-        ("PENSTOCK_LOG", "loud", 'PENSTOCK_LOG = "loud" is not allowed; it is one of debug, info, warning, error'),
-        (
-            "PENSTOCK_CONCURRENCY",
-            "0",
-            "PENSTOCK_CONCURRENCY = 0 is not allowed; it is a whole number from 1 to 100,000",
-        ),
-        ("PENSTOCK_LEDGER", "x", 'PENSTOCK_LEDGER = "x" is not allowed; it is sqlite:///FILE or postgresql://'),
+        ("PENSTOCK_LOG", "loud", 'PENSTOCK_LOG = "loud" must be one of debug, info, warning, error'),
+        ("PENSTOCK_CONCURRENCY", "0", 'PENSTOCK_CONCURRENCY = "0" must be a whole number from 1 to 100,000'),
+        ("PENSTOCK_LEDGER", "x", 'PENSTOCK_LEDGER = "x" must be sqlite:///FILE or postgresql://'),
         ("PENSTOCK_CONFIG", "gone.toml", "gone.toml does not exist"),
-        ("PENSTOCK_APP", "gone:app", "cannot import 'gone'"),
     ],
 )
 def test_what_the_environment_says_is_judged_too(penstock, tmp_path, variable, value, says):
@@ -348,5 +365,5 @@ def test_an_option_that_is_not_allowed_is_named(penstock, tmp_path, wrong):
 @pytest.mark.parametrize(
     "given", [["nonsense"], ["status", "--nonsense"], ["history"], ["worker", "--concurrency", "x"]]
 )
-def test_what_typer_refuses_has_the_same_code(penstock, tmp_path, given):
+def test_what_cannot_be_understood_has_the_same_code(penstock, tmp_path, given):
     assert penstock(*given, cwd=tmp_path).code == 2

@@ -38,7 +38,9 @@ def loaded(cwd: Path, given: list[str], heavy: tuple[str, ...]) -> list[str]:
     return done.stderr.split()
 
 
-@pytest.mark.parametrize("given", [["--help"], ["-h"], ["up", "--help"], ["init", "-h"], ["db", "--help"]])
+@pytest.mark.parametrize(
+    "given", [["--help"], ["-h"], ["up", "--help"], ["init", "-h"], ["demo", "-h"], ["db", "--help"]]
+)
 def test_help_of_the_root_and_of_its_own_commands_loads_next_to_nothing(given, tmp_path):
     (tmp_path / "penstock.toml").write_text("[reports]\n[harvest]\nenabled = false\n")
     assert loaded(tmp_path, given, HEAVIER) == []
@@ -108,7 +110,7 @@ def test_the_version_and_the_module(tmp_path):
         (["up", "--confg", "x"], "penstock up has no option --confg; did you mean --config?"),
         (["up", "now"], "penstock up: it takes no further argument (now); 'penstock up --help' says what it takes"),
         (["up", "--concurrency", "many"], "--concurrency must be a whole number"),
-        (["completion", "bsh"], "SHELL must be bash, zsh or fish; did you mean bash?"),
+        (["completion", "bsh"], "SHELL must be one of bash, zsh, fish; did you mean bash?"),
         (["--hepl"], "penstock has no option --hepl; did you mean --help?"),
         (
             ["status", "--config", "nowhere.toml"],

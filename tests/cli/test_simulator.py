@@ -20,7 +20,10 @@ from urllib.request import Request, urlopen
 import click
 import pytest
 
+from penstock.app.app import App
+from penstock.app.discover import load
 from penstock.cli.simulator import command
+from penstock.model.clock import VirtualClock
 from penstock.simulators.catalogue import SIMULATORS
 
 RUN = [sys.executable, "-m", "penstock", "simulator"]
@@ -83,6 +86,20 @@ def test_it_serves_until_ctrl_c_and_prints_its_configuration(name):
         assert f"export {variable}=" in printed
 
 
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_its_lines_are_a_whole_configuration(name, tmp_path, monkeypatch):
+    options = {option.name: option.default for option in SIMULATORS[name].options} | {"stones": 10}
+    served = SIMULATORS[name].make(VirtualClock(), options, [])
+    path = tmp_path / "penstock.toml"
+    path.write_text("\n".join(served.lines("http://127.0.0.1:8123")))
+    for variable, value in served.secrets.items():
+        monkeypatch.setenv(variable, value)
+    program = load(path)
+    program.configuration.check_secrets()
+    assert len(program.app.own) == 1
+    assert len(program.flows()) > len(App().machines), "beside those of the kernel"
+
+
 @pytest.mark.parametrize(
     ("name", "fault", "statuses"),
     [
@@ -137,8 +154,6 @@ def test_the_list_names_all_and_help_fits_eighty_columns():
 
 @pytest.mark.parametrize("name", SIMULATORS)
 def test_every_fault_can_be_arranged(name):
-    from penstock.model.clock import VirtualClock
-
     simulator = SIMULATORS[name]
     options = {option.name: option.default for option in simulator.options} | {"stones": 10}
     troubles = [simulator.trouble(fault + suffix) for fault in simulator.faults for suffix in ("", ":2")]

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.lifecycles.collection import COLLECT, collect_all, collect_job, holds_of
 
-from penstock.app.app import load_app
+from penstock.app.app import App
+from penstock.app.kernel_jobs import collect_raw
+from penstock.app.program import Program as Configured
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.partitions import google_ads
-from penstock.lifecycles.partitions.flow import MACHINES
-from penstock.lifecycles.partitions.jobs import wanted_unit
+from penstock.lifecycles import partitions, reports
+from penstock.lifecycles.partitions.machine import MACHINES, wanted_unit
 from penstock.lifecycles.partitions.tables import DATA_TABLES as PARTITION_TABLES
-from penstock.lifecycles.reports import app as reports_app
 from penstock.lifecycles.reports.flow import raw_key
 from penstock.lifecycles.reports.keep import dataset_of
 from penstock.lifecycles.reports.machine import Aggregation, Report, S, machine
@@ -30,10 +29,12 @@ from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
 from penstock.model.outcome import Move
 from penstock.model.unit import replace, unit_id_of
-from penstock.raw.collect import Collected
+from penstock.operations.raw import COLLECT, all_holds
+from penstock.raw.collect import Collected, collect_by_age
 from penstock.raw.paths import PartitionKey, partition_folder, run_id_at
 from penstock.raw.sink import RawSink
-from penstock.settings.config import SETTINGS, validate
+from penstock.settings.file import Configuration
+from penstock.settings.kernel import KernelSettings
 from penstock.settings.typed import TimeZone
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import in_thread
@@ -47,7 +48,7 @@ from tests.support.reports import dataset, ref_of
 from tests.support.reports_worker import CONFIG, write_config
 
 pytestmark = pytest.mark.by_day
-A_DAY = timedelta(days=1)
+A_DAY, AN_HOUR = timedelta(days=1), timedelta(hours=1)
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 
@@ -63,6 +64,16 @@ def world(ledger_url: str, tmp_path: Path) -> Iterator[Partitions]:
 def penstock() -> Iterator[Console]:
     with console() as made:
         yield made
+
+
+BOTH = App(reports.lifecycle, partitions.lifecycle)
+
+
+def collect_all(
+    ledger: Ledger, sink: RawSink, now: datetime, *, superseded: timedelta | None = None, dry_run: bool = False
+) -> Collected:
+    """By the ages in force, as the job does."""
+    return collect_by_age(sink, all_holds(ledger, BOTH), now, superseded=superseded, dry_run=dry_run)
 
 
 def aged(folder: Path, days: float = 2) -> list[Path]:
@@ -82,12 +93,12 @@ def test_superseded_runs_of_partitions_go_by_age_and_a_referenced_one_never(worl
     newer = world.land()
     late = world.time.now() + A_DAY
     assert collect_all(world.ledger, world.sink, late) == Collected()
-    assert collect_all(world.ledger, world.sink, late, superseded="1h", dry_run=True) == Collected(superseded=2)
-    assert collect_all(world.ledger, world.sink, late, superseded="2d") == Collected()
-    assert collect_all(world.ledger, world.sink, late, superseded="1h") == Collected(superseded=2)
+    assert collect_all(world.ledger, world.sink, late, superseded=AN_HOUR, dry_run=True) == Collected(superseded=2)
+    assert collect_all(world.ledger, world.sink, late, superseded=2 * A_DAY) == Collected()
+    assert collect_all(world.ledger, world.sink, late, superseded=AN_HOUR) == Collected(superseded=2)
     assert world.sink.runs(KEY) == [runs[2], newer]
     assert world.sink.runs(other) == [bad], "nothing has replaced it"
-    assert list(world.gate.open(KEY).rows()) == rows(note="2")
+    assert list(world.reader.open(KEY).rows()) == rows(note="2")
 
 
 def test_the_job_collects_on_request_and_names_what_it_cannot_read(world, tmp_path):
@@ -95,10 +106,9 @@ def test_the_job_collects_on_request_and_names_what_it_cannot_read(world, tmp_pa
     place = tmp_path / "raw" / partition_folder(KEY) / f"run_id={runs[0].replace(':', '%3A')}" / "metadata.json"
     place.chmod(0o644)
     place.write_text("garbage")
-    config = validate({"raw": {"url": str(tmp_path / "raw")}}, None, (*SETTINGS, *google_ads.app.settings))
     wanted = Schedule(name="tidy", job=COLLECT, every="1m", settings={"superseded": "30s"})
     keep_schedules(world.ledger, [wanted], "test")
-    world.work(Schedules({COLLECT: collect_job(config)}), seconds=100)
+    world.work(Schedules(world.program.jobs()), seconds=100)
     assert world.sink.runs(KEY) == [runs[0], runs[2]]
     (text,) = world.rows("SELECT change_reason FROM schedule")[0]
     assert "collected 0 unfinished attempts and" in text
@@ -107,17 +117,18 @@ def test_the_job_collects_on_request_and_names_what_it_cannot_read(world, tmp_pa
 
 
 def test_a_misspelt_setting_of_the_job_is_told(world, tmp_path):
-    config = validate({"raw": {"url": str(tmp_path / "raw")}}, None, (*SETTINGS, *google_ads.app.settings))
     keep_schedules(world.ledger, [Schedule(name="tidy", job=COLLECT, every="1m", settings={"superceded": "1d"})], "t")
-    world.work(Schedules({COLLECT: collect_job(config)}), seconds=30)
+    world.work(Schedules(world.program.jobs()), seconds=30)
     assert "knows no 'superceded'" in world.rows("SELECT last_error FROM schedule")[0][0]
 
 
-def test_every_program_with_landed_data_collects_by_itself():
-    for app in (reports_app, google_ads.app):
-        assert COLLECT in app.configured_jobs
-        assert [s.name for s in app.schedules if s.job == COLLECT] == [COLLECT]
-    assert COLLECT in load_app("penstock.examples.demonstration:app").configured_jobs
+def test_whoever_lands_data_collects_without_being_told():
+    assert collect_raw.name == COLLECT
+    for one in (reports.lifecycle, partitions.lifecycle):
+        found = Configured(App(one), Configuration(KernelSettings(), {one.name: one.settings()}))
+        assert [s.name for s in found.schedules() if s.job == COLLECT] == [COLLECT]
+    none = Configured(App(), Configuration(KernelSettings()))
+    assert [s.name for s in none.schedules()] == []
 
 
 @pytest.mark.parametrize("aggregation", list(Aggregation))
@@ -154,11 +165,11 @@ def test_both_lifecycles_of_one_ledger_and_one_sink(ledger_url, tmp_path):
                 sink.write_partition(key, run_id, rows(), schema_version="1", created_at=NOW)
         under_way(ledger, done, raw_run_id=runs[2])
         under_way(ledger, busy)
-        found = collect_all(ledger, sink, NOW, superseded="1d")
+        found = collect_all(ledger, sink, NOW, superseded=A_DAY)
         assert found == Collected(superseded=1)
         assert sink.runs(keys[0]) == runs[1:], "the loaded one, the one under way and the one after stay"
         assert [len(sink.runs(key)) for key in keys[1:]] == [4, 4, 4]
-        assert set(holds_of(ledger)(keys)) == set(keys[:3])
+        assert set(all_holds(ledger, BOTH)(keys)) == set(keys[:3])
 
 
 def test_a_killed_download_of_a_report_is_collected_and_one_under_way_is_not(ledger_url, tmp_path, penstock):
@@ -181,7 +192,7 @@ def test_a_killed_download_of_a_report_is_collected_and_one_under_way_is_not(led
     raw = tmp_path / "raw"
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(in_thread(simulator))
-        machines = load_app("penstock.lifecycles.reports:app").machines
+        machines = App(reports.lifecycle).machines
         ledger = stack.enter_context(
             Ledger.open(ledger_url, machines, create=True, data_tables=DATA_TABLES, views=VIEWS)
         )
@@ -206,38 +217,42 @@ def test_a_killed_download_of_a_report_is_collected_and_one_under_way_is_not(led
         program.stop()
         assert [place.name for place in raw.rglob(".writing-*")] == [lost.name], "the killed one is left"
 
-        def command(*options: str) -> Any:
-            found = penstock("raw", "collect", "--json", *options, cwd=tmp_path)
-            assert found.code == 0, found
-            return json.loads(found.out)
-
+        assert "the ledger has no schedule collect-raw" in refused(penstock, tmp_path)
+        wanted = Schedule(name=COLLECT, job=COLLECT, every="1d", settings_version="usual")
+        keep_schedules(ledger, [wanted], "test")
         os.utime(lost)
-        assert command("--yes")["unfinished"] == 0, "it is not a day old"
+        assert unneeded(penstock, tmp_path) == {"unfinished": 0, "superseded": 0, "under way": 0}, "not a day old"
         aged(raw)
-        assert command("--dry-run") == {
-            "unfinished": 1,
-            "superseded": 0,
-            "under_way": 0,
-            "skipped": {},
-            "dry_run": True,
-        }
-        assert "would collect 1 unfinished attempts" in penstock("raw", "collect", "--dry-run", cwd=tmp_path).out
-        refused = penstock("raw", "collect", cwd=tmp_path)
-        assert (refused.code, "say --yes" in refused.err) == (2, True)
+        assert unneeded(penstock, tmp_path) == {"unfinished": 1, "superseded": 0, "under way": 0}
+        assert "this would collect 1 unfinished attempts" in refused(penstock, tmp_path)
         assert lost.exists()
-        assert command("--yes")["unfinished"] == 1
+        assert collect_all(ledger, RawSink(raw), SystemClock().now()) == Collected(unfinished=1)
         assert list(raw.rglob(".writing-*")) == []
         assert ledger.read(lambda c: c.rows("SELECT count(*) FROM performance_daily"))[0][0] == 20
 
 
+def unneeded(penstock: Console, folder: Path) -> Any:
+    found = penstock("raw", "unneeded", "--json", cwd=folder)
+    assert found.code == 0, found
+    return json.loads(found.out)["counts"]
+
+
+def refused(penstock: Console, folder: Path) -> str:
+    """What collecting says where nobody can be asked."""
+    found = penstock("raw", "collect", "--reason", "a test", cwd=folder)
+    assert found.code == 2, found
+    return found.err
+
+
 @pytest.mark.parametrize("span", ["soon", "", "-1d"])
 def test_a_span_that_is_none_is_refused(penstock, tmp_path, span):
-    (tmp_path / "penstock.toml").write_text('app = "penstock.lifecycles.reports:app"\n')
+    (tmp_path / "penstock.toml").write_text("[reports]\n")
     assert penstock("db", "upgrade", cwd=tmp_path).code == 0
-    found = penstock("raw", "collect", "--superseded", span, cwd=tmp_path)
-    assert (found.code, "is not a span of time" in found.err) == (2, True), found
+    found = penstock("raw", "unneeded", "--superseded", span, cwd=tmp_path)
+    assert (found.code, "--superseded must be a span" in found.err) == (2, True), found
 
 
 def test_a_program_without_landed_data_says_so(penstock, tmp_path):
-    found = penstock("raw", "collect", cwd=tmp_path)
-    assert (found.code, "lands no data" in found.err) == (2, True), found
+    assert penstock("db", "upgrade", cwd=tmp_path).code == 0
+    found = penstock("raw", "unneeded", "--superseded", "1d", cwd=tmp_path)
+    assert (found.code, "lands data" in found.err) == (2, True), found

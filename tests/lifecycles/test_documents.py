@@ -12,7 +12,7 @@ import pytest
 
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest import MACHINES as HARVEST
-from penstock.lifecycles.partitions.flow import MACHINES as PARTITIONS
+from penstock.lifecycles.partitions.machine import MACHINES as PARTITIONS
 from penstock.lifecycles.reports.machine import machine as report
 from tests.support.databases import temporary_database
 

@@ -8,17 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor
 from penstock.ledger.units import get_many
 from penstock.model.errors import PlanChanged, UsageError
 from penstock.model.machine import Actor
+from penstock.model.outcome import Write
 from penstock.model.unit import NOW, Ref
-from penstock.operations.bulk.actions import drive
+from penstock.operations.bulk.actions import drive, sweep_items
 from penstock.operations.bulk.machine import B, bulk_action
 from penstock.operations.bulk.tables import bulk_item
 from penstock.operations.carry import carry_out, check_digest, make_plan
@@ -137,11 +140,62 @@ def test_a_reason_is_wanted(ledger: Ledger, reason: str) -> None:
         planned(ledger, reason=reason)
 
 
+def _refuse_one(ledger: Ledger) -> None:
+    """A trigger of somebody's that says no to one unit."""
+    no = "CREATE TRIGGER no BEFORE UPDATE OF amount_minor ON invoice"
+    if ledger.database.dialect == "sqlite":
+        sql = [f"{no} WHEN NEW.number = '000777' BEGIN SELECT RAISE(ABORT, 'not this one'); END"]
+    else:
+        body = "BEGIN RAISE 'not this one' USING ERRCODE = 'check_violation'; END"
+        sql = [
+            f"CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$",
+            f"{no} FOR EACH ROW WHEN (NEW.number = '000777') EXECUTE FUNCTION no()",
+        ]
+    for statement in sql:
+        ledger.database.write(partial(_run, statement))
+
+
+def _run(statement: str, cursor: Cursor) -> int:
+    return cursor.run(statement)
+
+
+def test_units_that_the_database_refuses_are_found_and_the_others_go(ledger: Ledger) -> None:
+    born(ledger, MANY)
+    moves = Moves(INVOICE)
+    for unit in ledger.get_many(INVOICE, [f"acme/{n:06}" for n in range(MANY)]):
+        moves.add(unit, remote_id="x" * 10, amount_minor=7)
+    plan = planned(ledger, operation("all", "All.")(lambda ask, wanted: moves.plan("change all")))
+    done = carry_out(ledger, ask_of(ledger), plan)
+    _refuse_one(ledger)
+    action = drive(ledger, Ref.parse(str(done.action)))
+    assert (action.status, action.moved, action.skipped) == (B.DONE, MANY - 1, 1)
+    sql = "SELECT unit_id, result FROM bulk_item WHERE result <> 'moved'"
+    ((unit_id, result),) = ledger.read(lambda cursor: cursor.rows(sql))
+    assert unit_id == "acme/000777"
+    assert "refused by the database" in result
+    assert "not this one" in result
+
+
+def test_items_without_an_action_are_swept_after_a_day(ledger: Ledger) -> None:
+    born(ledger, MANY)
+    kept = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
+    now = ledger.clock.now()
+    columns = ("action_id", "position", "unit_id", "version", "part", "laid_at")
+    for name, age in (("old", 25), ("young", 1)):
+        rows = [[name, n, f"acme/{n}", 1, 0, now - timedelta(hours=age)] for n in range(10)]
+        ledger.write([Write(bulk_item, rows, columns=columns)])
+    sql = "UPDATE bulk_item SET laid_at = '2020-01-01T00:00:00.000Z' WHERE action_id = :action"
+    ledger.database.write(lambda cursor: cursor.run(sql, action=kept.unit_id))
+    assert sweep_items(ledger) == 10
+    left = ledger.read(lambda cursor: cursor.rows("SELECT action_id, count(*) FROM bulk_item GROUP BY 1"))
+    assert {row[0]: row[1] for row in left} == {"young": 10, kept.unit_id: 2_850}
+
+
 DRIVER = """
 import sys
 from penstock.ledger.ledger import Ledger
 from penstock.model.unit import Ref
-from penstock.operations.bulk.actions import drive
+from penstock.operations.bulk.actions import drive, sweep_items
 from penstock.operations.bulk.machine import bulk_action
 from tests.support.machines import INVOICE
 with Ledger.open(sys.argv[1], [INVOICE, bulk_action]) as ledger:

@@ -26,11 +26,10 @@ from penstock.lifecycles.harvest.tables import DATA_TABLES, POSITIONS
 from penstock.model.clock import Rng, SystemClock, VirtualClock, instant_text
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
-from penstock.operations.bulk.tables import bulk_item
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import AnyFlow
 from penstock.worker.worker import Worker, WorkerSettings
-from tests.support.harvest import ALL, FEED, START, STONES, small
+from tests.support.harvest import ALL, FEED, START, STONES, TABLES, small
 
 PATIENT = 60.0
 _QUICK = WorkerSettings(idle_seconds=0.02, place_seconds=None)
@@ -81,9 +80,7 @@ class Site:
     def __init__(self, url: str, *, real: bool = False) -> None:
         self.url = url
         self.clock = SystemClock() if real else VirtualClock(START)
-        self.ledger = Ledger.open(
-            url, ALL, clock=self.clock, rng=Rng(5), create=True, data_tables=[*DATA_TABLES, bulk_item]
-        )
+        self.ledger = Ledger.open(url, ALL, clock=self.clock, rng=Rng(5), create=True, data_tables=TABLES)
 
     def rows(self, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(sql, **parameters)])

@@ -12,27 +12,25 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest import MACHINES
+from penstock.lifecycles.harvest import lifecycle
 from penstock.lifecycles.harvest.feed import Configured, Consolidation, Feed, Source, Span, Window
 from penstock.lifecycles.harvest.partition.flow import Partitions
 from penstock.lifecycles.harvest.run.flow import Runs
 from penstock.lifecycles.harvest.run.machine import R, Run
 from penstock.lifecycles.harvest.run.start import start_run
 from penstock.lifecycles.harvest.settings import FeedSettings, HarvestSettings, schedule_of
-from penstock.lifecycles.harvest.tables import DATA_TABLES, diamonds, raw_diamonds_nivoda, watermark
+from penstock.lifecycles.harvest.tables import diamonds, raw_diamonds_nivoda, watermark
 from penstock.model.clock import Rng, VirtualClock, parse_instant
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome, Write
 from penstock.model.unit import Ref, replace
 from penstock.operations.bulk.flow import BulkActions
-from penstock.operations.bulk.machine import bulk_action
-from penstock.operations.bulk.tables import bulk_item
 from penstock.operations.carry import Done, Planned, carry_out, make_plan
 from penstock.operations.declare import Ask, Operation, Reading
 from penstock.operations.reader import Reader
 from penstock.settings.typed import Secret
-from penstock.worker import schedule
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
 from penstock.worker.schedule import JobResult, Schedule, Schedules
@@ -45,7 +43,8 @@ JOB = "harvest"
 SCHEDULE = Ref("schedule", schedule_of(FEED))
 SMALL = {"target_records": 100, "least_records": 20, "full_workers": 6, "incremental_workers": 3}
 _TABLES = ("run_metadata", "partition_progress", "harvest_chunk", "bulk_action", "schedule")
-ALL = (*MACHINES, schedule.machine, bulk_action)
+_APP = App(lifecycle)
+ALL, TABLES = _APP.machines, _APP.data.tables
 _PATIENT = 60.0
 _ALONE = WorkerSettings(
     lease_ms=400 * 86_400_000,
@@ -330,7 +329,7 @@ async def bench(
     clock = clock or VirtualClock(START)
     known = settings or small(feed=feed.name)
     feeds = {feed.name: Configured(feed, source, f"catalogue/{feed.name}", metered=metered)}
-    ledger = Ledger.open(url, ALL, clock=clock, rng=Rng(7), create=True, data_tables=[*DATA_TABLES, bulk_item])
+    ledger = Ledger.open(url, ALL, clock=clock, rng=Rng(7), create=True, data_tables=TABLES)
 
     async def job(schedule: Schedule, io: Io) -> JobResult:
         return await start_run(feeds[str((schedule.settings or {})["feed"])], known, io)

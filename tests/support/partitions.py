@@ -206,7 +206,7 @@ class Partitions:
     def rows(self, sql: str, **given: Any) -> list[tuple[Any, ...]]:
         return self.ledger.read(lambda c: [tuple(r) for r in c.rows(sql, **given)])
 
-    def history(self, machine: str = "partition", key: PartitionKey = KEY) -> list[tuple[Any, ...]]:
+    def history(self, machine: str = "partition", key: PartitionKey | str = KEY) -> list[tuple[Any, ...]]:
         """(from, to, who, reason) of every logged change."""
         found = self.rows(
             "SELECT from_status, to_status, actor, reason FROM transition_log WHERE machine = :m AND unit_id = :u"

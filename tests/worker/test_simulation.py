@@ -58,7 +58,7 @@ def month(path: Path, seed: int, days: int = 30, each_day: int = 20) -> Told:
 
         async def main() -> None:
             http = Http("http://invoices.test", clock, transport=InProcess(server))
-            flow = invoices.Invoices(http)
+            flow = invoices.Invoices(invoices.InvoiceSettings(), http)
             worker = Worker(ledger, [flow], SETTINGS, executor=InlineExecutor(), rng=rng.child())
             running = asyncio.create_task(worker.run())
             for day in range(days):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from penstock.worker.sweep import SWEEP_STAGES, sweep_stages
 
+from penstock.app.app import App
+from penstock.app.lifecycle import Data, Lifecycle, NoSettings
+from penstock.app.program import Program
+from penstock.ledger import stage
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import Rng, VirtualClock
 from penstock.model.errors import Transient
@@ -17,6 +19,8 @@ from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS, Outcome
 from penstock.model.simulation import simulate
 from penstock.model.unit import Ref, replace
+from penstock.settings.file import Configuration
+from penstock.settings.kernel import KernelSettings
 from penstock.worker import schedule
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
@@ -26,6 +30,14 @@ from tests.support.machines import DUE
 from tests.support.probe import Wire
 from tests.support.staging import LOAD, MEASURES, Load, Loads, S, measure, measures
 
+SWEEP_STAGES = "sweep-stages"
+LOADS = Lifecycle(
+    "loads",
+    "Loads.",
+    settings=NoSettings,
+    machines=[LOAD],
+    data=lambda: Data([measure], staged=[MEASURES]),
+)
 ALONE = WorkerSettings(
     lease_ms=86_400_000,
     renew_seconds=20_000,
@@ -45,6 +57,11 @@ class Loading:
         plain = Ledger.open(url, machines, clock=self.time, rng=Rng(1), create=True, data_tables=[measure])
         self.wire = Wire(plain.database)
         self.ledger = Ledger(self.wire, machines, self.time, Rng(2))
+
+    def jobs(self) -> Schedules:
+        """The schedules of a program that has the lifecycle."""
+        program = Program(App(LOADS), Configuration(KernelSettings(), {"loads": NoSettings()}), self.time)
+        return Schedules(program.jobs())
 
     def born(self, name: str = "a", **fields: Any) -> None:
         self.ledger.birth([Load(name=name, due_at=DUE, **fields)], actor=Actor.API, who="test")
@@ -102,7 +119,7 @@ def test_what_a_failed_step_left_is_swept_by_the_job(loading):
     loading.born()
     wanted = Schedule(name="sweep", job=SWEEP_STAGES, every="10m")
     keep_schedules(loading.ledger, [wanted], "test")
-    jobs = Schedules({SWEEP_STAGES: sweep_stages([MEASURES])})
+    jobs = loading.jobs()
     loading.run(Stumbling(None), jobs, seconds=60)
     assert loading.count("stage") == 2
     assert loading.count("measure") == MAX_ROWS * 2 + 1
@@ -113,13 +130,13 @@ def test_what_a_failed_step_left_is_swept_by_the_job(loading):
     assert (swept.last_error, swept.failures) == (None, 0)
 
 
-def test_the_job_comes_back_at_once_while_there_is_more(loading):
+def test_the_job_comes_back_at_once_while_there_is_more(loading, monkeypatch):
+    monkeypatch.setattr(stage, "AT_MOST", 600)
     loading.born()
     loading.run(Stumbling(None), seconds=60)
     assert loading.count("measure") == MAX_ROWS * 2 + 1
     keep_schedules(loading.ledger, [Schedule(name="sweep", job=SWEEP_STAGES, every="1h")], "test")
-    jobs = Schedules({SWEEP_STAGES: sweep_stages([MEASURES], grace=timedelta(), at_most=600)})
-    loading.run(jobs, seconds=3_605)
+    loading.run(loading.jobs(), seconds=3_605)
     assert loading.count("measure") == loading.count(MEASURES.visible) == MAX_ROWS + 1
 
 

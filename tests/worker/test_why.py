@@ -100,7 +100,7 @@ def test_a_parked_unit_and_a_dead_letter_name_what_a_person_can_do(world):
     world.ledger.move(dead, "SENDING", actor=Actor.WORKER, who="w", reason="claim")
     world.ledger.move(dead, "FAILED", actor=Actor.WORKER, who="w", reason="gone", due_at=None)
     found = why(world, dead)
-    assert "an operator may retry_by_hand it to QUEUED" in says(found, "state")
+    assert "operators can retry_by_hand it (→ QUEUED)" in says(found, "state")
     assert (found.verdict, blocking(found), found.next_at) == ("rests: nothing is scheduled", [], None)
 
 

@@ -36,12 +36,15 @@ async def prune(settings: KernelSettings, schedule: Schedule, io: Io, ports: Por
 @job(SWEEP_STAGES, "Removes staged rows that no unit refers to.")
 async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """A run removes a bounded number of rows, and comes back at once while there are more."""
-    from penstock.ledger.stage import sweep
+    from penstock.ledger import stage
+    from penstock.operations.bulk.actions import sweep_items
     from penstock.worker.schedule import JobResult
 
     staged = ports.program.app.data.staged
-    swept = await io.ledger(lambda ledger: sweep(ledger.database, staged))
-    return JobResult(f"swept {swept.batches:,} batches, {swept.rows:,} rows", again=swept.more)
+    swept = await io.ledger(lambda ledger: stage.sweep(ledger.database, staged, at_most=stage.AT_MOST))
+    items = await io.ledger(sweep_items)
+    left = f", {items:,} items of bulk actions that are gone" if items else ""
+    return JobResult(f"swept {swept.batches:,} batches, {swept.rows:,} rows{left}", again=swept.more)
 
 
 @job(COLLECT, "Removes landed data that nobody needs: unfinished attempts, and superseded runs of a given age.")

@@ -34,7 +34,7 @@ def _shell(text: str) -> str:
 @click.command(help=_HELP)
 @click.argument(
     "shell",
-    type=Kind("bash|zsh|fish", "bash, zsh or fish", _shell, _SHELLS),
+    type=Kind("bash|zsh|fish", "one of bash, zsh, fish", _shell, _SHELLS),
     metavar="SHELL",
     help="bash, zsh or fish.",
 )

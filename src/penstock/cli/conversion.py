@@ -71,8 +71,7 @@ def _choices(kind: Any) -> dict[str, Any] | None:
 
 
 def _one_of(choices: dict[str, Any]) -> str:
-    names = list(choices)
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+    return f"one of {', '.join(choices)}"
 
 
 def _chooser(choices: dict[str, Any]) -> Callable[[str], Any]:

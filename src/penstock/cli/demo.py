@@ -8,10 +8,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-
-import click
 
 from penstock.app.process import Process
 from penstock.app.program import Program
@@ -209,26 +206,3 @@ def _show_next(directory: Path, commands: Sequence[str], *, unwritten: bool) -> 
 
 def _say(line: str) -> None:
     echo(line)
-
-
-def _demo(**given: Any) -> None:
-    run_demo(given["dir"], given["ledger"], once=given["once"])
-
-
-command = click.Command(
-    "demo",
-    params=[
-        click.Option(
-            ["--dir"],
-            type=click.Path(path_type=Path),
-            default=Path("demo"),
-            metavar="DIR",
-            show_default=True,
-            help="Where its ledger and its data are kept.",
-        ),
-        click.Option(["--once"], is_flag=True, help="Stop when the days are over."),
-        click.Option(["--ledger"], metavar="URL", help="Another ledger than DIR/penstock.db."),
-    ],
-    callback=_demo,
-    help="Run the lifecycles against simulated APIs over sixty days that pass in seconds, and show what happened.",
-)

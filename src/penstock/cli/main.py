@@ -29,7 +29,7 @@ COMMANDS = {
     "new": Entry("Run", "Write a small lifecycle of your own, with tests.", "penstock.cli.new:command"),
     "up": Entry("Run", "Run everything in one process: schedules and work.", "penstock.cli.run:up"),
     "worker": Entry("Run", "Work until stopped, beside others.", "penstock.cli.run:worker"),
-    "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.demo:command"),
+    "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.run:demo"),
     "simulator": Entry("Run", "Serve a simulated API by itself.", "penstock.cli.simulator:command"),
     "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
     "status": Entry("Look", "How everything stands: units, workers, gates, alerts."),

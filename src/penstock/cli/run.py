@@ -1,4 +1,4 @@
-"""Commands that run: a worker, and everything at once."""
+"""Commands that run: a worker, everything at once, and the demonstration."""
 
 from __future__ import annotations
 
@@ -50,4 +50,29 @@ worker = click.Command(
     callback=lambda **given: _run(scheduler=False, **given),
     help="Work until stopped: claim due units, step them, commit.\n\n"
     "SIGTERM and Ctrl-C finish or give back what is held. SIGHUP reads the configuration again.",
+)
+
+
+def _demo(**given: Any) -> None:
+    from penstock.cli.demo import run_demo
+
+    run_demo(given["dir"], given["ledger"], once=given["once"])
+
+
+demo = click.Command(
+    "demo",
+    params=[
+        click.Option(
+            ["--dir"],
+            type=click.Path(path_type=Path),
+            default=Path("demo"),
+            metavar="DIR",
+            show_default=True,
+            help="Where its ledger and its data are kept.",
+        ),
+        click.Option(["--once"], is_flag=True, help="Stop when the days are over."),
+        click.Option(["--ledger"], metavar="URL", help="Another ledger than DIR/penstock.db."),
+    ],
+    callback=_demo,
+    help="Run the lifecycles against simulated APIs over sixty days that pass in seconds, and show what happened.",
 )

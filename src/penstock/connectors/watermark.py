@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import Fatal, Rejected, Transient, UsageError
 from penstock.settings.addresses import plain_store
-from penstock.settings.setting import Secret, secret
+from penstock.settings.secret import Secret
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -171,16 +171,6 @@ class ObjectBlob:
                 return str(obstore.put(self._store, self._name, content, mode=mode)["e_tag"])
             except (AlreadyExistsError, PreconditionError, FileNotFoundError):
                 return _landed(self.address, self.read(), content)
-
-
-def store_options(value: Any) -> dict[str, str | Secret]:
-    """For the configuration: names of the store's own options to text, or to references."""
-    wanted = 'a table of text and references to secrets, for example { aws_region = "eu-west-1" }'
-    if not isinstance(value, dict):
-        raise ValueError(wanted)  # noqa: TRY004 - readers raise ValueError
-    if not all(isinstance(given, str | dict) for given in value.values()):
-        raise ValueError(wanted)
-    return {name: given if isinstance(given, str) else secret(given) for name, given in value.items()}
 
 
 def open_blob(address: str, options: Mapping[str, str | Secret] | None = None) -> Blob:

@@ -139,8 +139,9 @@ def _google_ads(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Tro
         yield 'client_secret = { env = "GOOGLE_ADS_CLIENT_SECRET" }'
         yield 'refresh_token = { env = "GOOGLE_ADS_REFRESH_TOKEN" }'
         yield f'api_url = "{address}"\ntoken_url = "{address}/token"'
-        yield f"customers = [{customers}]\ntime_zones = {{ {zones} }}\n"
-        yield "[partitions.google_ads.queries.campaign_daily]"
+        yield "\n[partitions.sources.google_ads]"
+        yield f"customers = [{customers}]\ntime_zones = {{ {zones} }}"
+        yield "\n[partitions.sources.google_ads.queries.campaign_daily]"
         yield f'gaql = "{_GAQL}"'
         yield 'fields = { "campaign.id" = "whole", "metrics.clicks" = "whole", "segments.date" = "date" }'
         yield 'schema_version = "1"\nunique = ["campaign.id"]\ndate_field = "segments.date"'

@@ -9,12 +9,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.connectors.watermark import FileBlob, ForeignBlob, Watermark
 from penstock.ledger import outbox as deliveries
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest import MACHINES
+from penstock.ledger.outbox import EventRow
+from penstock.lifecycles.harvest import MACHINES, operations
 from penstock.lifecycles.harvest.tables import DATA_TABLES
 from penstock.lifecycles.harvest.watermark import (
     ADOPTED,
@@ -25,15 +27,18 @@ from penstock.lifecycles.harvest.watermark import (
     publish,
     publish_pending,
     publisher,
+    read_row,
+    requested,
 )
-from penstock.model.clock import Rng, VirtualClock, instant_text
-from penstock.model.errors import Transient
+from penstock.model.clock import Rng, VirtualClock, instant, instant_text
+from penstock.model.errors import Transient, UsageError
 from penstock.model.outcome import Event
 from penstock.worker.executor import InlineExecutor
+from penstock.worker.flow import Io
 from penstock.worker.outbox import Deliveries, keep_subscriptions
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.consolidation import Site, a_run, run_id
-from tests.support.harvest import FEED, START
+from tests.support.harvest import FEED, START, done, small
 
 HOUR = timedelta(hours=1)
 
@@ -185,6 +190,88 @@ def test_the_outbox_publishes_with_retries(ledger_url, tmp_path):
         asyncio.run(main())
         assert _count(ledger, "event_delivery WHERE status = 'delivered'") == 1
         assert Watermark.decode(there(blob).content).last_updated_at == START + HOUR
+
+
+def delivered(site: Site, blob: FileBlob) -> None:
+    """A worker until every event has been taken."""
+    subscriber = publisher({FEED: blob}.get)
+    quick = WorkerSettings(idle_seconds=0.01, place_seconds=None)
+
+    async def main() -> None:
+        worker = Worker(site.ledger, [Deliveries([subscriber])], quick, executor=InlineExecutor())
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(60):
+            await _until(lambda: not _count(site.ledger, "event_delivery WHERE status = 'pending'"))
+        worker.stop()
+        await running
+
+    asyncio.run(main())
+
+
+def test_a_person_has_it_published_and_somebody_elses_replaced(site, tmp_path):
+    blob = FileBlob(tmp_path / "watermark.json")
+    known = small()
+    with pytest.raises(UsageError, match=r"published nowhere; harvest\.feeds\.stones\.watermark says where"):
+        done(site.ledger, known, operations.watermark_publish, feed=FEED)
+    own = msgspec.structs.replace(known.feeds[FEED], watermark=blob.address)
+    known = msgspec.structs.replace(known, feeds={FEED: own})
+    keep_subscriptions(site.ledger, [publisher({FEED: blob}.get)])
+    asked = done(site.ledger, known, operations.watermark_publish, feed=FEED)
+    assert (asked.count, asked.says) == (
+        1,
+        f"publish at {blob.address} the watermark of {FEED}, {instant_text(site.run().window_to)}",
+    )
+    assert there(blob) is None, "a worker does it"
+    delivered(site, blob)
+    assert Watermark.decode(there(blob).content).last_run_id == str(run_id(1))
+    with pytest.raises(UsageError, match="is published already"):
+        done(site.ledger, known, operations.watermark_publish, feed=FEED)
+    again(site, 2)
+    foreign = Watermark(START, "theirs", START).encode()
+    Path(blob.address).write_bytes(foreign)
+    delivered(site, blob)
+    assert site.rows("SELECT publication FROM watermark") == [("conflict",)]
+    with pytest.raises(UsageError, match="use --replace to put ours there"):
+        done(site.ledger, known, operations.watermark_publish, feed=FEED)
+    assert there(blob).content == foreign
+    done(site.ledger, known, operations.watermark_publish, feed=FEED, replace=True, reason="theirs was a test")
+    delivered(site, blob)
+    assert Watermark.decode(there(blob).content).last_run_id == str(run_id(2))
+    ((_, told),) = site.events(ADOPTED)
+    assert "ada" in str(told)
+    assert "theirs was a test" in str(told)
+
+
+def test_a_wish_to_replace_is_fulfilled_once(site, blob):
+    """Delivered again, or after the watermark has moved, it replaces nothing that nobody has looked at."""
+    publish(site.ledger, FEED, blob)
+    row = read_row(site.ledger, FEED)
+    assert row is not None
+    subscriber = publisher({FEED: blob}.get)
+    keep_subscriptions(site.ledger, [subscriber])
+    event = requested(row, "ada", "because", START, replaces=True)
+    site.ledger.together([], who="ada", events=[event])
+    delivered(site, blob)
+    assert len(site.events(ADOPTED)) == 1
+    foreign = Watermark(START, "theirs", START).encode()
+    Path(blob.address).write_bytes(foreign)
+    (taken,) = site.rows("SELECT created_at FROM event_log WHERE event_key = :key", key=event.key)
+    late = EventRow("default", event.key, event.kind, None, dict(event.payload), None, None, None, instant(taken[0]))
+    asyncio.run(subscriber.take(late, Asked(site.ledger)))
+    assert there(blob).content == foreign
+    site.sql("UPDATE watermark SET published_at = NULL, last_updated_at = :m", m=instant_text(START + 9 * HOUR))
+    asyncio.run(subscriber.take(late, Asked(site.ledger)))
+    assert there(blob).content == foreign
+
+
+class Asked(Io):
+    """The ledger, asked at once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._own = ledger
+
+    async def ledger(self, work: Callable[[Ledger], Any]) -> Any:
+        return work(self._own)
 
 
 async def _until(done: Callable[[], bool]) -> None:

@@ -32,7 +32,7 @@ def test_the_example_is_valid():
 
 
 def test_every_column_verdict_type_job_and_command_is_documented():
-    kernel = set(GuardedUnit.__struct_fields__) - {"status"}
+    kernel = {*GuardedUnit.__struct_fields__, "last_action"} - {"status"}
     own = [c.name for c in machine_table(partition, "postgresql").columns if c.name not in kernel]
     jobs = [*(job.name for job in lifecycle.jobs), *(one.name for one in lifecycle.schedules(PartitionSettings()))]
     names = [*own, *(c.name for c in partition_attempt.columns), *VERDICTS, *TYPES, *jobs]

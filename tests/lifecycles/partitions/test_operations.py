@@ -101,7 +101,7 @@ def test_a_range_is_counted_by_customer_and_query(world):
     world.time.advance(5 * 86_400)
     world.judge()
     world.judge(BAD, day(1))
-    wanted = {"source": "google_ads", "first": DAY, "last": DAY + 2 * A_DAY}
+    wanted: dict[str, Any] = {"source": "google_ads", "first": DAY, "last": DAY + 2 * A_DAY}
     found = world.read(operations.range_, SeriesWanted(**wanted))
     assert found.counts == {"partitions": 6, "success": 1, "failed": 1, "pending": 4}
     assert [(r.customer_id, r.success, r.failed, r.pending) for r in found.rows] == [
@@ -342,7 +342,7 @@ def test_a_named_person_points_at_an_older_run(world):
     source, target, actor, told = world.history()[-1]
     assert (source, target, actor) == ("success", "success", "validator")
     assert f"pointed at by anna ({reason})" in told
-    assert [line[:3] for line in world.history("validation", f"{NAME}/{old}")] == [  # type: ignore[arg-type]
+    assert [line[:3] for line in world.history("validation", f"{NAME}/{old}")] == [
         (None, "wanted", "operator"),
         ("wanted", "done", "validator"),
     ]

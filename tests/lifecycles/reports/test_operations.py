@@ -234,7 +234,7 @@ def test_reset_puts_what_is_in_error_back_to_the_day_it_was_made(desk):
 
 
 def test_a_backfill_is_spread_and_marked(desk):
-    days = {"first": YESTERDAY - timedelta(days=80), "last": YESTERDAY - timedelta(days=71)}
+    days: dict[str, Any] = {"first": YESTERDAY - timedelta(days=80), "last": YESTERDAY - timedelta(days=71)}
     wanted = BackfillWanted(**days, per_hour=10)
     would = desk.plan(operations.backfill, wanted)
     assert would.preview.says == "make 40 datasets of 2 accounts, unless they exist"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.schema.columns import plain
+from penstock.ledger.store.database import Cursor, Row, instant_sql
+from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS, Birth, Move, Write
 from penstock.model.unit import Ref
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("action_id", "position", "unit_id", "version", "part", "result", "laid_at")
 _LOOK_SECONDS = 0.2
+_KEPT = timedelta(days=1)
 Watch = Callable[[int, int | None], None]
 
 
@@ -100,3 +105,34 @@ async def _drive(ledger: Ledger, ref: Ref, progress: Watch, config_version: str 
     finally:
         worker.stop()
         await working
+
+
+def sweep_items(ledger: Ledger) -> int:
+    """Remove items whose action was never born or is pruned; how many went. Those of the last day may be under way."""
+    gone = 0
+    for action_id in _laid_down(ledger):
+        gone += ledger.database.write(partial(_sweep, ledger, action_id))
+    return gone
+
+
+def _laid_down(ledger: Ledger) -> Iterator[str]:
+    """Every action that has items, by one look into the index for each."""
+    last = ""
+    while True:
+        ((found,),) = ledger.read(partial(_after, last))
+        if found is None:
+            return
+        last = str(found)
+        yield last
+
+
+def _after(last: str, cursor: Cursor) -> list[Row]:
+    return cursor.rows("SELECT min(action_id) FROM bulk_item WHERE action_id > :last", last=last)
+
+
+def _sweep(ledger: Ledger, action_id: str, cursor: Cursor) -> int:
+    sql = (
+        f"DELETE FROM bulk_item WHERE action_id = :action AND laid_at < {instant_sql(ledger.database, 'before')}"
+        f" AND NOT EXISTS (SELECT 1 FROM {bulk_action.table} WHERE unit_id = :action)"
+    )
+    return cursor.run(sql, action=action_id, before=instant_text(ledger.clock.now() - _KEPT))

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.ledger.ledger import Ledger
+from penstock.model.errors import LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.move_set import MAX_SET, MOVED, MoveSet
 from penstock.model.outcome import Act, Decision, Outcome, Wait, Where
@@ -40,30 +41,56 @@ class BulkActions(Flow[BulkAction, None, None]):
 
     async def act(self, what: str, unit: BulkAction, seen: None, io: Io) -> Outcome[BulkAction]:  # noqa: ARG002
         if what == "move":
-            return _move(unit)
+            last = _last(unit)
+            after, reason = replace(unit, position=last), f"{last:,} of {unit.total:,} were looked at"
+            if unit.crashes == 0:
+                sets = [_moves(unit, unit.position, last)]
+                return Outcome(unit, after, reason, move_sets=sets, keep_claim=True)
+            # The database refused the set as a whole: the units that it refuses are found, and the others go.
+            await io.ledger(lambda ledger: halved(ledger, unit, unit.position, last))
+            return Outcome(unit, after, reason, keep_claim=True)
         moved, skipped = await io.ledger(lambda ledger: counted(ledger, unit.action_id))
-        after = replace(unit, status=B.DONE, moved=moved, skipped=skipped, finished_at=io.now())
-        return Outcome(unit, after, f"{moved:,} moved, {skipped:,} skipped")
+        done = replace(unit, status=B.DONE, moved=moved, skipped=skipped, finished_at=io.now())
+        return Outcome(unit, done, f"{moved:,} moved, {skipped:,} skipped")
 
 
-def _move(action: BulkAction) -> Outcome[BulkAction]:
-    number, (source, target, changes, _, after) = _part(action)
-    last = min(action.position + MAX_SET, after)
-    items = Where(bulk_item, {"action_id": action.action_id, "part": number}, span=("position", action.position, last))
-    moves = MoveSet(
+def _last(action: BulkAction) -> int:
+    """Where the next set ends: with its part, or after 20,000."""
+    return min(action.position + MAX_SET, int(_part(action)[1][4]))
+
+
+def _moves(action: BulkAction, first: int, last: int) -> MoveSet:
+    number, (source, target, changes, *_) = _part(action)
+    return MoveSet(
         machine=action.target,
         sources=[source],
         to=None if target == source else target,
         reason=action.reason,
-        items=items,
+        items=Where(bulk_item, {"action_id": action.action_id, "part": number}, span=("position", first, last)),
         changes=changes,
         parked=None,
         actor=Actor.OPERATOR,
         who=action.requested_by,
         action_id=action.action_id,
     )
-    reason = f"{last:,} of {action.total:,} were looked at"
-    return Outcome(action, replace(action, position=last), reason, move_sets=[moves], keep_claim=True)
+
+
+def halved(ledger: Ledger, action: BulkAction, first: int, last: int) -> None:
+    """Move the units of a span, each half by itself where the database refuses it; one that is alone is skipped.
+
+    It may be done twice: an item that has its result is left alone.
+    """
+    try:
+        ledger.move_set(_moves(action, first, last), who=action.requested_by)
+    except LedgerRefused as error:
+        if last - first > 1:
+            middle = (first + last) // 2
+            halved(ledger, action, first, middle)
+            halved(ledger, action, middle, last)
+            return
+        sql = "UPDATE bulk_item SET result = :why WHERE action_id = :action AND position = :position"
+        given = {"why": f"refused by the database: {error}", "action": action.action_id, "position": first}
+        ledger.database.write(lambda cursor: cursor.run(sql, **given))
 
 
 def _part(action: BulkAction) -> tuple[int, list[Any]]:

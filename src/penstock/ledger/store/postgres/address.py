@@ -15,7 +15,7 @@ import psycopg
 from psycopg import conninfo
 
 from penstock.model.errors import UsageError
-from penstock.settings.setting import secret_parameters
+from penstock.settings.scalars import secret_parameters
 
 _ADDRESS = re.compile(
     r"postgres(?:ql)?://(?:(?P<user>[^:/@]*)(?::(?P<password>[^@]*))?@)?(?P<hosts>[^/?@]*)"
