@@ -48,8 +48,8 @@ class ClosedGate(Row, frozen=True):
 class AlertRow(Row, frozen=True):
     at: Annotated[datetime, column("When.", heading="when")]
     severity: Annotated[str, column("info, warning or critical.", show="severity")]
-    kind: Annotated[str, column("What happened.", heading="what")]
-    unit: Annotated[str | None, column("The unit that it is about.", show="reference")]
+    kind: Annotated[str, column("What happened.", heading="what", show="detail")]
+    unit: Annotated[str | None, column("The unit that it is about.", show="detail")]
     payload: Annotated[Any, column("What it says.", show="text", heading="says")]
 
 
