@@ -181,7 +181,7 @@ def test_a_large_plan_becomes_a_bulk_action_that_the_command_drives(penstock, op
         ledger.birth(many, actor=Actor.API, who="test")
     done = penstock("shop", "reset", "--shop", "big", "--reason", "a large one", "--yes", cwd=tmp_path)
     assert (done.code, done.out) == (0, "done: reset 1,500 orders\n"), done.err
-    assert "ends it" in done.err
+    assert "to end it:   penstock bulk cancel " in done.err
     found = states(opened)
     assert {state for unit, state in found.items() if unit.startswith("big/")} == {"open"}
 

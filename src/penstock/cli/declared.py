@@ -6,7 +6,6 @@ stand at the root. Words of a name that several share are a group.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -202,6 +201,8 @@ class DeclaredCommand(click.Command):
 
 def _lines(ctx: click.Context) -> list[dict[str, Any]]:
     """The JSON objects of standard input, one a line; none where a person would have to type them."""
+    import json
+
     found: list[dict[str, Any]] = []
     if sys.stdin.isatty():
         return found

@@ -152,7 +152,7 @@ def _carry(
         if others:
             ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
         else:
-            ledger.write(plan.writes)
+            ledger.write(plan.writes, plan.events)
         carried.count = len(plan)
     elif isinstance(plan, Births):
         carried.count = _give_birth(ledger, ask, plan, progress)
