@@ -79,14 +79,15 @@ def test_the_traceback_of_a_bug_in_a_command_tells_no_secret():
     code = f"""
 import sys
 from penstock.cli import main as program
+from penstock.cli import run
 from penstock.settings.redaction import conceal
 conceal({SECRET!r})
 
-@program.cli.command()
-def stumble() -> None:
+def stumble(**given) -> None:
     raise RuntimeError({SECRET!r})
 
-sys.argv = ["penstock", "stumble"]
+run.up.callback = stumble
+sys.argv = ["penstock", "up"]
 program.main()
 """
     found = lines(code)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from penstock.app.app import load_app
+from penstock.app.app import App
 from penstock.examples import invoices
 from penstock.examples.demonstration.part import Check
-from penstock.examples.demonstration.play import NotShown, require
+from penstock.examples.demonstration.play import OWN, NotShown, require
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
 from tests.support.console import Console
@@ -42,7 +42,7 @@ class Shown:
         return answer.out
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with Ledger.open(self.url, load_app("penstock.examples.demonstration:app").machines) as ledger:
+        with Ledger.open(self.url) as ledger:
             return ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(sql)])
 
 
@@ -120,8 +120,8 @@ def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -
         assert shown.ask(penstock, *command.split())
     counted = json.loads(shown.ask(penstock, "status", "--json"))
     harvest = {f"harvest_{name}" for name in ("run", "partition", "worker", "chunk")}
-    others = {"invoice", "report", "partition", "extraction", "schedule", "delivery"}
-    assert {m["name"] for m in counted["machines"]} == harvest | others
+    others = {"invoice", "report", "partition", "extraction", "schedule", "delivery", "bulk_action", "validation"}
+    assert {m["machine"] for m in counted["machines"]} == harvest | others
     assert counted["workers"] == []
     assert json.loads(shown.ask(penstock, "doctor", "--json"))["findings"] == []
 
@@ -137,14 +137,14 @@ def what_it_proposes_works(shown: Shown, penstock: Console) -> None:
 
 def the_configuration_is_the_folders_own(shown: Shown) -> None:
     written = tomllib.loads((shown.folder / "penstock.toml").read_text())
-    assert written["app"] == "penstock.examples.demonstration:app"
+    assert written["lifecycles"] == list(OWN)
     assert written["ledger"]["url"] in (shown.url, "sqlite:///penstock.db")
     assert (shown.folder / "penstock.db").exists() == shown.url.startswith("sqlite:")
 
 
 def test_a_ledger_with_units_in_it_is_left_alone(ledger_url, penstock, tmp_path):
-    app = load_app("penstock.examples.invoices:app")
-    with Ledger.open(ledger_url, app.machines, create=True) as ledger:
+    app = App(invoices.lifecycle)
+    with Ledger.open(ledger_url, app.machines, create=True, data_tables=app.data.tables) as ledger:
         born = invoices.Invoice(tenant="acme", number="1", amount_minor=1)
         ledger.birth([born], actor=Actor.API, who="test")
     answer = penstock("demo", "--once", "--dir", tmp_path / "demo", "--ledger", ledger_url, cwd=tmp_path)

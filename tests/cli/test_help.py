@@ -12,9 +12,12 @@ import pytest
 from penstock.app.app import COMMANDS as TAKEN
 from penstock.app.discover import shipped
 from penstock.app.kernel import lifecycle as kernel
+from penstock.app.lifecycle import AnyLifecycle
 from penstock.app.shipped import SHIPPED
 from penstock.cli.declared import DeclaredCommand, lifecycle_group
-from penstock.cli.main import COMMANDS, cli
+from penstock.cli.main import COMMANDS, KERNEL, cli
+from penstock.settings.kernel import KernelSettings
+from penstock.settings.shapes import fields_of
 from tests.support import shop
 from tests.support.terminal import in_terminal
 
@@ -38,12 +41,10 @@ def loaded(cwd: Path, given: list[str], heavy: tuple[str, ...]) -> list[str]:
     return done.stderr.split()
 
 
-@pytest.mark.parametrize(
-    "given", [["--help"], ["-h"], ["up", "--help"], ["init", "-h"], ["demo", "-h"], ["db", "--help"]]
-)
+@pytest.mark.parametrize("given", ["--help", "-h", "up --help", "init -h", "demo -h", "completion -h", "db --help"])
 def test_help_of_the_root_and_of_its_own_commands_loads_next_to_nothing(given, tmp_path):
     (tmp_path / "penstock.toml").write_text("[reports]\n[harvest]\nenabled = false\n")
-    assert loaded(tmp_path, given, HEAVIER) == []
+    assert loaded(tmp_path, given.split(), HEAVIER) == []
 
 
 @pytest.mark.parametrize("given", [["units", "--help"], ["units", "move", "--help"], ["gates", "list", "-h"]])
@@ -60,6 +61,10 @@ def test_root_help_knows_the_commands_that_the_kernel_declares():
     """The table is written by hand, so that help need not import the kernel."""
     declared = {one.path[0] for one in (*kernel.readings, *kernel.operations)}
     assert {name for name, entry in COMMANDS.items() if not entry.place} == declared
+
+
+def test_root_help_knows_the_sections_of_the_kernel():
+    assert {*KERNEL, "lifecycles"} == {field.key for field in fields_of(KernelSettings)}
 
 
 def test_no_lifecycle_can_take_the_name_of_a_command():
@@ -146,7 +151,8 @@ def walk(group: click.Group, ctx: click.Context) -> list[DeclaredCommand]:
 
 @pytest.mark.parametrize("name", ["kernel", "shop", *SHIPPED])
 def test_every_declaration_makes_a_command_whose_help_says_what_each_option_is(name):
-    lifecycle = {"kernel": kernel, "shop": shop.lifecycle}.get(name) or shipped(name)
+    ours: dict[str, AnyLifecycle] = {"kernel": kernel, "shop": shop.lifecycle}
+    lifecycle = ours.get(name) or shipped(name)
     with click.Context(cli, info_name="penstock") as ctx:
         commands = walk(lifecycle_group(lifecycle), ctx)
         assert {one.declared for one in commands} == {*lifecycle.readings, *lifecycle.operations}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 import tomllib
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
@@ -26,6 +28,7 @@ from penstock.cli.simulator import command
 from penstock.model.clock import VirtualClock
 from penstock.simulators.catalogue import SIMULATORS
 
+T = TypeVar("T")
 RUN = [sys.executable, "-m", "penstock", "simulator"]
 GRAPHQL = "query($u:String!,$p:String!){authenticate{username_and_password(username:$u,password:$p){token}}}"
 
@@ -98,6 +101,59 @@ def test_its_lines_are_a_whole_configuration(name, tmp_path, monkeypatch):
     program.configuration.check_secrets()
     assert len(program.app.own) == 1
     assert len(program.flows()) > len(App().machines), "beside those of the kernel"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("arguments", "machine", "status"),
+    [
+        (("amazon_ads", "--report-seconds", "2", "--fault", "download=cut"), "report", "completed"),
+        (("google_ads", "--fault", "search_stream=throttle"), "partition", "success"),
+        (("nivoda", "--stones", "200", "--fault", "page=throttle:4"), "harvest_run", "completed"),
+    ],
+)
+def test_a_lifecycle_works_against_it(arguments, machine, status, tmp_path):
+    penstock = [sys.executable, "-m", "penstock"]
+    configuration, log = tmp_path / "penstock.toml", tmp_path / "log"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(process([*RUN, *arguments], tmp_path, os.environ, configuration))
+        printed = until(lambda: written(configuration), "it is served")
+        environment = os.environ | dict(re.findall(r"export (\w+)='(.*)'", printed))
+        stack.enter_context(process([*penstock, "up"], tmp_path, environment, log))
+        until(lambda: "worker.started" in log.read_text(), "it is up")
+        asked = [*penstock, "units", "list", "--machine", machine, "--status", status, "--json"]
+
+        def there() -> bool:
+            run = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+            assert run.returncode == 0, run.stderr
+            return bool(json.loads(run.stdout)["rows"])
+
+        until(there, f"a {machine} is {status}")
+
+
+@contextlib.contextmanager
+def process(command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Path) -> Iterator[None]:
+    with output.open("w") as file:
+        started = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file)
+    try:
+        yield
+    finally:
+        started.kill()
+        started.wait()
+
+
+def written(path: Path) -> str:
+    """The whole configuration; nothing until all of it is there."""
+    text = path.read_text()
+    return text if "# Set these" in text and text.endswith("'\n") else ""
+
+
+def until(true: Callable[[], T], what: str) -> T:
+    end = time.monotonic() + 100
+    while not (found := true()):
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+    return found
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -16,7 +15,7 @@ from penstock.model.clock import Rng
 from penstock.model.errors import IllegalMove, LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.outcome import Move, Outcome
-from penstock.model.unit import Ref
+from penstock.model.unit import Ref, replace
 from tests.support.machines import InvoiceState, feed, invoice, partition
 from tests.support.world import World, after, ids
 

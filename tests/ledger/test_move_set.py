@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from penstock.model.errors import BrokenFlow, IllegalMove, LedgerRefused, Unknow
 from penstock.model.machine import Actor
 from penstock.model.move_set import MAX_SET, MoveSet
 from penstock.model.outcome import Outcome, Where
-from penstock.model.unit import NOW, Ref
+from penstock.model.unit import NOW, Ref, replace
 from tests.ledger.test_hands import healthy
 from tests.support.machines import (
     FeedState,

@@ -19,6 +19,8 @@ from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS, Outcome
 from penstock.model.simulation import simulate
 from penstock.model.unit import Ref, replace
+from penstock.operations.bulk.machine import bulk_action
+from penstock.operations.bulk.tables import bulk_item
 from penstock.settings.file import Configuration
 from penstock.settings.kernel import KernelSettings
 from penstock.worker import schedule
@@ -53,8 +55,8 @@ class Loading:
 
     def __init__(self, url: str) -> None:
         self.time = VirtualClock(DUE)
-        machines = [LOAD, schedule.machine]
-        plain = Ledger.open(url, machines, clock=self.time, rng=Rng(1), create=True, data_tables=[measure])
+        machines = [LOAD, schedule.machine, bulk_action]
+        plain = Ledger.open(url, machines, clock=self.time, rng=Rng(1), create=True, data_tables=[measure, bulk_item])
         self.wire = Wire(plain.database)
         self.ledger = Ledger(self.wire, machines, self.time, Rng(2))
 

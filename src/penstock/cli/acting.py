@@ -106,14 +106,14 @@ def _go_on(one: _Act, done: Done) -> Done:
     quiet = one.wishes.json
     if not quiet:
         echo(f"{done.action} is under way: {done.says}", err=True)
-        echo(f"'penstock bulk show {_key(done)}' watches it, 'penstock bulk cancel {_key(done)}' ends it", err=True)
+        echo(f"to watch it: penstock bulk show {_key(done)}", err=True)
+        echo(f"to end it:   penstock bulk cancel {_key(done)} --reason TEXT", err=True)
     try:
         with terminal.progress(done.says, one.program.clock, quiet=quiet) as progress:
             version = one.program.configuration.version
             action = drive(one.ledger, Ref.parse(done.action), progress, config_version=version)
     except KeyboardInterrupt:
-        echo(f"penstock: {done.action} goes on: a running worker takes it up, or the next one that starts", err=True)
-        echo(f"penstock: 'penstock bulk cancel {_key(done)}' ends it", err=True)
+        echo(f"{done.action} is not ended: a worker goes on with it", err=True)
         raise
     skipped = {**done.skipped}
     if action.skipped:
@@ -133,16 +133,16 @@ def print_json(value: Any) -> None:
 def show_preview(preview: Preview) -> None:
     """What would be done, on standard output: it may be long."""
     if preview.count:
-        echo(f"{preview.operation} would {preview.says}")
+        echo(f"this would {preview.says}")
     else:
-        echo(f"{preview.operation}: nothing to do")
+        echo("there is nothing to do")
     for ref in preview.sample[:_SHOWN]:
         echo(f"  {ref}")
     if preview.sample and preview.count > len(preview.sample[:_SHOWN]):
         echo(f"  and {preview.count - len(preview.sample[:_SHOWN]):,} more")
     _say_skipped(preview.skipped, preview.skipped_sample)
     if preview.bulk:
-        echo("it becomes a bulk action: it goes on in the background, and can be watched and cancelled")
+        echo("it becomes a bulk action, which can be watched and cancelled")
     _warn(preview.warnings)
     if preview.count:
         echo(f"digest {preview.digest}")

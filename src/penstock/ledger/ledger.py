@@ -12,10 +12,10 @@ from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won, statements_of
+from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won, insert_events, statements_of
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.hands import Hands, Moved, moved_by_hand
-from penstock.ledger.prepare import Preparer
+from penstock.ledger.prepare import Preparer, event_row
 from penstock.ledger.processes import this_process
 from penstock.ledger.rows import outcome_writes
 from penstock.ledger.schema.install import check_definitions, install
@@ -220,10 +220,18 @@ class Ledger:
         entry = self.preparer.together(others, writes, events, who)
         self._committer.together(list(entry.moves), entry.births, entry)
 
-    def write(self, writes: Sequence[Write]) -> None:
-        """Rows of data tables alone, in one transaction: what no unit goes with."""
+    def write(self, writes: Sequence[Write], events: Sequence[Event] = ()) -> None:
+        """Rows of data tables and events alone, in one transaction: what no unit goes with."""
         made = [statements.upsert(self.database, *s) for s in statements_of(outcome_writes("rows", writes))]
-        self.database.write(lambda cursor: [cursor.run(sql, **given) for sql, given in made])
+        told = [event_row("rows", event) for event in events]
+
+        def work(cursor: Cursor) -> None:
+            for sql, given in made:
+                cursor.run(sql, **given)
+            if told:
+                insert_events(self.database, cursor, told)
+
+        self.database.write(work)
 
     def wake(self, refs: Iterable[Ref], *, who: str, reason: str, actor: Actor = Actor.OPERATOR) -> Moved:
         """Ask for attention now, in somebody's name: brings `due_at` forward. A worker that holds a unit keeps it.

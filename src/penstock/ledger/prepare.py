@@ -348,11 +348,15 @@ def _ref(change: Change) -> str:
 
 
 def _event(change: Change, event: Event) -> list[Any]:
-    payload = plain_value(_ref(change), f"the event {event.key!r}", dict(event.payload))
-    if len(payload) * _WIDEST > MAX_EVENT and (size := len(payload.encode())) > MAX_EVENT:
-        msg = f"its payload has {size:,} bytes, an event's at most {MAX_EVENT:,}; {LAND_IT}"
-        raise TooLarge(f"{_ref(change)}: the event {event.key!r} cannot be kept: {msg}")
     # The id of the step, as in its log and its calls. Outside of steps, the row of the history that the commit makes.
     step = correlation.current() or f"{_ref(change)}@{change.row[1] + 1}"
-    about = (change.machine.name, change.unit_id)
-    return [event.tenant, event.key, event.kind, event.severity, payload, *about, step]
+    return [*event_row(_ref(change), event), change.machine.name, change.unit_id, step]
+
+
+def event_row(ref: str, event: Event) -> list[Any]:
+    """An event as a row, without what it is about. Raises TooLarge, naming `ref`."""
+    payload = plain_value(ref, f"the event {event.key!r}", dict(event.payload))
+    if len(payload) * _WIDEST > MAX_EVENT and (size := len(payload.encode())) > MAX_EVENT:
+        msg = f"its payload has {size:,} bytes, an event's at most {MAX_EVENT:,}; {LAND_IT}"
+        raise TooLarge(f"{ref}: the event {event.key!r} cannot be kept: {msg}")
+    return [event.tenant, event.key, event.kind, event.severity, payload]

@@ -80,7 +80,7 @@ class Planned:
 
 def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, *, owner: str, version: str) -> Planned:
     """Plan an operation. Raises UsageError where it cannot be done, or a reason is wanted and none is given."""
-    name = f"{owner} {operation.name}"
+    name = operation.name if owner == "kernel" else f"{owner} {operation.name}"
     if operation.wants_reason and not ask.reason.strip():
         raise UsageError(f"{name} needs a reason; the history keeps why something was done by hand")
     plan: Plan = operation(ask, parameters)
@@ -152,7 +152,7 @@ def _carry(
         if others:
             ledger.together(others, who=ask.who, writes=plan.writes, events=plan.events)
         else:
-            ledger.write(plan.writes)
+            ledger.write(plan.writes, plan.events)
         carried.count = len(plan)
     elif isinstance(plan, Births):
         carried.count = _give_birth(ledger, ask, plan, progress)

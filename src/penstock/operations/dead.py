@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,14 +88,12 @@ class _Group:
     oldest: Any = None
     newest: Any = None
     example: str = ""
-    reasons: list[str | None] = field(default_factory=list)
 
-    def add(self, reason: str | None, count: int, oldest: Any, newest: Any, example: str) -> None:
+    def add(self, count: int, oldest: Any, newest: Any, example: str) -> None:
         self.count += count
         self.oldest = min(filter(None, (self.oldest, oldest)), default=None)
         self.newest = max(filter(None, (self.newest, newest)), default=None)
         self.example = self.example or example
-        self.reasons.append(reason)
 
 
 @reading("dead list", "Dead letters of all machines, grouped by cause.")
@@ -123,9 +121,7 @@ def show_dead(ask: Ask[KernelSettings], wanted: DeadShow) -> Page[DeadRow]:
     group = _group(ask, wanted.cause, dismissed=wanted.dismissed)
     after = None if wanted.after is None else Ref.parse(wanted.after).unit_id
     found = ask.reader.database.read(
-        lambda cursor: list(
-            _members(ask, cursor, group, dismissed=wanted.dismissed, after=after, most=wanted.limit + 1)
-        ),
+        lambda cursor: list(_members(cursor, group, dismissed=wanted.dismissed, after=after, most=wanted.limit + 1)),
         patient=True,
     )
     rows = [
@@ -247,7 +243,7 @@ def _groups(ask: Ask[Any], wanted: Filter, *, dismissed: bool) -> dict[str, _Gro
             cause = cause_of(said)
             name = fingerprint(machine.name, state, cause)
             group = found.setdefault(name, _Group(machine, state, cause))
-            group.add(said, int(count), instant(oldest), instant(newest), example)
+            group.add(int(count), instant(oldest), instant(newest), example)
 
     ask.reader.database.read(work, patient=True)
     return found
@@ -290,7 +286,6 @@ def _group(ask: Ask[Any], name: str, *, dismissed: bool = False) -> _Group:
 
 
 def _members(
-    ask: Ask[Any],  # noqa: ARG001 - one shape
     cursor: Cursor,
     group: _Group,
     *,
@@ -327,9 +322,7 @@ def _chosen(ask: Ask[Any], wanted: DeadSelected) -> tuple[Machine, list[str]]:
     if wanted.cause is not None:
         group = _group(ask, wanted.cause)
         read = ask.reader.database.read
-        return group.machine, [
-            str(row[0]) for row in read(lambda cursor: list(_members(ask, cursor, group)), patient=True)
-        ]
+        return group.machine, [str(row[0]) for row in read(lambda cursor: list(_members(cursor, group)), patient=True)]
     if wanted.units:
         refs = read_refs(ask, wanted.units)
         names = sorted({ref.machine for ref in refs})

@@ -37,6 +37,7 @@ class LeftAlone(Row, frozen=True):
 @reading("raw unneeded", "Landed data that nobody needs, counted.")
 def unneeded(ask: Ask[KernelSettings], wanted: Superseded) -> Page[LeftAlone]:
     """Attempts that were never finalised count a day after they were last written."""
+    _require_landed(ask)
     found = _count(ask, _schedule_age(ask) if wanted.superseded is None else wanted.superseded)
     rows = [LeftAlone(path=path, reason=why) for path, why in list(found.skipped.items())[:_MOST_SHOWN]]
     counts = {"unfinished": found.unfinished, "superseded": found.superseded, "under way": found.under_way}
@@ -46,6 +47,7 @@ def unneeded(ask: Ask[KernelSettings], wanted: Superseded) -> Page[LeftAlone]:
 @operation("raw collect", "Remove landed data that nobody needs.")
 def collect(ask: Ask[KernelSettings]) -> Wake:
     """Runs the schedule collect-raw now; a worker does the work. Superseded runs go too if the schedule says so."""
+    _require_landed(ask)
     found = _count(ask, _schedule_age(ask))
     return Wake([Ref("schedule", COLLECT)], {}, f"collect {found.counts()}, by running the schedule {COLLECT} now")
 
@@ -72,13 +74,15 @@ def all_holds(ledger: Ledger, app: Any) -> Holds:
     return held_by_any([partial(one.holds, ledger) for one in keepers])
 
 
+def _require_landed(ask: Ask[KernelSettings]) -> None:
+    if not any(one.holds for one in ask.program.app.lifecycles):
+        raise UsageError("no lifecycle of this configuration lands data; there is nothing to collect")
+
+
 def _count(ask: Ask[KernelSettings], superseded: timedelta | None) -> Collected:
     from penstock.raw.collect import collect_by_age
 
-    app = ask.program.app
-    if not any(one.holds for one in app.lifecycles):
-        raise UsageError("no lifecycle of this configuration lands data; there is nothing to collect")
-    holds = all_holds(ask.reader.as_ledger(), app)
+    holds = all_holds(ask.reader.as_ledger(), ask.program.app)
     return collect_by_age(ask.program.ports.raw, holds, ask.now, superseded=superseded, dry_run=True)
 
 

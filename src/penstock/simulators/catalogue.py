@@ -104,7 +104,7 @@ def _amazon_ads(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Tro
         yield f'client_id = "{simulator.client_id}"'
         yield 'client_secret = { env = "AMAZON_ADS_CLIENT_SECRET" }'
         yield 'refresh_token = { env = "AMAZON_ADS_REFRESH_TOKEN" }'
-        yield f'private_downloads = ["{urlsplit(address).netloc}"]'
+        yield f'private_downloads = ["{urlsplit(address).netloc}"]\npoll = "10s"\nhourly_offsets = []'
         for name, profile in zip(("acme", "globex"), sorted(simulator.profiles), strict=True):
             yield f"\n[reports.accounts.{name}]"
             yield f'profile_id = "{profile}"\ntime_zone = "Europe/Madrid"'

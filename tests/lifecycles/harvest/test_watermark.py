@@ -250,7 +250,9 @@ def test_a_wish_to_replace_is_fulfilled_once(site, blob):
     subscriber = publisher({FEED: blob}.get)
     keep_subscriptions(site.ledger, [subscriber])
     event = requested(row, "ada", "because", START, replaces=True)
-    site.ledger.together([], who="ada", events=[event])
+    site.clock.advance(1)
+    site.ledger.write([], [event])
+    site.clock.advance(1)
     delivered(site, blob)
     assert len(site.events(ADOPTED)) == 1
     foreign = Watermark(START, "theirs", START).encode()

@@ -24,6 +24,15 @@ from tests.support.partitions import KEY, read_settings, rows
 ROOT = Path(__file__).resolve().parents[3]
 NAME = f"google_ads/111-111-1111/campaign_daily/{KEY.logical_date}"
 
+LOGIN = """
+gaql = "SELECT campaign.id FROM campaign WHERE segments.date = '{date}'"
+
+[partitions.google_ads]
+client_id = "1"
+client_secret = { env = "NOBODY_ASKS" }
+refresh_token = { env = "NOBODY_ASKS" }
+"""
+
 
 class Shell:
     """The commands, in a folder with a configuration."""
@@ -32,7 +41,7 @@ class Shell:
         self._penstock = penstock
         self._url = url
         self.folder = folder
-        (folder / "penstock.toml").write_text(CONFIG.format(more=""))
+        (folder / "penstock.toml").write_text(CONFIG.format(more="") + LOGIN)
         self.env = {"PENSTOCK_LEDGER": url, "PYTHONPATH": str(ROOT)}
         self.sink = RawSink(folder / "raw")
         made = self.any("db", "upgrade")
@@ -69,7 +78,7 @@ class Shell:
                 sql = "SELECT 1 FROM validation WHERE status = 'wanted'"
                 async with asyncio.timeout(60):
                     while ledger.read(lambda cursor: cursor.rows(sql)):
-                        await asyncio.sleep(0.02)
+                        await asyncio.wait([running], timeout=0.02)
                 worker.stop()
                 await running
 
@@ -148,18 +157,21 @@ def test_a_range_and_what_is_done_about_it(shell):
         (("status", "bing/1/q/2026-11-01"), "no source is called 'bing'"),
         (("status", "google_ads/1111111111/campaign_daily/2026-13-01"), "is not a date"),
         (("range", "google_ads", "--from", "2026-11-02", "--to", "2026-11-01"), "before it starts"),
-        (("list", "google_ads", "--from", "2026-11-01", "--status", "good"), "pending, success, failed"),
+        (
+            ("list", "google_ads", "--from", "2026-11-01", "--status", "good"),
+            "must be one of pending, success, failed",
+        ),
         (("validate", NAME, "--run", "yesterday", "--reason", "x"), "is not a run id"),
         (("validate", NAME, "--run", "2020-01-01T00:00:00.000Z", "--reason", "x"), "has no finalised run"),
         (("reset", NAME, "--reason", "x"), "there is nothing to reset"),
-        (("wait", NAME, "--timeout", "soon"), "soon"),
-        (("wait", NAME, "--timeout", "-5m"), "is not a span of time"),
+        (("wait", NAME, "--timeout", "soon"), "--timeout must be a span"),
+        (("wait", NAME, "--timeout", "-5m"), "--timeout must be a span"),
         (("status", ""), "'' is not a partition"),
-        (("status", NAME, "--as-of", ""), "is not an instant"),
-        (("status", NAME, "--as-of", "yesterday"), "is not an instant"),
+        (("status", NAME, "--as-of", ""), "--as-of must be an instant"),
+        (("status", NAME, "--as-of", "yesterday"), "--as-of must be an instant"),
         (("range", "", "--from", "2026-11-01"), "no source is called ''"),
-        (("range", "google_ads", "--from", ""), "'' is not a date"),
-        (("range", "google_ads", "--from", "2026-11-01", "--to", ""), "'' is not a date"),
+        (("range", "google_ads", "--from", ""), "--from must be a date"),
+        (("range", "google_ads", "--from", "2026-11-01", "--to", ""), "--to must be a date"),
         (("range", "google_ads", "--from", "0001-01-01", "--to", "9999-12-31"), "more than 3,660 days"),
         (("range", "google_ads", "--from", "2026-11-01", "--customer", ""), "'' is not a customer id"),
         (("range", "google_ads", "--from", "2026-11-01", "--query", ""), "has no query ''"),
@@ -214,10 +226,10 @@ def test_sources_and_rules_of_ones_own_are_a_lifecycle_of_ones_own(penstock, tmp
         ('time_zone = "America/Los_Angles"', 'did you mean "America/Los_Angeles"?'),
         ("time_zone = 3", "a time zone, for example"),
         ('time_zones = { "111-111-1111" = "Madrid" }', 'did you mean "Europe/Madrid"?'),
-        ('time_zones = { "333-333-3333" = "UTC" }', "3333333333 is not one of its customers"),
+        ('time_zones = { "333-333-3333" = "UTC" }', "3333333333 is not one of the customers"),
         ('time_zones = { "111-111-1111" = "UTC", "1111111111" = "Asia/Kathmandu" }', "1111111111 is there twice"),
         ('time_zones = { "12-x" = "UTC" }', "is not a customer id"),
-        ("time_zones = []", "a table of time zones"),
+        ("time_zones = []", "must be a table; each value is a time zone"),
         ('delay = "soon"', "a span of time"),
         ("offsets = []", "a list of different spans of time"),
         ('offsets = ["3d", "1d"]', "shortest first"),

@@ -176,9 +176,9 @@ def test_a_run_is_inspected_and_nothing_is_written(world):
     good = world.land()
     bad = world.land(BAD)
     found = world.read(inspect, OneRun(partition=NAME, run=good))
-    assert (found.ok, found.record_count, found.errors) == (True, 3, [])
+    assert (found.failed, found.record_count, found.errors) == (False, 3, [])
     found = world.read(inspect, OneRun(partition=NAME))
-    assert (found.run_id, found.ok) == (bad, False)
+    assert (found.run_id, found.failed) == (bad, True)
     assert "row 1: field campaign.id is missing" in found.errors
     assert world.state() is None
 

@@ -128,7 +128,7 @@ def _gates(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iter
     """No gate is stopped or broken without somebody's knowing; its limits are where they are asked for."""
     for gate in gate_statuses(database, cursor):
         if gate.state == "stopped":
-            text = f"stopped: {gate.reason}; mend the configuration, or 'penstock providers resume {gate.gate_id}'"
+            text = f"stopped: {gate.reason}; mend the configuration, or 'penstock gates resume {gate.gate_id}'"
             yield Finding("gates", gate.gate_id, text, "warning")
         elif breaker_open(gate.throttles, gate.failures):
             yield Finding("gates", gate.gate_id, f"closed {gate.throttles} times in a row: {gate.reason}", "warning")

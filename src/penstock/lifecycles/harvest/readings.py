@@ -55,9 +55,11 @@ class RunRow(Row, frozen=True):
     ]
     status: Annotated[R, column("Where it stands.", show="state")]
     phase: Annotated[Phase | None, column("How far consolidation has come.", show="detail")]
-    partitions: Annotated[str, column("Partitions completed, of all of them, and how many have failed.")]
+    partitions: Annotated[
+        str, column("Partitions completed, of all of them, and how many have failed.", heading="parts")
+    ]
     records: Annotated[int, column("Records fetched so far.")]
-    unseen: Annotated[int | None, column("Live records that a full run did not see and kept.")]
+    unseen: Annotated[int | None, column("Live records that a full run did not see and kept.", show="detail")]
     started_at: Annotated[datetime, column("When it was started.", heading="started")]
     ends_at: Annotated[datetime | None, column("When it was completed, or will be at this pace.", heading="ends")]
     error: Annotated[str | None, column("Why it has failed.", show="text")]

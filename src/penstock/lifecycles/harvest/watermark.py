@@ -165,7 +165,7 @@ def _replace(ledger: Ledger, feed: str, blob: Blob, event: EventRow) -> Row | No
     row = read_row(ledger, feed)
     if row is None or instant_text(row.last_updated_at) != event.payload["last_updated_at"]:
         return row
-    if row.published_at is not None and row.published_at >= event.created_at:
+    if row.published_at is not None and row.published_at > event.created_at:
         return row
     return adopt(ledger, feed, blob, who=str(event.payload["by"]), reason=str(event.payload["reason"]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -180,7 +181,7 @@ class Inspected(Row, frozen=True):
 
     partition: Annotated[str, column("The partition.", show="reference")]
     run_id: Annotated[str, column("The run.", show="reference")]
-    ok: Annotated[bool, column("Whether it is good.")]
+    failed: Annotated[bool, column("Whether the validators reject it.")]
     record_count: Annotated[int, column("How many records it has.")]
     errors: Annotated[list[str], column("What is wrong with it.")]
 
@@ -207,16 +208,7 @@ def range_(ask: PartitionAsk, wanted: SeriesWanted) -> Page[SeriesRow]:
     """A partition that nobody has judged is pending."""
     found = _reader(ask, wanted.as_of).range(_range(ask, wanted))
     chosen = [one for one in found.series if not wanted.unready or one.failed or one.pending]
-    rows = [
-        SeriesRow(
-            customer_id=one.customer_id,
-            query_name=one.query_name,
-            success=one.success,
-            failed=one.failed,
-            pending=one.pending,
-        )
-        for one in chosen
-    ]
+    rows = [SeriesRow(**asdict(one)) for one in chosen]
     counts = {"partitions": found.total, "success": found.success, "failed": found.failed, "pending": found.pending}
     return Page(rows=rows, counts=counts, note=None if rows else "all of them are safe to consume")
 
@@ -285,17 +277,8 @@ def metadata(ask: PartitionAsk, wanted: PartitionThen) -> Metadata:
     key = ask.settings.key(wanted.partition)
     opened = _reader(ask, wanted.as_of).open(key)
     found = opened.metadata
-    return Metadata(
-        partition=str(key),
-        run_id=found.run_id,
-        schema_version=found.schema_version,
-        record_count=found.record_count,
-        checksum=found.checksum,
-        size=found.size,
-        created_at=found.created_at,
-        facts=dict(found.facts),
-        path=opened.address,
-    )
+    named = {name: getattr(found, name) for name in Metadata.__struct_fields__ if name not in ("partition", "path")}
+    return Metadata(partition=str(key), path=opened.address, **named)
 
 
 def inspecting(rules: Rules) -> Reading[PartitionSettings]:
@@ -310,7 +293,11 @@ def inspecting(rules: Rules) -> Reading[PartitionSettings]:
         run_id = _run(sink, key, wanted.run)
         found = Validators(sink, ask.settings, rules).inspect(key, run_id)
         return Inspected(
-            partition=str(key), run_id=run_id, ok=found.good, record_count=found.record_count, errors=list(found.errors)
+            partition=str(key),
+            run_id=run_id,
+            failed=not found.good,
+            record_count=found.record_count,
+            errors=list(found.errors),
         )
 
     return inspect
@@ -467,18 +454,11 @@ def _chunks(keys: Iterator[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
         yield chunk
 
 
-def _shown(status: PartitionStatus) -> PartitionRow:
-    return PartitionRow(
-        partition=str(status.key),
-        status=P(status.status),
-        reason=status.reason,
-        current_run_id=status.current_run_id,
-        record_count=status.record_count,
-        schema_version=status.schema_version,
-        updated_at=status.updated_at,
-        error_message=status.error_message,
-        attempt_count=status.attempt_count,
-    )
+def _shown(found: PartitionStatus) -> PartitionRow:
+    named = {
+        name: getattr(found, name) for name in PartitionRow.__struct_fields__ if name not in ("partition", "status")
+    }
+    return PartitionRow(partition=str(found.key), status=P(found.status), **named)
 
 
 def _require(ask: PartitionAsk) -> None:

@@ -20,6 +20,11 @@ from penstock.settings.typed import Secret, Settings, TimeZone, Url, says
 DAY = timedelta(days=1)
 OFFSETS = tuple(days * DAY for days in (1, 3, 7, 30))
 _USUAL = Endpoint()
+_EXAMPLE = {
+    "schema_version": "1",
+    "fields": {"campaign.id": "whole"},
+    "gaql": "SELECT campaign.id, segments.date FROM campaign WHERE segments.date = '{date}'",
+}
 
 
 def _fields(value: Any) -> dict[str, str]:
@@ -188,7 +193,10 @@ class GoogleAdsLogin(Settings):
     client_secret: Annotated[Secret | None, says("The client's secret.")] = None
     refresh_token: Annotated[Secret | None, says("The token that opens the customers.")] = None
     login_customer_id: Annotated[
-        str | None, says("The manager account through which the customers are reached.", reads=_customer)
+        str | None,
+        says(
+            "The manager account through which the customers are reached.", reads=_customer, examples=["999-999-9999"]
+        ),
     ] = None
     version: Annotated[str, says("The version of the API; each lives about a year.", reads=_version)] = _USUAL.version
     api_url: Annotated[Url, says("Where the API is served.")] = Url(_USUAL.api_url)
@@ -206,7 +214,7 @@ class PartitionSettings(Settings):
                 "google_ads": {
                     "customers": ["123-456-7890"],
                     "time_zone": "America/Los_Angeles",
-                    "queries": {"campaign_daily": {"schema_version": "1", "fields": {"campaign.id": "whole"}}},
+                    "queries": {"campaign_daily": _EXAMPLE},
                 }
             },
         ),
