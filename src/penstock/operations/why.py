@@ -63,7 +63,7 @@ def explain(ledger: Ledger, flow: AnyFlow | str, ref: Ref) -> Why:
         links += _job(machine, flow)
         links += _driven(machine, unit, now, workers)
         gates = ledger.read(lambda cursor: gate_statuses(database, cursor))
-        links += _door(unit, {g.gate_id: g for g in gates})
+        links += _gate(unit, {g.gate_id: g for g in gates})
     links += ledger.read(lambda cursor: list(_family(ledger, cursor, machine, unit)))
     if isinstance(unit, Unit) and not ended:
         links += _decision(machine, unit, now, flow)
@@ -129,7 +129,7 @@ def _window(unit: Schedule, cadence: Cadence, now: datetime) -> Link:
     return Link("window", f"{often}{hours} ({unit.time_zone}); the tick after now is {following:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _door(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
+def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
     if unit.gate_id == NO_GATE:
         yield Link("gate", "it needs none")
         return
