@@ -20,16 +20,11 @@ from penstock.ledger.care.doctor import CHECKS
 from penstock.ledger.schema import triggers_postgres, triggers_sqlite
 from penstock.ledger.schema.tables import kernel_tables, machine_table
 from penstock.model.errors import StepError
-<<<<<<< HEAD
 from penstock.model.unit import DRIVEN_COLUMNS, field_types
 from penstock.operations.bulk.tables import bulk_item
 from penstock.operations.dismissal import dismissal
-from penstock.worker.step import Counts
-from tests.support.pages import GENERATED, PAGES, ROOT, commands, generated
-=======
-from penstock.model.unit import DRIVEN_COLUMNS
 from penstock.worker.held import Counts
->>>>>>> lead
+from tests.support.pages import GENERATED, PAGES, ROOT, commands, generated
 
 DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
