@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}\Z")
 
 
 @click.command("new", context_settings=SETTINGS)
-@click.argument("name")
+@click.argument("name", help="The lifecycle, in lower-case letters, digits and _.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path(), help="Where to make the folder NAME.")
 def command(name: str, folder: Path) -> None:
     """Write a small lifecycle of your own, with tests.
