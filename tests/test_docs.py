@@ -27,7 +27,7 @@ from penstock.lifecycles.partitions.machine import MACHINES as PARTITIONS
 from penstock.lifecycles.reports.machine import machine as report
 from penstock.model.errors import StepError
 from penstock.model.unit import DRIVEN_COLUMNS
-from penstock.worker.step import Counts
+from penstock.worker.held import Counts
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

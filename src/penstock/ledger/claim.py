@@ -89,11 +89,11 @@ class Claims:
                         self._rotate(name, rows)
                     taken[name] = taken.get(name, []) + rows
             gates = {gate for name, rows in taken.items() for gate in {*map(self._gate_of[name], rows)}}
-            doors = gates - {NO_GATE, *passes}
-            return taken, passes | self._gates.passes(cursor, doors), doors, at
+            unmetered = gates - {NO_GATE, *passes}
+            return taken, passes | self._gates.passes(cursor, unmetered), unmetered, at
 
-        taken, passes, doors, at = self._database.write(work)
-        self._gates.checked(doors)
+        taken, passes, unmetered, at = self._database.write(work)
+        self._gates.checked(unmetered)
         claimed: list[Unit] = []
         for name, rows in taken.items():
             # RETURNING has no order; a worker starts with the oldest, ties by id.
@@ -125,8 +125,8 @@ class Claims:
             return found
 
         units = [unit for name, rows in self._database.write(work).items() for unit in self._units(name, rows)]
-        doors = {u.gate_id for u in units} - {NO_GATE}
-        return Claimed(units, self._database.write(lambda cursor: self._gates.passes(cursor, doors)) if doors else {})
+        gates = {u.gate_id for u in units} - {NO_GATE}
+        return Claimed(units, self._database.write(lambda cursor: self._gates.passes(cursor, gates)) if gates else {})
 
     def _take_behind(
         self, cursor: Cursor, wants: Mapping[str, int], starts: int | None, levels: Levels | None

@@ -1,4 +1,4 @@
-"""The ledger's front door: open it, give birth, move, wake, read, and start a worker's session."""
+"""The ledger: open it, give birth, move, wake, read, and start a worker's session."""
 
 from __future__ import annotations
 
