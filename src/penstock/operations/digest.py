@@ -22,6 +22,8 @@ from penstock.operations.plan import Births, Each, GateChange, Park, Plan, Toget
 
 #: Columns of the kernel that follow from the act itself.
 _MADE = frozenset({"version", "changed_by", "change_reason", "changed_at", "wakes", "unit_id"})
+#: And those by which the kernel schedules a unit: of a living one they change at any moment.
+_SCHEDULED = frozenset({"due_at", "attempts", "crashes", "doubts", "suspicion", "claimed_by"})
 _LENGTH = 16
 
 
@@ -92,7 +94,8 @@ def _without_due(row: Mapping[str, Any]) -> list[Any]:
 
 def _move(move: Move) -> list[Any]:
     before, after = move.before, move.after
-    changed = {n: getattr(after, n) for n in field_types(type(after)) if getattr(after, n) != getattr(before, n)}
+    names = [name for name in field_types(type(after)) if name not in _SCHEDULED]
+    changed = {name: getattr(after, name) for name in names if getattr(after, name) != getattr(before, name)}
     return ["move", type(after).__name__, before.unit_id, str(before.status), _without(changed)]
 
 
