@@ -254,14 +254,9 @@ def test_a_run_is_started_when_none_is_under_way(place):
     assert refused.code == 2
     assert f"run {place.running} of {FEED} is under way" in refused.err
     assert place("cancel", place.running, "--reason", "x", "--yes").code == 0
-<<<<<<< HEAD
     assert f"this would start a full run of {FEED}\n" in place("start", FEED, "--full", "--dry-run").out
-    assert place("start", FEED, "--full", "--reason", "prices moved", "--yes").code == 0
-=======
-    assert f"harvest start would start a full run of {FEED}\n" in place("start", FEED, "--full", "--dry-run").out
     seen = place.asked("start", FEED, "--full", "--dry-run")["digest"]
     assert place("start", FEED, "--full", "--reason", "prices moved", "--digest", seen, "--yes").code == 0
->>>>>>> review
     again = place("start", FEED, "--yes")
     assert again.out == f"done: start a full run of {FEED}\n", "the first wish stands"
     with place.ledger() as ledger:
