@@ -15,10 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.ledger.delivery import D as D  # noqa: PLC0414 - exported, as are the next
-from penstock.ledger.delivery import Delivery as Delivery  # noqa: PLC0414
-from penstock.ledger.delivery import gate_of as gate_of  # noqa: PLC0414
-from penstock.ledger.delivery import machine as machine  # noqa: PLC0414
+from penstock.ledger.delivery import D, Delivery, gate_of, machine
 from penstock.ledger.schema.triggers_postgres import PLANNER, function
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database, instant_sql

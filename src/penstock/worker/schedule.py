@@ -44,21 +44,6 @@ from penstock.worker.failure import following_of, traceback_of
 from penstock.worker.flow import Flow, Io
 from penstock.worker.schedule_unit import S, Schedule, cadence_of, machine
 
-__all__ = [
-    "Job",
-    "JobResult",
-    "S",
-    "Schedule",
-    "Schedules",
-    "belated",
-    "cadence_of",
-    "decide",
-    "keep_schedules",
-    "late_schedules",
-    "machine",
-    "mend_schedules",
-    "wanted_by",
-]
 log = structlog.get_logger()
 _CRITICAL_FROM = 3
 # Retries, spaced suspects and two clocks that differ a little: none of them puts a tick off for so long.
