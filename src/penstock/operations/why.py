@@ -188,7 +188,7 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
     holding = [link for link in links if link.holds]
     blocking = [link for link in holding if link.blocks]
     if blocking:
-        return f"is blocked: {blocking[0].says}", None
+        return f"blocked: {blocking[0].says}", None
     resting = [link for link in holding if link.until is None]
     if resting:
         return f"rests: {resting[0].says}", None
