@@ -211,7 +211,7 @@ def test_a_quota_of_eleven_hours_survives_every_restart(fleet, provider):
         time.sleep(0.3)
     assert provider.names(GATE) == [a.name for a in provider.arrivals[:calls]]
     (left,) = fleet.gate("closed_until")
-    fresh = fleet.ledger.session(served=["call_"])
+    fresh = fleet.ledger.incarnation(served=["call_"])
     fresh.register()
     seconds = fresh.idle().gate
     assert left is not None

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from penstock.ledger.claim import Levels
 from penstock.ledger.commit import Lost, Result, Won
-from penstock.ledger.session import LEASE_MS, Session
+from penstock.ledger.incarnation import LEASE_MS, Incarnation
 from penstock.ledger.suspicion import CRASH_LIMIT
 from penstock.model.errors import IllegalMove, LedgerRefused
 from penstock.model.machine import Actor
@@ -89,7 +89,7 @@ class Copy:
 class Hand:
     """A worker, and the units it believes to hold."""
 
-    session: Session
+    session: Incarnation
     lease_until: datetime
     gone: bool = False
     last_gate: str = ""

@@ -95,7 +95,7 @@ def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, 
         skipped=dict(Counter(skipped.values())),
         skipped_sample={str(ref): why for ref, why in itertools.islice(skipped.items(), _SAMPLE)},
         warnings=list(getattr(plan, "warnings", ())),
-        digest=digest(name, parameters, version, plan, ask.now),
+        digest=digest(name, parameters, version, plan, ask),
         bulk=_is_bulk(plan),
     )
     return Planned(operation, parameters, plan, preview, version)

@@ -28,10 +28,10 @@ class Handover:
 
     def __init__(self, parts: Parts, holder: Holder) -> None:
         self._holder = holder
-        self._session = parts.session
+        self._incarnation = parts.incarnation
         self._committer = parts.committer
         self._prepare = parts.preparer.entry
-        self._who = parts.session.identity.id
+        self._who = parts.incarnation.identity.id
         self._executor = parts.executor
         self._io = parts.io
         self._clock = parts.clock
@@ -78,7 +78,7 @@ class Handover:
 
     async def _give_back(self, unit: Unit) -> None:
         with contextlib.suppress(LedgerUnavailable):
-            await self._executor.run(self._session.release, [(unit, True)])
+            await self._executor.run(self._incarnation.release, [(unit, True)])
 
     def _entry(self, held: Held, outcome: Outcome[Any]) -> PreparedOutcome | None:
         """The outcome checked and put behind its gate; one that breaks the rules counts as a crash and is None."""
@@ -110,9 +110,11 @@ class Handover:
         self._committer.submit(entry, noted, held)
 
     def _aside(self, held: Held, error: Exception) -> None:
+        reason = readable(f"{type(error).__name__}: {error}")
+
         async def park() -> None:
             try:
-                await self._executor.run(self._session.park, held.unit, readable(f"{type(error).__name__}: {error}"))
+                await self._executor.run(self._incarnation.park, held.unit, reason)
             except LedgerUnavailable:
                 self._holder.interrupt(held)
                 return

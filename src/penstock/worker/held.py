@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.ledger.gates.budget import Pass
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.prepare import Preparer
-from penstock.ledger.session import Session
 from penstock.model import correlation
 from penstock.model.clock import Clock
 from penstock.model.unit import Unit
@@ -63,7 +63,7 @@ class Held:
 class Parts:
     """What a worker's steps work with."""
 
-    session: Session
+    incarnation: Incarnation
     committer: GroupCommitter
     preparer: Preparer
     executor: Executor

@@ -42,7 +42,7 @@ class Holding:
         freed: Callable[[float | None], None],
         leased: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._session = parts.session
+        self._incarnation = parts.incarnation
         self._executor = parts.executor
         self._gates = parts.gates
         self._clock = parts.clock
@@ -270,7 +270,7 @@ class Holding:
         log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
         for held in self._at_work(group):
             try:
-                await self._executor.run(self._session.crash, held.unit, readable(repr(error)))
+                await self._executor.run(self._incarnation.crash, held.unit, readable(repr(error)))
             except LedgerUnavailable:
                 self.interrupt(held)
             else:
@@ -318,7 +318,7 @@ class Holding:
         if not waiting:
             return
         try:
-            await self._executor.run(self._session.release, [(held.unit, False) for held in waiting])
+            await self._executor.run(self._incarnation.release, [(held.unit, False) for held in waiting])
         except LedgerUnavailable:
             self._interrupted += waiting  # released when the lease is renewed
             return

@@ -21,8 +21,9 @@ import structlog
 
 from penstock.ledger.claim import Claimed, Levels
 from penstock.ledger.gates.budget import HORIZON
+from penstock.ledger.idle import Idle
+from penstock.ledger.incarnation import LEASE_MS, Incarnation
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.session import LEASE_MS, Idle, Session
 from penstock.model.clock import Rng, SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.worker.committer import GroupCommitter
@@ -157,10 +158,10 @@ class Worker:
             self._renewer.close()
 
     async def _incarnation(self) -> None:
-        session = self.ledger.session(served=list(self.flows), lease_ms=self.settings.lease_ms)
-        committer = GroupCommitter(session, self._executor, self._rng)
+        incarnation = self.ledger.incarnation(served=list(self.flows), lease_ms=self.settings.lease_ms)
+        committer = GroupCommitter(incarnation, self._executor, self._rng)
         parts = Parts(
-            session=session,
+            incarnation=incarnation,
             committer=committer,
             preparer=self.ledger.preparer,
             executor=self._executor,
@@ -177,23 +178,23 @@ class Worker:
             leased=self._leased,
         )
         if self._watchdog is not None:
-            self._watchdog.watch(session, holding)
+            self._watchdog.watch(incarnation, holding)
         self._lease_end = math.inf
         asked = self._clock.uptime()
-        await unless(self._stop, self._register(session))
+        await unless(self._stop, self._register(incarnation))
         if self._stop.is_set():
             return
         self._lease_end = asked + self.settings.lease_ms
-        log.info("worker.started", worker=session.identity.id, machines=sorted(self.flows))
+        log.info("worker.started", worker=incarnation.identity.id, machines=sorted(self.flows))
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         committing = asyncio.create_task(committer.run(), name="committer")
-        quarantine = self._quarantine(session, holding)
-        claiming = asyncio.create_task(self._claims(session, holding, quarantine), name="claims")
-        leasing = asyncio.create_task(self._lease(session, holding), name="lease")
+        quarantine = self._quarantine(incarnation, holding)
+        claiming = asyncio.create_task(self._claims(incarnation, holding, quarantine), name="claims")
+        leasing = asyncio.create_task(self._lease(incarnation, holding), name="lease")
         suspecting = asyncio.create_task(quarantine.run(), name="suspects")
-        comparing = asyncio.create_task(self._compare(session, holding), name="compare")
-        watching = asyncio.create_task(self._watch(session, holding), name="watch")
-        looking = asyncio.create_task(self._look_around(session), name="place")
+        comparing = asyncio.create_task(self._compare(incarnation, holding), name="compare")
+        watching = asyncio.create_task(self._watch(incarnation, holding), name="watch")
+        looking = asyncio.create_task(self._look_around(incarnation), name="place")
         helpers = [stopping, committing, claiming, suspecting, leasing, comparing, watching, looking]
         try:
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
@@ -202,7 +203,7 @@ class Worker:
             if leasing not in done:
                 claiming.cancel()
                 suspecting.cancel()
-                await self._wind_down(session, holding, committer, committing)
+                await self._wind_down(incarnation, holding, committer, committing)
         finally:
             holding.halt()
             with contextlib.suppress(TimeoutError):
@@ -213,27 +214,27 @@ class Worker:
             await asyncio.gather(*everything, return_exceptions=True)
         if leasing in done:  # and no step goes on
             self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds
-            await self._patiently(session.survived)
-        log.info("worker.stopped", worker=session.identity.id, **dataclasses.asdict(self.counts))
+            await self._patiently(incarnation.survived)
+        log.info("worker.stopped", worker=incarnation.identity.id, **dataclasses.asdict(self.counts))
 
     def _leased(self) -> bool:
         ending = self._watchdog is not None and self._watchdog.ending
         return self._clock.uptime() < self._lease_end and not ending
 
-    async def _register(self, session: Session) -> None:
+    async def _register(self, incarnation: Incarnation) -> None:
         asked = self._clock.elapsed()
-        now = await self._patiently(functools.partial(session.register, self._config_version))
+        now = await self._patiently(functools.partial(incarnation.register, self._config_version))
         if now is not None:
             self._learn(now)
         if self._clock.elapsed() - asked > self.settings.renew_seconds:
             self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds  # there was an outage
-        found = await self._quietly(session.claims)
+        found = await self._quietly(incarnation.claims)
         self._peers.learn(found[1] if found else {})
         await self._patiently(self.ledger.gates.apply)
         await self._patiently(functools.partial(self.ledger.gates.reconfigured, self._config_version))
 
     async def _wind_down(
-        self, session: Session, holding: Holding, committer: GroupCommitter, committing: asyncio.Task[None]
+        self, incarnation: Incarnation, holding: Holding, committer: GroupCommitter, committing: asyncio.Task[None]
     ) -> None:
         """Finish what can be finished in time, give the rest back, and say goodbye."""
         deadline = self._clock.elapsed() + self.settings.stop_seconds
@@ -243,7 +244,7 @@ class Worker:
 
         with contextlib.suppress(LedgerUnavailable, TimeoutError):
             unstarted = [(unit, False) for unit in holding.unstarted()]
-            await asyncio.wait_for(self._executor.run(session.release, unstarted), left())
+            await asyncio.wait_for(self._executor.run(incarnation.release, unstarted), left())
         if holding.tasks:
             await asyncio.wait(holding.tasks, timeout=left())
         committer.stop()
@@ -251,8 +252,8 @@ class Worker:
             await asyncio.wait_for(asyncio.shield(committing), left())
         with contextlib.suppress(LedgerUnavailable, TimeoutError):
             rest = [(held.unit, held.begun) for held in holding.held.values()]
-            await asyncio.wait_for(self._executor.run(session.release, rest), left())
-            await asyncio.wait_for(self._executor.run(session.retire), left())
+            await asyncio.wait_for(self._executor.run(incarnation.release, rest), left())
+            await asyncio.wait_for(self._executor.run(incarnation.retire), left())
 
     async def _patiently(self, work: Callable[[], T]) -> T | None:
         """Run ledger work, waiting while the database is away; None when told to stop meanwhile."""
@@ -265,12 +266,12 @@ class Worker:
             if self._stop.is_set():
                 return None
 
-    async def _watch(self, session: Session, holding: Holding) -> None:
+    async def _watch(self, incarnation: Incarnation, holding: Holding) -> None:
         """Watch the deadlines of steps and of the lease, and other processes, whatever the database does meanwhile."""
         while True:
             await asyncio.sleep(self.settings.watch_seconds)
             holding.cancel_overdue()
-            if self._peers.look(session.identity.process):
+            if self._peers.look(incarnation.identity.process):
                 self._poke.set()
             if self._clock.uptime() >= self._lease_end:
                 # Others may take over now. What is finished is still offered for commit, and the fence decides,
@@ -278,33 +279,33 @@ class Worker:
                 holding.halt()
             self._measure()
 
-    async def _look_around(self, session: Session) -> None:
+    async def _look_around(self, incarnation: Incarnation) -> None:
         """Warn of a disk that fills up and of whoever holds the database back, before it is too late.
 
         And let the flows tend what is theirs.
         """
         while self.settings.place_seconds is not None:
-            for finding in await self._quietly(session.watch) or []:
+            for finding in await self._quietly(incarnation.watch) or []:
                 log.warning("ledger.place", subject=finding.subject, finding=finding.message)
             for flow in self.flows.values():
                 await self._quietly(functools.partial(flow.tend, self.ledger))
             await asyncio.sleep(self.settings.place_seconds)
         await self._stop.wait()
 
-    async def _lease(self, session: Session, holding: Holding) -> None:
+    async def _lease(self, incarnation: Incarnation, holding: Holding) -> None:
         """Renew the lease in time; returns when it was taken away."""
         pause = self.settings.renew_seconds
         while True:
             await asyncio.sleep(pause)
             asked = self._clock.uptime()
             try:
-                now = await self._renewer.run(session.renew)
+                now = await self._renewer.run(incarnation.renew)
             except LedgerUnavailable:
                 pause = min(self.settings.renew_seconds, _RENEW_AGAIN_SECONDS)
                 continue
             pause = self.settings.renew_seconds
             if now is None:
-                log.warning("worker.lease_lost", worker=session.identity.id, held=len(holding.held))
+                log.warning("worker.lease_lost", worker=incarnation.identity.id, held=len(holding.held))
                 self.counts.lost += len(holding.held)
                 return
             if asked >= self._lease_end:
@@ -314,7 +315,7 @@ class Worker:
             self._learn(now)
             self._renewed.set()
 
-    async def _compare(self, session: Session, holding: Holding) -> None:
+    async def _compare(self, incarnation: Incarnation, holding: Holding) -> None:
         """Compare with the ledger what is held and which gates fail; beside the renewals, which nothing may hold up."""
         reconciliation = Reconciliation()
         while True:
@@ -322,24 +323,24 @@ class Worker:
             self._renewed.clear()
             interrupted = holding.interrupted()
             if interrupted:
-                await self._patiently(functools.partial(session.release, interrupted))
+                await self._patiently(functools.partial(incarnation.release, interrupted))
             holding.resume()
-            await self._reconcile(session, holding, reconciliation)
+            await self._reconcile(incarnation, holding, reconciliation)
             await self._gates.look_around()
 
-    async def _reconcile(self, session: Session, holding: Holding, reconciliation: Reconciliation) -> None:
+    async def _reconcile(self, incarnation: Incarnation, holding: Holding, reconciliation: Reconciliation) -> None:
         """Give back claims that nobody holds, and drop what is held without a claim."""
         try:
-            claims, processes = await self._readers.run(session.claims)
+            claims, processes = await self._readers.run(incarnation.claims)
         except LedgerUnavailable:
             return
         self._peers.learn(processes)
         forgotten, unclaimed = reconciliation.compare(claims, holding.held)
         if forgotten:
-            log.warning("worker.forgotten", worker=session.identity.id, units=len(forgotten))
-            await self._quietly(functools.partial(session.release_forgotten, forgotten))
+            log.warning("worker.forgotten", worker=incarnation.identity.id, units=len(forgotten))
+            await self._quietly(functools.partial(incarnation.release_forgotten, forgotten))
         if unclaimed:
-            log.warning("worker.unclaimed", worker=session.identity.id, units=len(unclaimed))
+            log.warning("worker.unclaimed", worker=incarnation.identity.id, units=len(unclaimed))
             holding.displace(unclaimed)
 
     def _learn(self, now: datetime) -> None:
@@ -364,11 +365,11 @@ class Worker:
         ahead = max(self.settings.concurrency, int(self._rate * _AHEAD_SECONDS))
         return min(self.settings.slots, self.settings.concurrency + ahead) - len(holding.held)
 
-    async def _claims(self, session: Session, holding: Holding, quarantine: Quarantine) -> None:
+    async def _claims(self, incarnation: Incarnation, holding: Holding, quarantine: Quarantine) -> None:
         """Claim while there is room and something is due; otherwise sleep until the ledger says."""
         settings = self.settings
         unknown_at = reaped_at = self._clock.elapsed()
-        while await self._quietly(session.unpark_known):
+        while await self._quietly(incarnation.unpark_known):
             """A thousand at a time, until all that waited for this program are back."""
         claimed_at = -math.inf
         while True:
@@ -377,7 +378,7 @@ class Worker:
             if holding.held and room < min(settings.claim_at_once, settings.slots, settings.concurrency) / 2:
                 self._backlog = True
                 # A budget that nobody asks for overflows: behind such gates a little is claimed meanwhile.
-                late = claimed_at + HORIZON - self._clock.elapsed() if session.metered and room > 0 else None
+                late = claimed_at + HORIZON - self._clock.elapsed() if incarnation.metered and room > 0 else None
                 if late is None or late > 0:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._poke.wait(), late)
@@ -385,10 +386,10 @@ class Worker:
             claimed_at = self._clock.elapsed()
             if self._peers.dead or self._clock.elapsed() - reaped_at >= settings.watch_seconds:
                 reaped_at = self._clock.elapsed()
-                await self._reap(session)
+                await self._reap(incarnation)
                 quarantine.poke()
             asked = min(room, settings.claim_at_once)
-            if await self._claim(session, holding, asked):
+            if await self._claim(incarnation, holding, asked):
                 continue
             # Where no call could leave, what is due behind a budget waits for a step to end.
             # So it does where a flow holds as many as it takes.
@@ -397,16 +398,16 @@ class Worker:
             while not over:
                 if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
                     unknown_at = self._clock.elapsed()
-                    await self._quietly(session.park_unknown)
-                    await self._quietly(session.unpark_known)
-                idle = await self._ask(session, quarantine)
+                    await self._quietly(incarnation.park_unknown)
+                    await self._quietly(incarnation.unpark_known)
+                idle = await self._ask(incarnation, quarantine)
                 if idle is not None and idle.lease is not None and idle.lease <= 0:
                     reaped_at = -math.inf
                 over = await self._sleep(idle)
 
-    async def _ask(self, session: Session, quarantine: Quarantine) -> Idle | None:
+    async def _ask(self, incarnation: Incarnation, quarantine: Quarantine) -> Idle | None:
         """When the ledger next has something to do; suspects that are due have it at once."""
-        idle = await self._quietly(session.idle)
+        idle = await self._quietly(incarnation.idle)
         if idle is not None and idle.suspect is not None and idle.suspect <= 0:
             quarantine.poke()
         return idle
@@ -442,41 +443,41 @@ class Worker:
         self._full = any(room <= 0 for room in left.values())
         return {name: min(share, max(0, room)) for name, room in left.items()}
 
-    async def _claim(self, session: Session, holding: Holding, room: int) -> int:
+    async def _claim(self, incarnation: Incarnation, holding: Holding, room: int) -> int:
         share = math.ceil(room / max(1, len(self.flows)))
         wants, starts = self._wants(holding, share), holding.starts(self._rate)
-        return await self._take(session, holding, functools.partial(session.take, wants, starts))
+        return await self._take(incarnation, holding, functools.partial(incarnation.take, wants, starts))
 
-    async def _take(self, session: Session, holding: Holding, claim: Callable[[], Claimed]) -> int:
+    async def _take(self, incarnation: Incarnation, holding: Holding, claim: Callable[[], Claimed]) -> int:
         """Claim, and begin; one claim at a time, so that one whose answer was lost is known from one under way."""
         async with self._claiming:
             try:
                 claimed = await self._executor.run(claim)
             except LedgerUnavailable:
                 # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
-                claimed = await self._patiently(lambda: session.retake(set(holding.held))) or Claimed([], {})
+                claimed = await self._patiently(lambda: incarnation.retake(set(holding.held))) or Claimed([], {})
             self.counts.claimed += len(claimed.units)
             holding.take(claimed)
             return len(claimed.units)
 
-    def _quarantine(self, session: Session, holding: Holding) -> Quarantine:
+    def _quarantine(self, incarnation: Incarnation, holding: Holding) -> Quarantine:
         async def claim(room: int, levels: Levels) -> int:
             claimed = 0
             for name in self.flows:
                 if claimed < room:
                     n = self._wants(holding, room - claimed)[name]
-                    take = functools.partial(session.take, {name: n}, n, levels)
-                    claimed += await self._take(session, holding, take)
+                    take = functools.partial(incarnation.take, {name: n}, n, levels)
+                    claimed += await self._take(incarnation, holding, take)
             return claimed
 
-        look = functools.partial(self._quietly, session.suspected)
+        look = functools.partial(self._quietly, incarnation.suspected)
         return Quarantine(holding, self._clock, look, claim)
 
-    async def _reap(self, session: Session) -> None:
+    async def _reap(self, incarnation: Incarnation) -> None:
         # Who is cut off knows of nobody whether they are: first all have time to renew.
         if self._clock.elapsed() < self._reap_from or self._clock.uptime() >= self._lease_end:
             return
-        freed = await self._quietly(functools.partial(session.reap, self._peers.dead.copy()))
+        freed = await self._quietly(functools.partial(incarnation.reap, self._peers.dead.copy()))
         if freed is not None:
             self._peers.reaped()
         if freed:
