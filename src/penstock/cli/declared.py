@@ -307,7 +307,7 @@ def _refuse_taken(declared: Declaration, own: Iterable[click.Parameter], common:
     for one in own:
         for name in (*one.opts, *one.secondary_opts):
             if name in taken and isinstance(one, click.Option):
-                msg = f"{declared.name}: {name} is an option of every command; name the parameter otherwise"
+                msg = f"{declared.name}: {name} is an option of every command; give the parameter another name"
                 raise UsageError(msg)
 
 

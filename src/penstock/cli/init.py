@@ -76,7 +76,7 @@ def _write(folder: Path, content: str, *, force: bool) -> Path:
             file.write(content)
     except FileExistsError:
         if folder.is_dir():
-            msg = f"{path} is there already, and was left as it is; --force writes it anew"
+            msg = f"{path} exists already and was left as it is; --force replaces it"
         else:
             msg = f"{folder} is not a folder; name another with --dir"
         raise UsageError(msg) from None

@@ -44,7 +44,7 @@ COMMANDS = {
     "gates": Entry("Act", "Gates to providers: budgets, pause and resume."),
     "schedules": Entry("Act", "Periodic jobs: run, pause and resume them."),
     "raw": Entry("Act", "Landed data: collect what nobody needs."),
-    "doctor": Entry("Look after the ledger", "Look for what must never be, and for what soon will be."),
+    "doctor": Entry("Look after the ledger", "Look for what is wrong, and for what soon will be."),
     "db": Entry("Look after the ledger", "Make, check, back up, prune and open it.", "penstock.cli.database:command"),
 }
 """The commands of the root. Those without a place are declared by the kernel's own lifecycle."""
