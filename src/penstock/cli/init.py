@@ -24,8 +24,8 @@ _FILE = "penstock.toml"
 def command(lifecycles: tuple[str, ...], folder: Path, *, force: bool) -> None:
     """Write a commented penstock.toml that works as it is.
 
-    Every setting is in it, at its default. A lifecycle is named as Penstock names it (reports), or by its place
-    (shop.contacts:lifecycle) where it is your own.
+    Every setting is in it, at its default. Name a lifecycle that Penstock ships (reports), or your own
+    by its place (shop.contacts:lifecycle).
     """
     own, on = _chosen(lifecycles)
     path = _write(folder, _content(own, on), force=force)

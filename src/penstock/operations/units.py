@@ -203,7 +203,7 @@ def shown(value: Any) -> Any:
     return value if not isinstance(value, date) or isinstance(value, datetime) else value.isoformat()
 
 
-@reading("units history", "Every transition of one unit, or how it stood then.")
+@reading("units history", "Every transition of one unit, or its state at a moment.")
 def unit_history(ask: Ask[KernelSettings], wanted: HistoryWanted) -> Page[TransitionRow]:
     from penstock.ledger.history import as_of, history
 
