@@ -57,7 +57,7 @@ def test_what_the_machine_does_not_allow_is_refused(ticking):
         ticking.move_by_hand(PAUSED, "gone", **ANN)
     with pytest.raises(IllegalMove, match="schedule:nightly is active already"):
         ticking.move_by_hand(PAUSED, "active", **ANN)
-    with pytest.raises(IllegalMove, match="active -> paused is for operator, not for api"):
+    with pytest.raises(IllegalMove, match="only operator may move a unit from active to paused, not api"):
         ticking.move_by_hand(PAUSED, "paused", actor=Actor.API, **ANN)
     ticking.move_by_hand(PAUSED, "retired", **ANN)
     with pytest.raises(IllegalMove, match="retired -> paused is not an edge"):

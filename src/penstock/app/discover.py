@@ -116,7 +116,7 @@ def import_lifecycle(place: str) -> AnyLifecycle:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except AttributeError:
-        raise UsageError(f"module {module!r} has no {attribute!r}") from None
+        raise UsageError(f"module {module!r} has no attribute {attribute!r}") from None
     except Exception as error:  # whatever a module does when it is imported
         raise UsageError(f"{module!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, Lifecycle):

@@ -349,7 +349,7 @@ class Committer:
             locked = self._lock(cursor, table, [[i] for i in ids])
             if len(locked) != len(ids):
                 missing = sorted(set(ids) - set(locked))
-                msg = f"{name}:{missing[0]} does not exist, and a child counts on it"
+                msg = f"{name}:{missing[0]} does not exist, but a child names it as its parent"
                 raise LedgerRefused(msg)
         for (parent_name, child_name), group in sorted(sums.items()):
             self._tally_group(cursor, self._machines[parent_name], self._machines[child_name], group)

@@ -182,7 +182,7 @@ def parse_key(unit_type: type[GuardedUnit], unit_id: str) -> dict[str, Any]:
             msg = f"{part!r} is not a valid {name} ({types[name].__name__}) in {unit_id!r}"
             raise BadReference(msg) from error
         if key_part(values[name]) != part:
-            msg = f"{part!r} is not the canonical form of {name}; it is {key_part(values[name])!r}"
+            msg = f"{part!r} is not the canonical form of {name}; write {key_part(values[name])!r}"
             raise BadReference(msg)
     return values
 

@@ -109,7 +109,7 @@ def check_digest(planned: Planned, seen: str | None) -> None:
     if seen is not None and seen != planned.preview.digest:
         msg = (
             f"{planned.preview.operation}: what it would change is no longer what was shown (digest {seen}, now"
-            f" {planned.preview.digest}); look at it again and decide anew"
+            f" {planned.preview.digest}); look at the new plan first"
         )
         raise PlanChanged(msg)
 

@@ -25,7 +25,7 @@ class MoveWanted(Selected, frozen=True, kw_only=True):
 
 @operation("units move", "Move units to another state by hand.")
 def move(ask: Ask[KernelSettings], wanted: MoveWanted) -> Each:
-    """Only along edges that a machine allows by hand. For others it names the command that does more than move."""
+    """Only along edges that the machine allows by hand. For others it names the command to use."""
     machine, units = select_units(ask, wanted)
     if wanted.to not in machine.states:
         raise UsageError(f"{machine.name} has no state {wanted.to!r}; it has {', '.join(machine.states)}")

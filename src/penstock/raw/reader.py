@@ -171,7 +171,7 @@ class PartitionReader:
         step, first = max(1, _AT_ONCE // wanted.days), 0
         if after is not None:
             if (after.customer_id, after.query_name) not in pairs:
-                raise UsageError(f"{after} is not in this range; give what an earlier list of it said")
+                raise UsageError(f"{after} is not in this range; take it from an earlier list of the same range")
             first = pairs.index((after.customer_id, after.query_name))
         for start in range(first, len(pairs), step):
             part = [

@@ -1,4 +1,4 @@
-"""The doctor: looks for what must never be, and says where. It reads, and repairs nothing.
+"""The doctor: looks for what is wrong, and says where. It reads, and repairs nothing.
 
 Each check is a function that yields findings; `examine` runs them all.
 """

@@ -70,7 +70,7 @@ class StartParameters(WhichFeed, frozen=True):
 class SetParameters(WhichFeed, frozen=True):
     """Which feed, and as far back as when."""
 
-    moment: Annotated[datetime, argument("How far back.", example="2026-11-15T02:00:00Z")]
+    moment: Annotated[datetime, argument("The instant to go back to.", example="2026-11-15T02:00:00Z")]
 
 
 class PublishParameters(WhichFeed, frozen=True):

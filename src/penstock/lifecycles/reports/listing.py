@@ -97,7 +97,7 @@ def _after(database: Database, mark: str | None) -> tuple[str, dict[str, Any]]:
     try:
         given = {"after_due": instant_text(parse_instant(due)), "after_id": unit_id}
     except BadInstant:
-        raise UsageError(f"{mark!r} is not where a list ended; give what the list said, or leave it out") from None
+        raise UsageError(f"{mark!r} is not a cursor; take it from the end of the list before") from None
     at = database.sql.instant("after_due")
     later = f"next_refresh_at > {at} OR (next_refresh_at = {at} AND unit_id > :after_id)"
     return f"(next_refresh_at IS NULL OR {later})", given

@@ -60,7 +60,7 @@ async def _look(run: Run, feed: Feed, settings: HarvestSettings, io: Io, judged_
     if run.forced_by is None and live >= judged_from and unseen > live * settings.most_deleted:
         raise Rejected(
             f"it did not see {unseen:,} of {live:,} records, more than {settings.most_deleted:.3g} of them;"
-            " if they are gone indeed, allow it with harvest.most_deleted and retry"
+            " if they are really gone, raise harvest.most_deleted and retry"
         )
     return Outcome(run, replace(run, unseen=unseen), f"{unseen:,} of {live:,} records were not seen", keep_claim=True)
 
