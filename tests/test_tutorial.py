@@ -6,6 +6,7 @@ ports, so that other tests can run beside this one. Nothing is expected of comma
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import selectors
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -34,6 +36,7 @@ DIFFERS = (
     r"\d{4}-\d\d-\d\d \d\d:\d\d(?: \([^)]*\))?",  # when
     r"\b[0-9a-f]{20}\b",  # a worker
     r"\b[0-9a-f]{16}\b",  # a digest
+    r"\b(?=[0-9a-f]*[0-9])[0-9a-f]{8}\b",  # a cause
     r"operator:\w+",
     r"pid \d+ on \S+",
     r"lease has \d+ s",
@@ -94,7 +97,7 @@ class Shell:
         )
         self._tell("trap 'failed=1' ERR\n")
 
-    def __enter__(self) -> Shell:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -188,7 +191,7 @@ def test_every_block_is_marked_and_known():
     assert len(found) == len(re.findall(r"^```\w+$", page, re.MULTILINE)) > 40
     assert [one for one in found if one.language not in LANGUAGES[one.kind]] == []
     assert [one.text for one in found if one.kind == "install" and "pip install" not in one.text] == []
-    before = [one.kind for one, after in zip(found, found[1:], strict=False) if after.kind == "output"]
+    before = [one.kind for one, after in itertools.pairwise(found) if after.kind == "output"]
     assert set(before) == {"run"}, "an output follows a command"
 
 

@@ -18,7 +18,7 @@ import msgspec
 from penstock.model.errors import PlanChanged, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Move
-from penstock.model.unit import NOW, Ref, field_types
+from penstock.model.unit import NOW, Ref, field_types, unit_id_of
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.digest import digest
 from penstock.operations.fields import Parameters
@@ -80,7 +80,8 @@ class Planned:
 
 def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, *, owner: str, version: str) -> Planned:
     """Plan an operation. Raises UsageError where it cannot be done, or a reason is wanted and none is given."""
-    name = f"{owner} {operation.name}"
+    # The commands of the kernel have no name before them: `units create`, not `kernel units create`.
+    name = operation.name if owner == "kernel" else f"{owner} {operation.name}"
     if operation.wants_reason and not ask.reason.strip():
         raise UsageError(f"{name} needs a reason; the history keeps why something was done by hand")
     plan: Plan = operation(ask, parameters)
@@ -247,7 +248,7 @@ def _named(plan: Plan) -> Iterator[Any]:
         if plan.then is not None:
             yield from plan.then.refs()
     elif isinstance(plan, Births):
-        yield from (f"{plan.machine.name}:{unit.unit_id}" for unit in plan.units if unit.unit_id)
+        yield from (Ref(plan.machine.name, unit.unit_id or unit_id_of(unit)) for unit in plan.units)
     elif isinstance(plan, GateChange):
         yield from plan.gates
     else:
