@@ -164,6 +164,9 @@ class DeclaredCommand(click.Command):
 
         return act(self.lifecycle, self.declared, parameters, wishes)
 
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """They stand above the options, aligned with them."""
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Its own options, and those that every command has."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Options of every command": []}
