@@ -101,7 +101,7 @@ def test_a_parked_unit_and_a_dead_letter_name_what_a_person_can_do(world):
     world.ledger.move(dead, "FAILED", actor=Actor.WORKER, who="w", reason="gone", due_at=None)
     found = why(world, dead)
     assert "operators can retry_by_hand it (→ QUEUED)" in says(found, "state")
-    assert (found.verdict, blocking(found), found.next_at) == ("rests: nothing is scheduled", [], None)
+    assert (found.verdict, blocking(found), found.next_at) == ("is a dead letter: gone", [], None)
 
 
 def test_what_has_ended_has_nothing_before_it(world):

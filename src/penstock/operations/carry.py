@@ -278,7 +278,7 @@ def _named(plan: Plan, ask: Ask[Any]) -> Iterator[Any]:
         if plan.then is not None:
             yield from plan.then.refs()
     elif isinstance(plan, Births):
-        yield from (f"{plan.machine.name}:{unit.unit_id}" for unit in plan.units if unit.unit_id)
+        yield from (Ref(plan.machine.name, unit.unit_id or unit_id_of(unit)) for unit in plan.units)
     elif isinstance(plan, GateChange):
         yield from plan.gates
     else:
