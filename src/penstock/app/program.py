@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,11 @@ class Program:
 
     def flows(self) -> list[AnyFlow]:
         """The flows of all lifecycles. Raises UsageError for what cannot be configured."""
-        return [flow for one in self.app.lifecycles for flow in one.build(self.settings(one), self.ports)]
+        return [flow for one in self.app.lifecycles for flow in self.flows_of(one)]
+
+    def flows_of(self, lifecycle: AnyLifecycle) -> Sequence[AnyFlow]:
+        """The flows of one of them. Raises as `flows` does."""
+        return lifecycle.build(self.settings(lifecycle), self.ports)
 
     def jobs(self) -> dict[str, ScheduledJob]:
         """What a schedule may name."""

@@ -132,7 +132,7 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
         if name in machine.generated() or machine.column(name) in picks or value is None:
             continue
         parameters[f"like_{name}"] = plain(value)
-        kind = table.c[machine.column(name)].type.compile(statements.POSTGRES)
+        kind = statements.postgres_type(table.c[machine.column(name)].type)
         typed = f"CAST(:like_{name} AS {kind})" if database.dialect == "postgresql" else f":like_{name}"
         picks[machine.column(name)] = typed
     sql = (

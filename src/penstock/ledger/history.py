@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.ledger.gates.status import GateStatus, gate_statuses
-from penstock.ledger.schema.install import table_names
-from penstock.ledger.store.database import Cursor, Database, Row, present
+from penstock.ledger.store.database import Cursor, Database, Row, present, table_names
 from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import LedgerMismatch, UnknownMachine, UnknownUnit, UsageError

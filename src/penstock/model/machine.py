@@ -6,7 +6,6 @@ declaration come the runtime check, the database's guard and history triggers, t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -285,6 +284,8 @@ class Machine:
             "counters": list(self.counters),
             "parent": self.parent and self.parent.facts(),
         }
+        import hashlib
+
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def mermaid(self) -> str:

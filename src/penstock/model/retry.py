@@ -6,7 +6,6 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
     if _NUMBER.match(text):
         seconds = float(text)
     else:
+        from email.utils import parsedate_to_datetime  # a provider that names a date is rare
+
         try:
             moment = parsedate_to_datetime(text)
             aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)

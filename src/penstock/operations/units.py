@@ -235,7 +235,8 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
 def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
     ref = Ref.parse(wanted.unit)
     ask.reader.get(ref)
-    return explain(ask.reader.as_ledger(), {flow.machine.name: flow for flow in ask.program.flows()}, ref)
+    flows = ask.program.flows_of(ask.program.app.owner(ref.machine))
+    return explain(ask.reader, {flow.machine.name: flow for flow in flows}, ref)
 
 
 READINGS: list[Reading[KernelSettings]] = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from penstock.ledger.gates.budget import Budget, breaker_open
-from penstock.ledger.gates.gates import FATAL
+from penstock.ledger.gates.budget import FATAL, Budget, breaker_open
 from penstock.ledger.store.database import Cursor, Database, present
 from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text

@@ -76,5 +76,5 @@ def update_unchanged(
 def _bound(database: Database, kind: statements.SqlType, name: str) -> str:
     """A parameter of a column's type, given as a plain value."""
     if database.dialect == "postgresql":
-        return f"CAST(:{name} AS {kind.compile(statements.POSTGRES)})"
+        return f"CAST(:{name} AS {statements.postgres_type(kind)})"
     return f":{name}"

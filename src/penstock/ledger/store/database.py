@@ -105,6 +105,15 @@ def present(database: Database, cursor: Cursor) -> datetime:
     return now
 
 
+def table_names(database: Database, cursor: Cursor) -> set[str]:
+    """The tables of the ledger's schema."""
+    if database.dialect == "sqlite":
+        rows = cursor.rows("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    else:
+        rows = cursor.rows("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+    return {str(r[0]) for r in rows}
+
+
 def instant_sql(database: Database, name: str) -> str:
     """A parameter that is an instant, given as `instant_text` writes it, to be compared with a column of instants."""
     return f"CAST(:{name} AS timestamptz)" if database.dialect == "postgresql" else f":{name}"
