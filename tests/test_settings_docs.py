@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+from penstock.app.app import load_app
 from penstock.settings.config import validate
 from penstock.settings.declarations import SETTINGS, reference
 from penstock.settings.setting import Setting, secret
-
-from penstock.app.app import load_app
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "configuration.md").read_text()
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
