@@ -81,8 +81,9 @@ def test_no_module_is_too_long():
 
 
 def test_commands_print_through_what_makes_text_inert():
-    """`click.echo` would pass control characters of somebody else's text on to the terminal."""
-    said = [path.name for path in (ROOT / "src" / "penstock" / "cli").glob("*.py") if "click.echo(" in path.read_text()]
+    """`click.echo` and `print` would pass control characters of somebody else's text on to the terminal."""
+    cli = (ROOT / "src" / "penstock" / "cli").glob("*.py")
+    said = [path.name for path in cli if re.search(r"\b(click\.echo|print)\(", path.read_text())]
     assert said == ["terminal.py"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.app.app import App
 from penstock.app.discover import load
-from penstock.app.lifecycle import Lifecycle, NoSettings
+from penstock.app.lifecycle import Data, Lifecycle, NoSettings
 from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
 from penstock.settings.typed import ConfigError
@@ -91,8 +91,21 @@ def test_two_machines_on_one_table_are_refused() -> None:
         App(lifecycle, Lifecycle("other", "Another.", NoSettings, [twin]))
 
 
-@pytest.mark.parametrize("name", ["units", "dead", "db", "gates", "kernel"])
-def test_a_lifecycle_is_not_called_like_a_command(name: str) -> None:
+def test_two_lifecycles_with_one_data_table_or_one_name_are_refused() -> None:
+    def data() -> Data:
+        import sqlalchemy
+
+        return Data([sqlalchemy.Table("thing", sqlalchemy.MetaData())])
+
+    one, other = (Lifecycle(name, "With a table.", NoSettings, data=data) for name in ("one", "other"))
+    with pytest.raises(UsageError, match=r"^one and other both have a table 'thing'; rename one of them$"):
+        App(one, other).wanted()
+    with pytest.raises(UsageError, match=r"^2 lifecycles are called 'one'; rename all but one$"):
+        App(one, one)
+
+
+@pytest.mark.parametrize("name", ["units", "dead", "db", "gates", "kernel", "ledger", "prune"])
+def test_a_lifecycle_is_not_called_like_a_command_or_a_section(name: str) -> None:
     with pytest.raises(UsageError, match=f"a lifecycle cannot be called '{name}'"):
         App(dataclasses.replace(lifecycle, name=name))
 

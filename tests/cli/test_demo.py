@@ -120,7 +120,7 @@ def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -
         assert shown.ask(penstock, *command.split())
     counted = json.loads(shown.ask(penstock, "status", "--json"))
     harvest = {f"harvest_{name}" for name in ("run", "partition", "worker", "chunk")}
-    others = {"invoice", "report", "partition", "extraction", "schedule", "delivery", "bulk_action"}
+    others = {"invoice", "report", "partition", "extraction", "schedule", "delivery", "bulk_action", "validation"}
     assert {m["machine"] for m in counted["machines"]} == harvest | others
     assert counted["workers"] == []
     assert json.loads(shown.ask(penstock, "doctor", "--json"))["findings"] == []

@@ -9,13 +9,15 @@ from pathlib import Path
 import click
 import pytest
 
-from penstock.app.app import COMMANDS as TAKEN
+from penstock.app.app import TAKEN
 from penstock.app.discover import shipped
 from penstock.app.kernel import lifecycle as kernel
 from penstock.app.lifecycle import AnyLifecycle
 from penstock.app.shipped import SHIPPED
 from penstock.cli.declared import DeclaredCommand, lifecycle_group
-from penstock.cli.main import COMMANDS, cli
+from penstock.cli.main import COMMANDS, KERNEL, cli
+from penstock.settings.kernel import KernelSettings
+from penstock.settings.shapes import fields_of
 from tests.support import shop
 from tests.support.terminal import in_terminal
 
@@ -61,8 +63,12 @@ def test_root_help_knows_the_commands_that_the_kernel_declares():
     assert {name for name, entry in COMMANDS.items() if not entry.place} == declared
 
 
-def test_no_lifecycle_can_take_the_name_of_a_command():
-    assert set(COMMANDS) <= TAKEN
+def test_root_help_knows_the_sections_of_the_kernel():
+    assert {*KERNEL, "lifecycles"} == {field.key for field in fields_of(KernelSettings)}
+
+
+def test_no_lifecycle_can_take_the_name_of_a_command_or_of_a_section():
+    assert {*COMMANDS, *KERNEL, "lifecycles", kernel.name} <= TAKEN
 
 
 def test_root_help_has_what_the_configuration_switches_on(penstock, tmp_path):

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.support.crash_app import Kind
-from tests.support.fleet import APP, Fleet, Member, until
+from tests.support.fleet import LIFECYCLE, Fleet, Member, until
 
 LEFT = "SELECT count(*) FROM job WHERE status <> 'done' AND kind <> 'poison'"
 HELD_AGAINST = "SELECT count(*) FROM job WHERE suspicion > 0 OR crashes > 0 OR parked_at IS NOT NULL"
@@ -44,7 +44,7 @@ def test_a_worker_that_reads_its_configuration_again_leaves_doubt_and_nothing_el
         fleet.upgrade()
         fleet.born(*names, before_ms=60_000)
         config = folder / "penstock.toml"
-        config.write_text(f'app = "{APP}"\n[ledger]\nurl = "{ledger_url}"\n[worker]\nstop_seconds = 1\n')
+        config.write_text(f'lifecycles = ["{LIFECYCLE}"]\n[ledger]\nurl = "{ledger_url}"\n[worker]\nstop_seconds = 1\n')
         (worker,) = fleet.start(plain=True, config=config)
         until(lambda: all_begun(fleet, worker, names), "all steps are under way")
         worker.signal(signal.SIGHUP)
@@ -100,7 +100,8 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_clears_what_it_held
         until(lambda: all_begun(fleet, first, names), "all steps are under way")
         first.signal(signal.SIGSTOP)
         # Nobody serves jobs meanwhile: what the stopped one held waits under suspicion.
-        until(lambda: fleet.ledger.session(served=[]).reap() or fleet.value(HELD_AGAINST) == 20, "it is taken for dead")
+        other = fleet.ledger.incarnation(served=[])
+        until(lambda: other.reap() or fleet.value(HELD_AGAINST) == 20, "it is taken for dead")
         first.signal(signal.SIGCONT)
         until(lambda: first.said("worker.lease_lost"), "it finds out")
         until(lambda: fleet.value(HELD_AGAINST) == 0, "it lives, and says so")

@@ -319,7 +319,7 @@ def test_staying_is_legal_and_not_logged(world):
     assert world.history(Ref("invoice", "acme/1")) == logged
 
 
-def test_a_new_door_is_opened_by_the_outcome_that_needs_it(world):
+def test_a_new_gate_is_opened_by_the_outcome_that_needs_it(world):
     worker, (unit,) = claim_invoices(world, "1")
     world.commit(worker, Outcome(unit, replace(unit, status=InvoiceState.QUEUED, gate_id="brand/new"), "elsewhere"))
     assert world.unit(Ref("invoice", "acme/1")).gate_id == "brand/new"
@@ -482,13 +482,13 @@ def test_the_edges_of_moves_are_checked(world):
         world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[mine]))
 
 
-def test_a_move_may_lead_behind_a_door_that_is_new(world):
+def test_a_move_may_lead_behind_a_gate_that_is_new(world):
     (ref,) = world.born(feed("news"))
     worker, (unit,) = claim_invoices(world, "1")
     before = world.unit(ref)
-    move = Move(before, replace(before, gate_id="new door"), "elsewhere")
+    move = Move(before, replace(before, gate_id="new gate"), "elsewhere")
     assert world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[move])) == [Won()]
-    assert world.unit(ref).gate_id == "new door"
+    assert world.unit(ref).gate_id == "new gate"
 
 
 def test_a_move_takes_the_unit_from_whoever_holds_it(world):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.ledger.commit import Lost, Refused, Won
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.prepare import Preparer
-from penstock.ledger.session import Session
 from penstock.model.clock import Rng
 from penstock.model.errors import MachineError, UnknownMachine
 from penstock.model.machine import Actor, Machine, Parent
@@ -295,7 +295,7 @@ def test_a_parent_that_cannot_count_is_refused_when_the_ledger_opens(world, pare
 class Committing(threading.Thread):
     """A worker with connections of its own that ends children in small batches, in a random order."""
 
-    def __init__(self, ledger: Ledger, session: Session, seed: int) -> None:
+    def __init__(self, ledger: Ledger, session: Incarnation, seed: int) -> None:
         super().__init__()
         self.ledger = ledger
         self.session = session

@@ -220,15 +220,15 @@ def test_columns_change_where_the_state_stays(world):
         to=None,
         reason="fetch now",
         where={},
-        changes={"due_at": NOW, "url": "https://x", "gate_id": "a new door"},
+        changes={"due_at": NOW, "url": "https://x", "gate_id": "a new gate"},
         actor=Actor.API,
     )
     assert world.ledger.move_set(same, who="site") == 2
     for ref in refs:
         unit = world.unit(ref)
-        assert (unit.status, unit.due_at, unit.url, unit.gate_id) == ("missing", after(0), "https://x", "a new door")
+        assert (unit.status, unit.due_at, unit.url, unit.gate_id) == ("missing", after(0), "https://x", "a new gate")
         assert world.history(ref)[-1] == ("missing", "missing", "api:site", "fetch now")
-    assert world.one("SELECT count(*) FROM gate WHERE gate_id = 'a new door'") == 1
+    assert world.one("SELECT count(*) FROM gate WHERE gate_id = 'a new gate'") == 1
     healthy(world)
 
 

@@ -120,7 +120,7 @@ def test_whoever_types_an_event_into_the_database_has_it_delivered(post):
 def test_what_is_rolled_back_is_delivered_to_nobody(post):
     subscribe(post.database, "audit", ["*"])
     post.ledger.birth([invoice("1")], actor=Actor.API, who="test")
-    session = post.ledger.session()
+    session = post.ledger.incarnation()
     session.register()
     (unit,) = session.claim({"invoice": 1})
     event = Event("paid:1", "order.paid", {"n": 1})
@@ -135,7 +135,7 @@ def test_what_is_rolled_back_is_delivered_to_nobody(post):
 
 def test_an_event_names_the_change_that_wrote_it(post):
     post.ledger.birth([invoice("1")], actor=Actor.API, who="test")
-    session = post.ledger.session()
+    session = post.ledger.incarnation()
     session.register()
     (unit,) = session.claim({"invoice": 1})
     after = replace(unit, status=type(unit.status)("SENT"), remote_id="r")

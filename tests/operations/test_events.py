@@ -39,7 +39,7 @@ def test_events_are_listed_with_their_deliveries(told):
         "2": {"audit": "pending", "hook": "pending"},
         "3": {"audit": "dead"},
     }
-    assert found[0].details == {"n": 1}
+    assert found[0].payload == {"n": 1}
     assert found[0].told == "audit (pending), hook (dead)"
     assert [(row.key, row.severity) for row in told.read("events list", alerts=True).rows] == [("3", "warning")]
 

@@ -21,7 +21,7 @@ def test_the_ledger_at_a_glance(desk):
     desk.orders(3)
     desk.ledger.park([Ref("order", "acme/1")], who="jo", reason="odd")
     desk.ledger.gates.close("shop", 60, "slow down")
-    worker = desk.ledger.session()
+    worker = desk.ledger.incarnation()
     worker.register()
     found = desk.read("status")
     orders = next(row for row in found.machines if row.machine == "order")

@@ -18,7 +18,7 @@ from tests.support.world import after
 
 
 def why(world, ref, **flows):
-    return explain(world.ledger, flows or {"invoice": Probe()}, ref)
+    return explain(world.ledger, flows.get(ref.machine, Probe()), ref)
 
 
 def holding(found):
@@ -130,21 +130,22 @@ def test_the_decision_is_that_of_the_flow(world):
     found = why(world, ref, invoice=Probe(decide=broken))
     assert found.links[-1].says == "decide fails: KeyError: 'settings'"
     assert blocking(found) == ["decision"]
-    assert explain(world.ledger, {}, ref).links[-1].says == "this program has no flow for invoice"
+    nobody = "this program has no flow for invoice"
+    assert explain(world.ledger, nobody, ref).links[-1].says == nobody
 
 
 def test_parents_and_children_know_each_other(world):
     world.worker("batch_run", "batch_item")
     (run,) = world.born(batch_run("r", items_expected=3, due_at=None))
     (item, *_) = world.born(*(batch_item(n, run_id="r") for n in (1, 2, 3)))
-    found = explain(world.ledger, {}, run)
+    found = explain(world.ledger, "this program has no flow for it", run)
     assert says(found, "children") == "0 of 3 batch_item units have ended; the last one wakes it"
-    assert says(explain(world.ledger, {}, item), "parent") == "it counts for batch_run:r"
+    assert says(explain(world.ledger, "this program has no flow for it", item), "parent") == "it counts for batch_run:r"
 
 
 def test_a_guarded_unit_is_moved_by_no_worker(world):
     (ref,) = world.born(partition())
-    found = explain(world.ledger, {}, ref)
+    found = explain(world.ledger, "this program has no flow for it", ref)
     assert [link.topic for link in found.links] == ["state"]
     assert "workers do not move it" in says(found, "state")
     assert blocking(found) == []

@@ -48,7 +48,7 @@ class Program:
         return [flow for one in self.app.lifecycles for flow in self.flows_of(one)]
 
     def flows_of(self, lifecycle: AnyLifecycle) -> Sequence[AnyFlow]:
-        """The flows of one of them. Raises as `flows` does."""
+        """The flows of one lifecycle. Raises UsageError for what cannot be configured."""
         return lifecycle.build(self.settings(lifecycle), self.ports)
 
     def jobs(self) -> dict[str, ScheduledJob]:

@@ -6,7 +6,6 @@ stand at the root. Words of a name that several share are a group.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -165,6 +164,9 @@ class DeclaredCommand(click.Command):
 
         return act(self.lifecycle, self.declared, parameters, wishes)
 
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """They stand above the options, aligned with them."""
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Its arguments, its own options, and those that every command has."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Options of every command": []}
@@ -202,6 +204,8 @@ class DeclaredCommand(click.Command):
 
 def _lines(ctx: click.Context) -> list[dict[str, Any]]:
     """The JSON objects of standard input, one a line; none where a person would have to type them."""
+    import json
+
     found: list[dict[str, Any]] = []
     if sys.stdin.isatty():
         return found

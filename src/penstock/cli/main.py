@@ -98,6 +98,8 @@ class Root(LazyGroup):
 
 
 _CONFIG = "penstock.config"
+KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw"})
+"""Sections of the kernel's own, which switch nothing on."""
 
 
 def _config(ctx: click.Context) -> Path | None:
@@ -115,9 +117,8 @@ def _sections(ctx: click.Context) -> dict[str, Any]:
             raw = tomllib.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
-    kernel = {"ledger", "worker", "log", "gates", "schedules", "prune", "raw"}
     named = raw.get("lifecycles")
-    found = {n: v for n, v in raw.items() if isinstance(v, dict) and n not in kernel and v.get("enabled") is not False}
+    found = {n: v for n, v in raw.items() if isinstance(v, dict) and n not in KERNEL and v.get("enabled") is not False}
     return {**found, **({"": named} if isinstance(named, list) else {})}
 
 

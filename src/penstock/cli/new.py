@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}\Z")
 
 
 @click.command("new", context_settings=SETTINGS)
-@click.argument("name")
+@click.argument("name", help="The lifecycle, in lower-case letters, digits and _.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path(), help="Where to make the folder NAME.")
 def command(name: str, folder: Path) -> None:
     """Write a small lifecycle of your own, with tests.
@@ -77,7 +77,7 @@ def _renamed(text: str, name: str) -> str:
 
 def _check(name: str) -> None:
     """Raise UsageError for what cannot name a lifecycle and a package."""
-    from penstock.app.app import COMMANDS
+    from penstock.app.app import TAKEN
     from penstock.app.shipped import SHIPPED
 
     if not _NAME.match(name):
@@ -86,14 +86,14 @@ def _check(name: str) -> None:
         raise UsageError(f"{name!r} is a word of Python's; choose another name")
     if name in SHIPPED:
         raise UsageError(f"{name!r} is a lifecycle that Penstock brings; choose another name")
-    if name in COMMANDS or name in _OWN:
+    if name in TAKEN or name in _OWN:
         raise UsageError(f"{name!r} is Penstock's own word; choose another name")
     if name in sys.stdlib_module_names or _installed(name):
         raise UsageError(f"Python has a module {name!r} already; choose another name")
 
 
-# A machine is called like its lifecycle, and the kernel has machines and settings of its own.
-_OWN = frozenset({"kernel", "penstock", "schedule", "delivery", "bulk_action", "alert", "lifecycles", "ledger", "log"})
+# A machine is called like its lifecycle, and the kernel has machines of its own.
+_OWN = frozenset({"penstock", "schedule", "delivery", "bulk_action", "alert"})
 
 
 def _installed(name: str) -> bool:

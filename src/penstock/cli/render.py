@@ -100,6 +100,10 @@ class _Column:
         show = self.field.extra("show")
         return show == "text" or (show is None and str in self.field.choices)
 
+    @property
+    def empty(self) -> bool:
+        return all(text == NOTHING for text, _ in self.values)
+
     def measure(self) -> None:
         self.width = max([cells(self.heading), *(cells(text) for text, _ in self.values)])
 
@@ -117,7 +121,8 @@ def table(rows: Sequence[Any], showing: Showing, *, whole: bool = False) -> Iter
     width = showing.screen.width
     columns = _columns(rows, showing, short=False)
     if width is not None and _total(columns) > width and not _fit(columns, width):
-        columns = _columns(rows, showing, short=True)
+        # Where there is no room, what says nothing of any row is left out.
+        columns = [column for column in _columns(rows, showing, short=True) if not column.empty]
         if _total(columns) > width and not _fit(columns, width):
             yield from _below(rows, columns, showing, width)
             return

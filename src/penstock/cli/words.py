@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
@@ -87,6 +86,8 @@ def sentence(kind: str, payload: Any) -> str:
 
 
 def _document(text: str) -> Any:
+    import json
+
     try:
         return json.loads(text)
     except ValueError:

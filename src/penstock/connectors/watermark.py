@@ -44,7 +44,7 @@ class Watermark:
     last_run_completed_at: datetime
 
     def encode(self) -> bytes:
-        """The seed's JSON, the same bytes for the same watermark."""
+        """The document as it is published: the same bytes for the same watermark."""
         document = {
             "lastUpdatedAt": instant_text(self.last_updated_at),
             "lastRunId": self.last_run_id,

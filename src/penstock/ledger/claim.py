@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -89,11 +89,11 @@ class Claims:
                         self._rotate(name, rows)
                     taken[name] = taken.get(name, []) + rows
             gates = {gate for name, rows in taken.items() for gate in {*map(self._gate_of[name], rows)}}
-            doors = gates - {NO_GATE, *passes}
-            return taken, passes | self._gates.passes(cursor, doors), doors, at
+            unmetered = gates - {NO_GATE, *passes}
+            return taken, passes | self._gates.passes(cursor, unmetered), unmetered, at
 
-        taken, passes, doors, at = self._database.write(work)
-        self._gates.checked(doors)
+        taken, passes, unmetered, at = self._database.write(work)
+        self._gates.checked(unmetered)
         claimed: list[Unit] = []
         for name, rows in taken.items():
             # RETURNING has no order; a worker starts with the oldest, ties by id.
@@ -125,8 +125,27 @@ class Claims:
             return found
 
         units = [unit for name, rows in self._database.write(work).items() for unit in self._units(name, rows)]
-        doors = {u.gate_id for u in units} - {NO_GATE}
-        return Claimed(units, self._database.write(lambda cursor: self._gates.passes(cursor, doors)) if doors else {})
+        gates = {u.gate_id for u in units} - {NO_GATE}
+        return Claimed(units, self._database.write(lambda cursor: self._gates.passes(cursor, gates)) if gates else {})
+
+    def mine(self, cursor: Cursor) -> dict[tuple[str, str], int]:
+        """What the ledger says is this worker's: machine and unit, and the version of its claim."""
+        return {
+            (name, str(unit_id)): version
+            for name, machine in self._served.items()
+            for unit_id, version in cursor.rows(
+                f"SELECT unit_id, version FROM {machine.table} WHERE claimed_by = :worker", worker=self._worker
+            )
+        }
+
+    def release(self, cursor: Cursor, claims: Iterable[tuple[Machine, str, int, bool]]) -> None:
+        """Give units back: of a machine, with the version of its claim, and whether its step may have begun."""
+        by_machine: dict[str, tuple[Machine, list[list[Any]]]] = {}
+        for machine, unit_id, version, begun in claims:
+            by_machine.setdefault(machine.name, (machine, []))[1].append([unit_id, version, int(begun)])
+        for machine, rows in by_machine.values():
+            sql = statements.release(self._database, machine)
+            cursor.run(sql, batch=statements.batch_text(rows), worker=self._worker)
 
     def _take_behind(
         self, cursor: Cursor, wants: Mapping[str, int], starts: int | None, levels: Levels | None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 
 from penstock.ledger.commit import insert_events
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.suspicion import Table, accuse, free
+from penstock.model.machine import Machine
 
 UNKNOWN_MACHINE = "no running worker knows this machine"
+AT_ONCE = 1_000
 _PARKING_LOCK = 8025315
 #: So long a call that was under way when its process died may take to arrive, before anybody looks for it.
 SETTLE_SECONDS = 5.0
@@ -92,7 +94,7 @@ def park_unknown(database: Database, cursor: Cursor) -> int:
         park = f"UPDATE {table} SET parked_at = {database.now_sql}, parked_reason = :reason, version = version + 1"
         count = 0
         for waiting in (statements.waiting(due), statements.waiting(due, suspects=True)):
-            which = f"SELECT unit_id FROM {table} WHERE {waiting} AND {due} <= {database.now_sql} LIMIT 1000"
+            which = f"SELECT unit_id FROM {table} WHERE {waiting} AND {due} <= {database.now_sql} LIMIT {AT_ONCE}"
             count += cursor.run(f"{park} WHERE unit_id IN ({which})", reason=UNKNOWN_MACHINE, **now)
         if count:
             parked += count
@@ -108,3 +110,16 @@ def park_unknown(database: Database, cursor: Cursor) -> int:
             ]
             insert_events(database, cursor, [alert])
     return parked
+
+
+def unpark_known(cursor: Cursor, machines: Iterable[Machine]) -> int:
+    """Take up units that `park_unknown` parked, now that these machines are known; a thousand at a time, how many."""
+    count = 0
+    for machine in machines:
+        count += cursor.run(
+            f"UPDATE {machine.table} SET parked_at = NULL, parked_reason = NULL, version = version + 1"
+            f" WHERE unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL"
+            f" AND parked_reason = :reason LIMIT {AT_ONCE})",
+            reason=UNKNOWN_MACHINE,
+        )
+    return count

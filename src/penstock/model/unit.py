@@ -57,7 +57,7 @@ class GuardedUnit(FrozenStruct):
 
 
 class Unit(GuardedUnit):
-    """A row that workers move: it also has a schedule, a claim and a door."""
+    """A row that workers move: it also has a schedule, a claim and a gate."""
 
     due_at: datetime | None = None
     wakes: int = 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
-from penstock.model.errors import PlanChanged, UsageError
+from penstock.model.errors import LedgerRefused, PlanChanged, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Move
 from penstock.model.unit import NOW, Ref, field_types
@@ -31,6 +31,7 @@ BULK_FROM = 1_000
 """More moves than that become a bulk action."""
 _SAMPLE = 10
 _AT_ONCE = 1_000
+_TRIES = 5
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,11 +77,12 @@ class Planned:
     parameters: Parameters
     plan: Plan
     preview: Preview
+    version: str = ""
 
 
 def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, *, owner: str, version: str) -> Planned:
     """Plan an operation. Raises UsageError where it cannot be done, or a reason is wanted and none is given."""
-    name = f"{owner} {operation.name}"
+    name = operation.name if owner == "kernel" else f"{owner} {operation.name}"
     if operation.wants_reason and not ask.reason.strip():
         raise UsageError(f"{name} needs a reason; the history keeps why something was done by hand")
     plan: Plan = operation(ask, parameters)
@@ -93,10 +95,10 @@ def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, 
         skipped=dict(Counter(skipped.values())),
         skipped_sample={str(ref): why for ref, why in itertools.islice(skipped.items(), _SAMPLE)},
         warnings=list(getattr(plan, "warnings", ())),
-        digest=digest(name, parameters, version, plan, ask.now),
+        digest=digest(name, parameters, version, plan, ask),
         bulk=_is_bulk(plan),
     )
-    return Planned(operation, parameters, plan, preview)
+    return Planned(operation, parameters, plan, preview, version)
 
 
 def check_digest(planned: Planned, seen: str | None) -> None:
@@ -112,7 +114,31 @@ def check_digest(planned: Planned, seen: str | None) -> None:
 def carry_out(
     ledger: Ledger, ask: Ask[Any], planned: Planned, progress: Callable[[int, int | None], None] = lambda *_: None
 ) -> Done:
-    """Do what was planned. What changed since the plan was made is skipped, and told."""
+    """Do what was planned. What changed since the plan was made is skipped, and told.
+
+    What is done in one transaction cannot skip: if a unit of it has changed, it is planned again, and done if that
+    comes to the same. Raises PlanChanged if it does not, and LedgerRefused if the units never rest.
+    """
+    from penstock.ledger.commit import OthersMissed
+
+    for _ in range(_TRIES):
+        try:
+            return _carry_out(ledger, ask, planned, progress)
+        except OthersMissed as missed:
+            planned = _planned_again(ask, planned, missed)
+    raise LedgerRefused(f"{planned.preview.operation}: its units change faster than they can be acted on; try again")
+
+
+def _planned_again(ask: Ask[Any], planned: Planned, missed: Exception) -> Planned:
+    if not isinstance(planned.plan, Together):
+        raise missed
+    owner = planned.preview.operation.removesuffix(f" {planned.operation.name}")
+    again = make_plan(planned.operation, ask, planned.parameters, owner=owner, version=planned.version)
+    check_digest(again, planned.preview.digest)
+    return again
+
+
+def _carry_out(ledger: Ledger, ask: Ask[Any], planned: Planned, progress: Callable[[int, int | None], None]) -> Done:
     carried = Carried()
     plan = planned.plan
     if _is_bulk(plan):

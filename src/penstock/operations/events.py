@@ -35,7 +35,7 @@ class EventRow(Row, frozen=True):
     key: Annotated[str, column("The event's name, once in a tenant.", show="reference")]
     unit: Annotated[str | None, column("The unit that it is about.", show="reference")]
     told: Annotated[str, column("Who was told, or what became of it.", heading="delivered to")]
-    details: Annotated[Any, column("What it says.", show="text")]
+    payload: Annotated[Any, column("What it says.", show="text", heading="says")]
     tenant: Annotated[str, column("Whose it is.", show="detail")]
     correlation: Annotated[str | None, column("The change that wrote it.", show="detail")]
     deliveries: Annotated[dict[str, str], column("Subscriber to the state of its delivery.", show="detail")]
@@ -91,7 +91,7 @@ def _row(listed: Listed) -> EventRow:
         key=event.event_key,
         unit=f"{event.machine}:{event.unit_id}" if event.unit_id is not None else event.machine,
         told=", ".join(told),
-        details=event.payload,
+        payload=event.payload,
         tenant=event.tenant_id,
         correlation=event.correlation_id,
         deliveries=deliveries,

@@ -48,9 +48,9 @@ class ClosedGate(Row, frozen=True):
 class AlertRow(Row, frozen=True):
     at: Annotated[datetime, column("When.", heading="when")]
     severity: Annotated[str, column("info, warning or critical.", show="severity")]
-    kind: Annotated[str, column("What happened.", heading="what")]
-    unit: Annotated[str | None, column("The unit that it is about.", show="reference")]
-    details: Annotated[Any, column("What it says.", show="text")]
+    kind: Annotated[str, column("What happened.", heading="what", show="detail")]
+    unit: Annotated[str | None, column("The unit that it is about.", show="detail")]
+    payload: Annotated[Any, column("What it says.", show="text", heading="says")]
 
 
 class StatusAnswer(Row, frozen=True):
@@ -78,7 +78,7 @@ def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
         workers=[_worker(one) for one in found.workers],
         gates=[ClosedGate(gate=g.gate_id, state=g.state, until=g.until, reason=g.reason) for g in found.closed_gates],
         alerts=[
-            AlertRow(at=a.at, severity=a.severity, kind=a.kind, unit=a.unit, details=a.payload) for a in found.alerts
+            AlertRow(at=a.at, severity=a.severity, kind=a.kind, unit=a.unit, payload=a.payload) for a in found.alerts
         ],
         notes=notes,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 from penstock.model.clock import instant, instant_text
+from penstock.model.errors import UsageError
 from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
 from penstock.operations.declare import Ask, Page, Reading, reading
@@ -21,6 +22,7 @@ from penstock.settings.kernel import KernelSettings
 if TYPE_CHECKING:
     from penstock.ledger.history import Transition
     from penstock.ledger.store.database import Cursor
+    from penstock.worker.flow import AnyFlow
 
 _LAST = 10
 
@@ -235,8 +237,16 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
 def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
     ref = Ref.parse(wanted.unit)
     ask.reader.get(ref)
-    flows = ask.program.flows_of(ask.program.app.owner(ref.machine))
-    return explain(ask.reader, {flow.machine.name: flow for flow in flows}, ref)
+    return explain(ask.reader, _flow_of(ask, ref.machine), ref)
+
+
+def _flow_of(ask: Ask[KernelSettings], machine: str) -> AnyFlow | str:
+    """The flow that moves the machine's units; a sentence where there is none, or it cannot be made."""
+    try:
+        flows = ask.program.flows_of(ask.program.app.owner(machine))
+    except UsageError as error:
+        return f"its flow cannot be made: {error}"
+    return next((flow for flow in flows if flow.machine.name == machine), f"this program has no flow for {machine}")
 
 
 READINGS: list[Reading[KernelSettings]] = [

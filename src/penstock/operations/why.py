@@ -49,7 +49,7 @@ class Why(msgspec.Struct, frozen=True):
     ]
 
 
-def explain(ledger: Ledger | Reader, flows: Mapping[str, AnyFlow], ref: Ref) -> Why:
+def explain(ledger: Ledger | Reader, flow: AnyFlow | str, ref: Ref) -> Why:
     """Follow the chain of one unit. Raises UnknownMachine, BadReference or UnknownUnit."""
     from penstock.ledger.gates.status import gate_statuses
     from penstock.ledger.history import workers_of
@@ -61,13 +61,13 @@ def explain(ledger: Ledger | Reader, flows: Mapping[str, AnyFlow], ref: Ref) -> 
     links = [_state(machine, unit)]
     ended = str(unit.status) in machine.terminal
     if isinstance(unit, Unit) and not ended:
-        links += _job(machine, flows.get(machine.name))
+        links += _job(machine, flow)
         links += _driven(machine, unit, now, workers)
         gates = ledger.read(lambda cursor: gate_statuses(database, cursor))
-        links += _door(unit, {g.gate_id: g for g in gates})
+        links += _gate(unit, {g.gate_id: g for g in gates})
     links += ledger.read(lambda cursor: list(_family(ledger, cursor, machine, unit)))
     if isinstance(unit, Unit) and not ended:
-        links += _decision(machine, unit, now, flows.get(machine.name))
+        links += _decision(machine, unit, now, flow)
     return Why(str(ref), now, links, *_verdict(machine, unit, links, now))
 
 
@@ -83,9 +83,9 @@ def _state(machine: Machine, unit: GuardedUnit) -> Link:
     return Link("state", says)
 
 
-def _job(machine: Machine, flow: AnyFlow | None) -> Iterator[Link]:
+def _job(machine: Machine, flow: AnyFlow | str) -> Iterator[Link]:
     """What its steps are called, where that is not the machine's own name."""
-    if flow is not None and flow.name != machine.name:
+    if not isinstance(flow, str) and flow.name != machine.name:
         yield Link("job", flow.name)
 
 
@@ -130,7 +130,7 @@ def _window(unit: Schedule, cadence: Cadence, now: datetime) -> Link:
     return Link("window", f"{often}{hours} ({unit.time_zone}); the tick after now is {following:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _door(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
+def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
     if unit.gate_id == NO_GATE:
         yield Link("gate", "it needs none")
         return
@@ -162,9 +162,9 @@ def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: Gua
         yield Link("children", f"{done:,} of {expected:,} {child.name} units have ended; the last one wakes it")
 
 
-def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | None) -> Iterator[Link]:
-    if flow is None:
-        yield Link("decision", f"this program has no flow for {machine.name}", holds=True, blocks=True)
+def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | str) -> Iterator[Link]:
+    if isinstance(flow, str):
+        yield Link("decision", flow, holds=True, blocks=True)
         return
     edge = machine.on_claim.get(str(unit.status))
     if edge is not None:

@@ -117,7 +117,7 @@ class Schedules(Flow[Schedule, None, None]):
         try:
             result = await self._job(unit.job)(unit, io)
         except GateClosed:
-            raise  # nobody's failure: the job begins anew when the door opens
+            raise  # nobody's failure: the job begins anew when the gate opens
         except Exception as error:  # whatever goes wrong in a job, the schedule goes on ticking
             if isinstance(error, (Throttled, Fatal)) and error.through is not None:
                 raise  # the gate's affair, which it was told

@@ -117,7 +117,7 @@ def test_an_account_that_is_closed_charges_nobody_and_leaves_the_others_running(
 def test_a_run_that_landed_before_its_worker_died_is_recorded_and_not_asked_for_again(world):
     want(world)
     source = Said(rows())
-    session = world.ledger.session()
+    session = world.ledger.incarnation()
     session.register()
     (unit,) = session.claim({"extraction": 1})
     flow = world.flow(source)

@@ -149,4 +149,4 @@ class HarvestPart:
         yield "penstock harvest runs"
         for run_id, *_ in self._runs(world)[:1]:
             yield f"penstock harvest partitions {run_id}"
-        yield "penstock harvest watermark"
+        yield "penstock harvest watermark show"

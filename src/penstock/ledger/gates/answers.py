@@ -106,7 +106,7 @@ class GateAnswers(GateRows):
         return until
 
     def worked(self, given: Pass) -> None:
-        """A call came through where calls had failed: the door is healthy. After a probe its budget begins empty."""
+        """A call came through where calls had failed: the gate is healthy. After a probe its budget begins empty."""
 
         def work(cursor: Cursor) -> None:
             found = self._locked(cursor, given.gate_id)

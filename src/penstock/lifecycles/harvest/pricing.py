@@ -1,6 +1,6 @@
 """Pricing rules: which one a record gets, and what it makes of the supplier's price. Pure and exact.
 
-The active rule with the lowest priority number wins, ties by id (H14). A rule matches by words (NULL is any, letter
+The active rule with the lowest priority number wins, ties by id. A rule matches by words (NULL is any, letter
 case does not matter) and by ranges, to which their lower end belongs and their upper end does not, so that ranges side
 by side do not overlap. A record that no rule matches keeps the supplier's price.
 """

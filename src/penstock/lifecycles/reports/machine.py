@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.state import State, done, fault, hold, rest, work
-from penstock.model.unit import Column, Unit, replace
+from penstock.model.unit import Column, Unit
 
 _WORKER = frozenset({Actor.WORKER})
 
@@ -109,11 +109,6 @@ UNBORN: Mapping[str, Any] = {
 """A dataset of which nothing is known yet."""
 
 
-def reset(report: Report, now: datetime) -> Report:
-    """As on the day it was made, and due."""
-    return replace(report, due_at=now, **UNBORN)
-
-
 machine = Machine(
     "report",
     Report,
@@ -129,7 +124,7 @@ machine = Machine(
         Edge(S.FETCHING, S.ERROR, "provider_failed", _WORKER),
         Edge(S.FETCHING, S.ERROR, "pending_too_long", _WORKER),
         Edge(S.PARSING, S.ERROR, "parse_failed", _WORKER),
-        Edge(S.ERROR, S.MISSING, "reset", {Actor.OPERATOR}, by_hand=reset),
+        Edge(S.ERROR, S.MISSING, "reset", {Actor.OPERATOR}),
     ],
     checks={
         "aggregation_is_known": f"aggregation IN ({_listed(Aggregation)})",
