@@ -15,6 +15,8 @@ from enum import StrEnum
 from typing import Any, NoReturn
 from uuid import UUID
 
+from msgspec import Struct
+
 from penstock.model.errors import IllegalMove, MachineError
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import Meaning, State
@@ -47,8 +49,7 @@ class Actor(StrEnum):
     API = "api"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """One legal transition. `on_claim`: claiming a unit in `source` is itself this transition.
 
     `trigger` is a verb where people pull it (`retry`), and says what happened where workers do (`loaded`). `by_hand`
@@ -65,17 +66,15 @@ class Edge:
     by_hand: Callable[[Any, datetime], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OnError:
+class OnError(Struct, frozen=True):
     """Where errors lead. `retry=None` keeps the state; `dead=None` parks instead of a dead letter."""
 
     retry: str | None = None
     dead: str | None = None
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    policy: RetryPolicy = RetryPolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(Struct, frozen=True):
     """Fan-in: which unit of which machine counts this one, and when all have ended.
 
     `by` names the child's fields that make up the parent's key. `counts` maps a counter column of the parent to

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from penstock.model.clock import Rng
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?\Z")  # float() would also take 1_000, 1e3 and nan
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """How often and how patiently to try again. `max_retries=3` means at most four calls."""
 
     max_retries: int = 3
