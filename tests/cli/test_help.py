@@ -10,10 +10,9 @@ import click
 import pytest
 
 from penstock.app.app import TAKEN
-from penstock.app.discover import shipped
 from penstock.app.kernel import lifecycle as kernel
 from penstock.app.lifecycle import AnyLifecycle
-from penstock.app.shipped import SHIPPED
+from penstock.app.shipped import SHIPPED, shipped
 from penstock.cli.declared import DeclaredCommand, lifecycle_group
 from penstock.cli.main import COMMANDS, KERNEL, cli
 from penstock.settings.kernel import KernelSettings

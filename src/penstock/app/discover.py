@@ -17,7 +17,7 @@ from typing import Any
 from penstock.app.app import App
 from penstock.app.lifecycle import AnyLifecycle, Lifecycle
 from penstock.app.program import Program
-from penstock.app.shipped import SHIPPED
+from penstock.app.shipped import SHIPPED, shipped
 from penstock.model.clock import Clock
 from penstock.model.errors import UsageError
 from penstock.settings import file
@@ -105,11 +105,6 @@ def _find(raw: Mapping[str, Any], path_text: str) -> _Found:
         found.lifecycles[lifecycle.name] = lifecycle
         found.named.append(lifecycle.name)
     return found
-
-
-def shipped(name: str) -> AnyLifecycle:
-    """One of the lifecycles that Penstock brings."""
-    return import_lifecycle(f"{SHIPPED[name].module}:lifecycle")
 
 
 def import_lifecycle(place: str) -> AnyLifecycle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
@@ -11,6 +10,7 @@ import msgspec
 
 from penstock.model.errors import IllegalMove, PenstockError, UsageError
 from penstock.model.machine import Actor, Machine
+from penstock.model.near import near
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, field_types, replace, unit_id_of
 from penstock.operations.declare import Ask, operation
 from penstock.operations.fields import Parameters, argument, option, standard_input
@@ -71,8 +71,8 @@ def _unit(ask: Ask[Any], machine: Machine, row: Mapping[str, Any], *, texts: boo
     values = {}
     for name, value in row.items():
         if name not in types:
-            near = difflib.get_close_matches(str(name)[:100], types, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(types)}"
+            close = near(name, types)
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(types)}"
             raise UsageError(f"{machine.name} has no column {str(name)[:100]!r} that can be set; {hint}")
         values[name] = _value(name, types[name], value, texts=texts)
     if machine.driven:

@@ -237,7 +237,7 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
 def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
     ref = Ref.parse(wanted.unit)
     ask.reader.get(ref)
-    return explain(ask.reader.as_ledger(), _flow_of(ask, ref.machine), ref)
+    return explain(ask.reader, _flow_of(ask, ref.machine), ref)
 
 
 def _flow_of(ask: Ask[KernelSettings], machine: str) -> AnyFlow | str:

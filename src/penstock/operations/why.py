@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.ledger.history import WorkerStatus
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.store.database import Cursor
+    from penstock.operations.reader import Reader
     from penstock.worker.flow import AnyFlow
 
 
@@ -48,7 +49,7 @@ class Why(msgspec.Struct, frozen=True):
     ]
 
 
-def explain(ledger: Ledger, flow: AnyFlow | str, ref: Ref) -> Why:
+def explain(ledger: Ledger | Reader, flow: AnyFlow | str, ref: Ref) -> Why:
     """Follow the chain of one unit. Raises UnknownMachine, BadReference or UnknownUnit."""
     from penstock.ledger.gates.status import gate_statuses
     from penstock.ledger.history import workers_of
@@ -145,7 +146,7 @@ def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
         yield Link("budget", f"{said}, a call takes {limit.cost:,.4g}")
 
 
-def _family(ledger: Ledger, cursor: Cursor, machine: Machine, unit: GuardedUnit) -> Iterator[Link]:
+def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: GuardedUnit) -> Iterator[Link]:
     if machine.parent is not None:
         by = "/".join(key_part(getattr(unit, name)) for name in machine.parent.by)
         yield Link("parent", f"it counts for {machine.parent.machine}:{by}")
