@@ -54,7 +54,8 @@ class App:
 
     @cached_property
     def data(self) -> Data:
-        """The tables, views and staged tables of all."""
+        """The tables, views and staged tables of all. Raises UsageError where two of them want one name."""
+        _refuse_table_clashes(self)
         parts = [lifecycle.data() for lifecycle in self.lifecycles]
         return Data(
             [table for part in parts for table in part.tables],
@@ -132,12 +133,15 @@ def _names_of(lifecycle: AnyLifecycle) -> Iterator[tuple[str, Any]]:
         yield "a command", f"{lifecycle.name} {declared.name}"
 
 
-def refuse_table_clashes(app: App) -> None:
-    """Data tables and views are known only once they are imported. Raises UsageError that names both owners."""
-    seen = {machine.table: app.owner(machine.name).name for machine in app.machines}
+def _refuse_table_clashes(app: App) -> None:
+    """The kernel's tables, data tables and views are known only once they are imported."""
+    from penstock.ledger.schema.tables import kernel_tables
+
+    seen = {table.name: app.lifecycles[0].name for table in kernel_tables("sqlite")}
     for lifecycle in app.lifecycles:
         data = lifecycle.data()
-        for name in (*(table.name for table in data.tables), *data.views):
+        machines = (machine.table for machine in lifecycle.machines)
+        for name in (*machines, *(table.name for table in data.tables), *data.views):
             if name in seen:
                 raise UsageError(f"{seen[name]} and {lifecycle.name} both have a table {name!r}; rename one of them")
             seen[name] = lifecycle.name
