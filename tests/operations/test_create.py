@@ -98,3 +98,10 @@ def test_an_unknown_machine_is_put_right(desk):
 
 def test_a_guarded_unit_has_no_schedule(desk):
     assert desk.do("units create", machine="price", set=("name=gold",)).count == 1
+
+
+def test_a_bulk_action_is_not_made_by_hand(desk):
+    texts = dict.fromkeys(("action_id", "operation", "says", "target", "digest", "requested_by", "reason"), "x")
+    row = {**texts, "requested_at": "2026-11-01T10:00:00Z", "parts": [1], "total": 5}
+    with pytest.raises(UsageError, match="row 1: a bulk action is started by an operation on many units"):
+        desk.plan("units create", machine="bulk_action", rows=(row,))
