@@ -153,7 +153,11 @@ def _moments(now: datetime, machine: Machine, wanted: Filter) -> Iterator[tuple[
         yield "due", machine.due, "<=", now if wanted.due == NOW else read_instant(wanted.due)
     for name, sign, span in (("older", "<", wanted.older_than), ("younger", ">=", wanted.younger_than)):
         if span is not None:
-            yield name, "changed_at", sign, now - span
+            try:
+                before = now - span
+            except OverflowError:
+                raise UsageError(f"--{name}-than reaches back beyond the year 1") from None
+            yield name, "changed_at", sign, before
 
 
 def read_instant(text: str) -> datetime:

@@ -184,7 +184,7 @@ class KernelSettings(Settings):
     ] = {}
 
     def __post_init__(self) -> None:
-        wrong = [name for name in self.lifecycles if not _is_named(name)]
+        wrong = [name for name in self.lifecycles if not names_a_place(name)]
         if wrong:
             form = 'must be module:attribute, as in "shop.contacts:lifecycle"'
             raise ValueError("\n".join(f'lifecycles: "{name}" {form}' for name in wrong))
@@ -210,6 +210,7 @@ def _refuse_repeated(limits: tuple[Limit, ...]) -> None:
         raise ValueError(f"limits: {', '.join(repeated)} is there twice; each limit needs a name of its own")
 
 
-def _is_named(text: str) -> bool:
+def names_a_place(text: str) -> bool:
+    """Whether it has the form `module:attribute`."""
     module, colon, attribute = text.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
-    from penstock.ledger.store.sql import SqlType
+    from penstock.ledger.store.statements import SqlType
 
 
 class PostgresSql:

@@ -9,7 +9,7 @@ from penstock.model.unit import key_part
 
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
-    from penstock.ledger.store.sql import SqlType
+    from penstock.ledger.store.statements import SqlType
 
 
 class SqliteSql:
