@@ -35,6 +35,8 @@ class _Found:
     lifecycles: dict[str, AnyLifecycle]
     named: list[str]
     errors: list[str]
+    #: Where each that the file names comes from.
+    places: dict[str, str]
 
 
 def load(
@@ -91,7 +93,7 @@ def load(
 
 def _find(raw: Mapping[str, Any], path_text: str) -> _Found:
     """The shipped lifecycles that have a section, and those that the file names."""
-    found = _Found({}, [], [])
+    found = _Found({}, [], [], {})
     for name in SHIPPED:
         if name in raw:
             found.lifecycles[name] = shipped(name)
@@ -112,8 +114,10 @@ def _find(raw: Mapping[str, Any], path_text: str) -> _Found:
             why = "Penstock brings one of that name"
             found.errors.append(f"{path_text}: lifecycles: {place} cannot be called {lifecycle.name!r}: {why}")
             continue
-        if lifecycle.name in found.lifecycles:
-            found.errors.append(f"{path_text}: lifecycles: {place} is called {lifecycle.name!r}, and so is another")
+        if lifecycle.name in found.places:
+            both = f"{found.places[lifecycle.name]} and {place}"
+            found.errors.append(f"{path_text}: lifecycles: {both} are both called {lifecycle.name!r}; rename one")
+        found.places[lifecycle.name] = place
         found.lifecycles[lifecycle.name] = lifecycle
         found.named.append(lifecycle.name)
     return found

@@ -72,7 +72,8 @@ def explain(ledger: Ledger | Reader, flow: AnyFlow | str, ref: Ref) -> Why:
 
 
 def _state(machine: Machine, unit: GuardedUnit) -> Link:
-    says = f"{unit.status}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
+    what = f"{unit.status} ({machine.status(unit.status).says})"
+    says = f"{what}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
     by_hand = [e for e in machine.edges if e.source == unit.status and Actor.OPERATOR in e.actors]
     if by_hand:
         says += "; operators can " + " or ".join(f"{e.trigger} it (→ {e.target})" for e in by_hand)

@@ -31,7 +31,7 @@ class LedgerSettings(Settings):
     ] = 6
 
 
-class WorkerSettings(Settings):
+class WorkerSection(Settings):
     """`[worker]`."""
 
     concurrency: Annotated[
@@ -155,7 +155,7 @@ class KernelSettings(Settings):
         says("Lifecycles of your own, as module:attribute.", examples=[["shop.contacts:lifecycle"]]),
     ] = ()
     ledger: Annotated[LedgerSettings, says("Where units and their history are kept.")] = LedgerSettings()
-    worker: Annotated[WorkerSettings, says("How a process works.")] = WorkerSettings()
+    worker: Annotated[WorkerSection, says("How a process works.")] = WorkerSection()
     log: Annotated[LogSettings, says("What a process tells.")] = LogSettings()
     raw: Annotated[RawSettings, says("Where landed data is kept.")] = RawSettings()
     gates: Annotated[
