@@ -115,7 +115,7 @@ def test_a_birth_is_for_its_actors_and_for_anybody_where_none_are_named():
     machine = declare(births={S.A: {Actor.API}})
     machine.check_birth("A", Actor.API)
     for actor in set(Actor) - {Actor.API}:
-        with pytest.raises(IllegalMove, match=f"thing: a birth as A is for api, not for {actor}"):
+        with pytest.raises(IllegalMove, match=f"thing: only api may create a unit as A, not {actor}"):
             machine.check_birth("A", actor)
     with pytest.raises(IllegalMove, match="thing cannot be born as B; it is born as A"):
         machine.check_birth("B", Actor.API)
@@ -405,7 +405,9 @@ def test_staying_is_legal_for_everyone():
 
 
 def test_a_declared_self_loop_is_for_its_actors():
-    with pytest.raises(IllegalMove, match="success -> success is for operator, validator, not for worker"):
+    with pytest.raises(
+        IllegalMove, match="only operator, validator may move a unit from success to success, not worker"
+    ):
         PARTITION.check_move("success", "success", Actor.WORKER)
 
 
@@ -414,7 +416,7 @@ def test_a_worker_waits_in_any_state_but_pulls_no_self_loop_of_others():
     machine.check_move("B", "B", Actor.WORKER)
     machine.check_loop("B", Actor.OPERATOR)
     machine.check_loop("A", Actor.WORKER)
-    with pytest.raises(IllegalMove, match="thing: B -> B is for operator, not for worker"):
+    with pytest.raises(IllegalMove, match="thing: only operator may move a unit from B to B, not worker"):
         machine.check_loop("B", Actor.WORKER)
 
 

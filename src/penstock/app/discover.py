@@ -122,7 +122,7 @@ def import_lifecycle(place: str) -> AnyLifecycle:
     try:
         found = getattr(imported, attribute)
     except AttributeError:
-        raise UsageError(f"module {module!r} has no {attribute!r}") from None
+        raise UsageError(f"module {module!r} has no attribute {attribute!r}") from None
     if not isinstance(found, Lifecycle):
         raise UsageError(f"{place} is a {type(found).__name__}, not a penstock.Lifecycle")
     return found

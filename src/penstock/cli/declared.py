@@ -284,7 +284,7 @@ def _common(declared: Declaration) -> Iterable[click.Option]:
         yield flag("dry-run", "Show what it would do, and change nothing.")
         yield flag("yes", "Do not ask.")
         yield click.Option(
-            ["_digest", "--digest"], metavar="DIGEST", help="Refuse to change another set than the one shown with this."
+            ["_digest", "--digest"], metavar="DIGEST", help="Change only the set that was shown with this digest."
         )
         yield click.Option(["_by", "--by"], metavar="NAME", help="Who does it, for the history; else your login name.")
     if not isinstance(declared, Reading) or declared.answer is not Lines:
@@ -305,7 +305,7 @@ def _refuse_taken(declared: Declaration, own: Iterable[click.Parameter], common:
     for one in own:
         for name in (*one.opts, *one.secondary_opts):
             if name in taken and isinstance(one, click.Option):
-                msg = f"{declared.name}: {name} is an option of every command; name the parameter otherwise"
+                msg = f"{declared.name}: {name} is an option of every command; give the parameter another name"
                 raise UsageError(msg)
 
 

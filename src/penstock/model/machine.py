@@ -209,7 +209,7 @@ class Machine:
             msg = f"{self.name} cannot be born as {state}; it is born as {', '.join(self.born_by)}"
             raise IllegalMove(msg)
         if actor not in actors:
-            msg = f"{self.name}: a birth as {state} is for {', '.join(sorted(actors))}, not for {actor}"
+            msg = f"{self.name}: only {', '.join(sorted(actors))} may create a unit as {state}, not {actor}"
             raise IllegalMove(msg)
 
     def check_loop(self, state: str, actor: Actor) -> None:
@@ -233,7 +233,9 @@ class Machine:
     def _refuse(self, source: str, target: str, actor: Actor) -> NoReturn:
         actors = self.pairs.get((source, target))
         if actors is not None:
-            msg = f"{self.name}: {source} -> {target} is for {', '.join(sorted(actors))}, not for {actor}"
+            msg = (
+                f"{self.name}: only {', '.join(sorted(actors))} may move a unit from {source} to {target}, not {actor}"
+            )
             raise IllegalMove(msg)
         legal = ", ".join(sorted(t for s, t in self.pairs if s == source and t != source)) or "nothing"
         msg = f"{self.name}: {source} -> {target} is not an edge; from {source} a unit goes to {legal}"

@@ -51,7 +51,7 @@ class DeadFilter(Parameters, frozen=True):
 class DeadShow(Parameters, frozen=True):
     cause: Annotated[str, argument("The fingerprint of a cause, as 'dead list' shows it.", example="4f1c09ab")]
     limit: Annotated[int, option("How many units at most.", ge=1, le=10_000)] = 50
-    after: Annotated[str | None, option("Those after this one: the cursor that the page before ended with.")] = None
+    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
     dismissed: Annotated[bool, option("Those that were dismissed, instead of the others.")] = False
 
 
@@ -159,12 +159,12 @@ def retry(ask: Ask[KernelSettings], wanted: DeadSelected) -> Each | Unpark:
             pull(moves, edge, unit, ask.now)
     if parked:
         if len(moves):
-            raise UsageError("some of these are parked and others are dead; retry them apart, or by their cause")
+            raise UsageError("some of these are parked and others are dead; retry them separately, or by their cause")
         return Unpark(parked, moves.skipped, f"unpark {counted(len(parked), machine)}")
     return refuse_empty(moves, f"retry {counted(len(moves), machine)}")
 
 
-@operation("dead dismiss", "Let dead letters lie: not listed until they change.")
+@operation("dead dismiss", "Stop listing dead letters until they change.")
 def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
     """The units stay as they are. Who dismissed them and why is kept, and --dismissed lists them."""
     from penstock.operations.dismissal import dismissal

@@ -41,8 +41,8 @@ class Why(msgspec.Struct, frozen=True):
 
     unit: Annotated[str, column("The unit.", show="reference")]
     now: Annotated[datetime, column("When it was asked.", show="detail")]
-    links: Annotated[list[Link], column("The links of the chain.")]
-    verdict: Annotated[str, column("What it comes to.")]
+    links: Annotated[list[Link], column("What decides about it, link by link.")]
+    verdict: Annotated[str, column("The result, in a few words.")]
     next_at: Annotated[
         datetime | None, column("When anything can change by itself; none: somebody must act.", heading="next change")
     ]
@@ -190,7 +190,7 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
     holding = [link for link in links if link.holds]
     blocking = [link for link in holding if link.blocks]
     if blocking:
-        return f"is blocked: {blocking[0].says}", None
+        return f"blocked: {blocking[0].says}", None
     resting = [link for link in holding if link.until is None]
     if resting:
         if str(unit.status) in machine.dead:
