@@ -68,7 +68,7 @@ def test_an_unknown_section_is_told_with_the_one_that_was_meant(file: Path) -> N
     ("place", "says"),
     [
         ("nowhere_at_all:lifecycle", "'nowhere_at_all' cannot be imported: ModuleNotFoundError"),
-        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no 'nothing'"),
+        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no attribute 'nothing'"),
         ("tests.support.crash_app:JOB", "tests.support.crash_app:JOB is a Machine, not a penstock.Lifecycle"),
     ],
 )
