@@ -69,7 +69,7 @@ def test_an_unknown_section_is_told_with_the_one_that_was_meant(file: Path) -> N
     ("place", "says"),
     [
         ("nowhere_at_all:lifecycle", "'nowhere_at_all' cannot be imported: ModuleNotFoundError"),
-        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no 'nothing'"),
+        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no attribute 'nothing'"),
         ("module_that_ends:lifecycle", "'module_that_ends' cannot be imported: SystemExit: 7"),
         ("module_that_errs:lifecycle", "'module_that_errs' cannot be imported: AttributeError: "),
         ("module_called_log:lifecycle", "module_called_log:lifecycle cannot be called 'log': [log] is a section of"),

@@ -94,9 +94,9 @@ def _driven(machine: Machine, unit: Unit, now: datetime, workers: list[WorkerSta
     if unit.parked_at is not None:
         yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
     if unit.attempts or unit.crashes:
-        retried = f"{unit.attempts} {'retry' if unit.attempts == 1 else 'retries'} made"
-        broke = f"{unit.crashes} {'step' if unit.crashes == 1 else 'steps in a row'} broke"
-        yield Link("retries", f"{retried}, {broke}" if unit.crashes else retried)
+        retried = f"{unit.attempts} {'retry' if unit.attempts == 1 else 'retries'} made" if unit.attempts else ""
+        broke = f"{unit.crashes} {'step' if unit.crashes == 1 else 'steps in a row'} broke" if unit.crashes else ""
+        yield Link("retries", ", ".join(filter(None, (retried, broke))))
     if unit.doubts:
         yield Link("doubt", "nobody knows what its last step did: the next one looks first")
     if unit.suspicion:
