@@ -266,7 +266,7 @@ def test_a_child_of_an_unknown_parent_is_refused_by_name(world):
     worker = world.worker()
     (item,) = worker.claim({"batch_item": 1})
     alone = Preparer({"batch_item": BATCH_ITEM}, Rng(1))
-    with pytest.raises(UnknownMachine, match="batch_item counts on 'batch_run', which this program does not know"):
+    with pytest.raises(UnknownMachine, match="the parent of batch_item is 'batch_run', unknown to this program"):
         alone.entry(ended(item), "w")
 
 

@@ -51,7 +51,7 @@ class App:
         given = zip(self.lifecycles, parts, strict=True)
         # Tables and views are one kind: the database has one space of names.
         own = ((name, one) for one, part in given for name in (*(table.name for table in part.tables), *part.views))
-        _refuse_twice("a table", itertools.chain(_tables(self.lifecycles), own))
+        _refuse_twice("a table", itertools.chain(_kernel_tables(self), _tables(self.lifecycles), own))
         return Data(
             [table for part in parts for table in part.tables],
             {name: view for part in parts for name, view in part.views.items()},
@@ -108,6 +108,12 @@ def _refuse_clashes(app: App) -> None:
 
 def _tables(lifecycles: Iterable[AnyLifecycle]) -> Iterator[tuple[str, AnyLifecycle]]:
     return ((machine.table, one) for one in lifecycles for machine in one.machines)
+
+
+def _kernel_tables(app: App) -> Iterator[tuple[str, AnyLifecycle]]:
+    from penstock.ledger.schema.tables import kernel_tables
+
+    return ((table.name, app.lifecycles[0]) for table in kernel_tables("sqlite"))
 
 
 def _refuse_twice(what: str, named: Iterable[tuple[str, AnyLifecycle]]) -> None:

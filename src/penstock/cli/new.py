@@ -54,7 +54,7 @@ def _next(name: str, target: Path) -> list[tuple[str, str]]:
 def write(name: str, target: Path) -> None:
     """Write the project, whole or not at all. Raises UsageError where the folder is there already."""
     if target.exists() or target.is_symlink():
-        raise UsageError(f"{target} is there already; choose another name, or another folder with --dir")
+        raise UsageError(f"{target} exists already; choose another name, or another folder with --dir")
     if not target.parent.is_dir():
         raise UsageError(f"{target.parent} is not a folder; make it first")
     try:
@@ -83,7 +83,7 @@ def _check(name: str) -> None:
     if not _NAME.match(name):
         raise UsageError(f"{name!r} cannot name a lifecycle; write lower-case letters, digits and _, 31 at most")
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
-        raise UsageError(f"{name!r} is a word of Python's; choose another name")
+        raise UsageError(f"{name!r} is a Python keyword; choose another name")
     if name in SHIPPED:
         raise UsageError(f"{name!r} is a lifecycle that Penstock brings; choose another name")
     if name in TAKEN or name in _OWN:

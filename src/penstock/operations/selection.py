@@ -114,7 +114,6 @@ def _refuse_unfit(machine: Machine, wanted: Filter) -> None:
 
 def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
     """The filters as SQL. Raises UsageError for an instant, a span or a text that cannot be read."""
-    from penstock.ledger.store.database import instant_sql
     from penstock.ledger.store.statements import dead_letters, under
 
     parts: list[str] = []
@@ -134,7 +133,7 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
         # By the index of what is parked, which is little: read in the order of keys it would be a scan.
         parts.append(f"unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL)")
     for name, column, sign, moment in _moments(at.now, machine, wanted):
-        parts.append(f"{column} {sign} {instant_sql(at.database, name)}")
+        parts.append(f"{column} {sign} {at.database.sql.instant(name)}")
         values[name] = instant_text(moment)
     if wanted.because is not None:
         said = "change_reason || ' ' || COALESCE(parked_reason, '')" if machine.driven else "change_reason"
@@ -154,7 +153,11 @@ def _moments(now: datetime, machine: Machine, wanted: Filter) -> Iterator[tuple[
         yield "due", machine.due, "<=", now if wanted.due == NOW else read_instant(wanted.due)
     for name, sign, span in (("older", "<", wanted.older_than), ("younger", ">=", wanted.younger_than)):
         if span is not None:
-            yield name, "changed_at", sign, now - span
+            try:
+                before = now - span
+            except OverflowError:
+                raise UsageError(f"--{name}-than reaches back beyond the year 1") from None
+            yield name, "changed_at", sign, before
 
 
 def read_instant(text: str) -> datetime:

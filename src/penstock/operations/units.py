@@ -15,7 +15,7 @@ from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
 from penstock.operations.declare import Ask, Page, Reading, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.selection import Condition, Filter, Moment, condition, counts_of, machines_of
+from penstock.operations.selection import Condition, Filter, Moment, condition, counts_of, machines_of, read_refs
 from penstock.operations.why import Why, explain
 from penstock.settings.kernel import KernelSettings
 
@@ -29,7 +29,7 @@ _LAST = 10
 
 class UnitList(Filter, frozen=True):
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 50
-    after: Annotated[str | None, option("Those after this one: the cursor that the page before ended with.")] = None
+    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
     count: Annotated[bool, option("Count all that match, by state; a large ledger takes its time.")] = False
 
 
@@ -41,7 +41,7 @@ class UnitRow(Row, frozen=True):
     gate: Annotated[str | None, column("The gate that its calls pass.", show="detail")]
     claimed_by: Annotated[str | None, column("The worker that holds it.", show="detail")]
     parked_at: Annotated[datetime | None, column("When it was set aside for a person.", heading="parked")]
-    reason: Annotated[str | None, column("Why it stands so.", show="text")]
+    reason: Annotated[str | None, column("Why it is in this state.", show="text")]
 
 
 class OneUnit(Parameters, frozen=True):
@@ -70,15 +70,15 @@ class UnitDetail(Row, frozen=True, kw_only=True):
     status: Annotated[str, column("Its state.", show="state")]
     meaning: Annotated[str, column("What kind of state that is: rest, work, done, hold or fault.")]
     says: Annotated[str, column("What that state means.")]
-    reason: Annotated[str | None, column("Why it stands so, whole.")]
+    reason: Annotated[str | None, column("Why it is in this state, in full.")]
     changed_by: Annotated[str, column("Who changed it last.")]
     changed_at: Annotated[datetime | None, column("When it last changed.")]
-    version: Annotated[int, column("How often it was changed, from a random start.")]
+    version: Annotated[int, column("How often it was changed, from a random start.", show="reference")]
     due_at: Annotated[datetime | None, column("When a worker takes it; none: nothing is scheduled.")] = None
     gate: Annotated[str | None, column("The gate that its calls pass.")] = None
     claimed_by: Annotated[str | None, column("The worker that holds it.")] = None
     parked_at: Annotated[datetime | None, column("When it was set aside for a person.")] = None
-    parked_reason: Annotated[str | None, column("Why it was set aside, whole.")] = None
+    parked_reason: Annotated[str | None, column("Why it was set aside, in full.")] = None
     attempts: Annotated[int, column("Retries made.")] = 0
     crashes: Annotated[int, column("Steps in a row that broke.")] = 0
     doubts: Annotated[int, column("Claims in a row whose end nobody knows.")] = 0
@@ -93,7 +93,7 @@ class UnitDetail(Row, frozen=True, kw_only=True):
 def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
     """Ordered by machine and key. A page ends with a cursor; --after it shows the next one."""
     machines = machines_of(ask, wanted)
-    start = None if wanted.after is None else Ref.parse(wanted.after)
+    start = None if wanted.after is None else _cursor(ask, wanted, wanted.after)
     at = Moment(ask.reader.database, ask.now)
 
     def work(cursor: Cursor) -> tuple[list[UnitRow], dict[str, int]]:
@@ -117,6 +117,14 @@ def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
         next=rows[wanted.limit - 1].unit if more else None,
         counts=counts if wanted.count else None,
     )
+
+
+def _cursor(ask: Ask[Any], wanted: UnitList, text: str) -> Ref:
+    """Where the page before ended. Raises UsageError for a cursor of another list."""
+    (ref,) = read_refs(ask, [text])
+    if wanted.machine not in (None, ref.machine):
+        raise UsageError(f"--after {text!r:.100} is not a cursor of {wanted.machine}")
+    return ref
 
 
 def _some(cursor: Cursor, machine: Machine, where: Condition, after: str | None, most: int) -> Iterator[UnitRow]:
@@ -203,7 +211,7 @@ def shown(value: Any) -> Any:
     return value if not isinstance(value, date) or isinstance(value, datetime) else value.isoformat()
 
 
-@reading("units history", "Every transition of one unit, or how it stood then.")
+@reading("units history", "Every transition of one unit, or its state at a moment.")
 def unit_history(ask: Ask[KernelSettings], wanted: HistoryWanted) -> Page[TransitionRow]:
     from penstock.ledger.history import as_of, history
 

@@ -42,8 +42,8 @@ class Why(msgspec.Struct, frozen=True):
 
     unit: Annotated[str, column("The unit.", show="reference")]
     now: Annotated[datetime, column("When it was asked.", show="detail")]
-    links: Annotated[list[Link], column("The links of the chain.")]
-    verdict: Annotated[str, column("What it comes to.")]
+    links: Annotated[list[Link], column("What decides about it, link by link.")]
+    verdict: Annotated[str, column("The result, in a few words.")]
     next_at: Annotated[
         datetime | None, column("When anything can change by itself; none: somebody must act.", heading="next change")
     ]
@@ -72,7 +72,8 @@ def explain(ledger: Ledger | Reader, flow: AnyFlow | str, ref: Ref) -> Why:
 
 
 def _state(machine: Machine, unit: GuardedUnit) -> Link:
-    says = f"{unit.status}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
+    what = f"{unit.status} ({machine.status(unit.status).says})"
+    says = f"{what}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
     by_hand = [e for e in machine.edges if e.source == unit.status and Actor.OPERATOR in e.actors]
     if by_hand:
         says += "; operators can " + " or ".join(f"{e.trigger} it (→ {e.target})" for e in by_hand)
@@ -93,7 +94,9 @@ def _driven(machine: Machine, unit: Unit, now: datetime, workers: list[WorkerSta
     if unit.parked_at is not None:
         yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
     if unit.attempts or unit.crashes:
-        yield Link("retries", f"{unit.attempts} retries made, {unit.crashes} steps in a row that broke")
+        retried = f"{unit.attempts} {'retry' if unit.attempts == 1 else 'retries'} made" if unit.attempts else ""
+        broke = f"{unit.crashes} {'step' if unit.crashes == 1 else 'steps in a row'} broke" if unit.crashes else ""
+        yield Link("retries", ", ".join(filter(None, (retried, broke))))
     if unit.doubts:
         yield Link("doubt", "nobody knows what its last step did: the next one looks first")
     if unit.suspicion:
@@ -189,9 +192,11 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
     holding = [link for link in links if link.holds]
     blocking = [link for link in holding if link.blocks]
     if blocking:
-        return f"is blocked: {blocking[0].says}", None
+        return f"blocked: {blocking[0].says}", None
     resting = [link for link in holding if link.until is None]
     if resting:
+        if str(unit.status) in machine.dead:
+            return f"is a dead letter: {unit.change_reason or 'no reason given'}", None
         return f"rests: {resting[0].says}", None
     if holding:
         last: Any = max(holding, key=lambda link: link.until or now)

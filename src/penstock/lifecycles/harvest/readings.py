@@ -30,7 +30,7 @@ class RunsFilter(Parameters, frozen=True):
     """Which runs."""
 
     feed: Annotated[str | None, option("Only of this feed.")] = None
-    limit: Annotated[int, option("At most so many.", ge=1, le=100_000)] = 20
+    limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 20
 
 
 class ShowParameters(WhichRun, frozen=True):
