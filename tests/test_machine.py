@@ -185,6 +185,16 @@ def test_a_machine_name_must_be_plain(name):
     assert f"name {name!r} must be snake_case" in complaint(name=name)
 
 
+def test_a_word_of_sql_names_no_table_and_no_column():
+    class Wordy(Thing):
+        user: str = ""
+
+    assert "'order' is a word of SQL and cannot name a table; add table='orders'" in complaint(name="order")
+    assert declare(name="order", table="orders").table == "orders"
+    assert "field 'user' is a word of SQL; call it something else" in complaint(unit=Wordy)
+    assert "due column 'end' is a word of SQL" in complaint(due="end")
+
+
 @pytest.mark.parametrize("changes", [{"table": "Things"}, {"due": "due at"}, {"checks": {"Not ok": "true"}}])
 def test_other_names_must_be_plain_too(changes):
     assert "must be snake_case" in complaint(**changes)

@@ -36,6 +36,7 @@ DIFFERS = (
     r"\d{4}-\d\d-\d\d \d\d:\d\d(?: \([^)]*\))?",  # when
     r"\b[0-9a-f]{20}\b",  # a worker
     r"\b[0-9a-f]{16}\b",  # a digest
+    r"\b(?=[0-9a-f]*[0-9])[0-9a-f]{8}\b",  # a cause
     r"operator:\w+",
     r"pid \d+ on \S+",
     r"lease has \d+ s",

@@ -79,6 +79,14 @@ def test_what_is_no_lifecycle_is_refused_with_its_place(file: Path, place: str, 
     assert "ledger.url = 7 must be" in text, "all errors at once"
 
 
+def test_a_module_that_breaks_says_where_and_its_section_is_not_called_unknown(file: Path) -> None:
+    (file.parent / "breaks_within.py").write_text("import json\n\njson.lifecycle\n")
+    file.write_text('lifecycles = ["breaks_within:lifecycle"]\n[mine]\nsize = 3\n')
+    (line,) = refusal(file).splitlines()
+    why = "AttributeError: module 'json' has no attribute 'lifecycle' (breaks_within.py, line 3)"
+    assert line == f"{file}: lifecycles: 'breaks_within' cannot be imported: {why}"
+
+
 def test_two_lifecycles_with_one_machine_are_refused_and_both_are_named() -> None:
     other = Lifecycle("other", "Another.", NoSettings, [JOB])
     with pytest.raises(UsageError, match=r"^crash and other both have a machine 'job'; rename one of them$"):

@@ -11,7 +11,8 @@ from penstock.ledger.ledger import Ledger
 from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
-from penstock.worker.schedule import Schedule, keep_schedules
+from penstock.worker.schedule import keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.support.hand import Hand
 
 CONFIGURATION = 'lifecycles = ["penstock.examples.invoices:lifecycle"]\n'

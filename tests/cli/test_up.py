@@ -18,7 +18,7 @@ from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
-from penstock.worker.schedule import S, Schedule
+from penstock.worker.schedule_unit import S, Schedule
 from tests.support.fleet import ROOT, Member, until
 from tests.support.secret_app import Order, Way, lifecycle
 

@@ -83,7 +83,7 @@ def test_what_cannot_be_found_is_named(world):
         world.ledger.move(Ref("invoice", "acme/404"), "QUEUED", **ANN)
     with pytest.raises(UnknownMachine, match="no machine is called 'invoce'; known here: batch_item"):
         world.ledger.move(Ref("invoce", "acme/1"), "QUEUED", **ANN)
-    with pytest.raises(BadReference, match="has 1 parts; Invoice is tenant/number"):
+    with pytest.raises(BadReference, match="has 1 part; the key of Invoice is tenant/number"):
         world.ledger.move(Ref("invoice", "acme"), "QUEUED", **ANN)
 
 

@@ -13,7 +13,8 @@ from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
 from penstock.operations.declare import Lines
-from penstock.worker.schedule import Schedule, keep_schedules
+from penstock.worker.schedule import keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.operations.conftest import ORDERS, Desk, Price
 
 

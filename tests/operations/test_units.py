@@ -161,7 +161,7 @@ def test_why_follows_the_chain_under_both_names(desk):
     (ref,) = desk.orders(1)
     for name in ("units why", "why"):
         found = desk.read(name, unit=ref)
-        assert found.verdict == "is blocked: no running worker serves order"
+        assert found.verdict == "blocked: no running worker serves order"
         assert found.links[0].says.endswith("operators can hold it (→ held)")
     assert msgspec.json.encode(found)
 

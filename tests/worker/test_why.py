@@ -48,7 +48,7 @@ def test_a_unit_that_nobody_serves_waits_for_somebody(world):
     found = why(world, ref)
     assert (holding(found), found.next_at) == (["claim"], None)
     assert says(found, "claim") == "no running worker serves invoice"
-    assert (found.verdict, blocking(found)) == ("is blocked: no running worker serves invoice", ["claim"])
+    assert (found.verdict, blocking(found)) == ("blocked: no running worker serves invoice", ["claim"])
 
 
 def test_a_schedule_to_come_is_the_next_moment(world):
@@ -87,7 +87,7 @@ def test_a_held_gate_waits_for_somebody_and_a_budget_is_told(world):
     assert says(found, "budget").startswith("requests: 0 of 40 left, 2 a second come back")
     world.ledger.gates.pause("shop", "operator:jo", "they migrate")
     found = why(world, ref)
-    assert (found.verdict, found.next_at) == ("is blocked: shop/acme is paused: they migrate", None)
+    assert (found.verdict, found.next_at) == ("blocked: shop/acme is paused: they migrate", None)
     assert says(found, "gate") == "shop/acme is paused: they migrate"
 
 
@@ -101,7 +101,7 @@ def test_a_parked_unit_and_a_dead_letter_name_what_a_person_can_do(world):
     world.ledger.move(dead, "FAILED", actor=Actor.WORKER, who="w", reason="gone", due_at=None)
     found = why(world, dead)
     assert "operators can retry_by_hand it (→ QUEUED)" in says(found, "state")
-    assert (found.verdict, blocking(found), found.next_at) == ("rests: nothing is scheduled", [], None)
+    assert (found.verdict, blocking(found), found.next_at) == ("is a dead letter: gone", [], None)
 
 
 def test_what_has_ended_has_nothing_before_it(world):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.worker.flow import AnyFlow
     from penstock.worker.outbox import Subscriber
     from penstock.worker.schedule import Job as ScheduledJob
-    from penstock.worker.schedule import Schedule
+    from penstock.worker.schedule_unit import Schedule
 
 
 class Program:
@@ -63,7 +63,8 @@ class Program:
         """The schedules that are wanted: the configuration's, and those of the lifecycles that it does not replace."""
         from penstock.app.kernel_jobs import SWEEP_STAGES
         from penstock.operations.raw import COLLECT
-        from penstock.worker.schedule import Schedule, wanted_by
+        from penstock.worker.schedule import wanted_by
+        from penstock.worker.schedule_unit import Schedule
 
         usual = [schedule for one in self.app.lifecycles for schedule in one.schedules(self.settings(one))]
         if any(one.holds is not None for one in self.app.lifecycles):

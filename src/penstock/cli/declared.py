@@ -168,13 +168,11 @@ class DeclaredCommand(click.Command):
         """They stand above the options, aligned with them."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Its arguments, its own options, and those that every command has."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Options of every command": []}
+        """Its own options, and those that every command has."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Options of every command": []}
         for one in self.get_params(ctx):
             record = one.get_help_record(ctx)
-            if isinstance(one, click.Argument):
-                sections["Arguments"].append((one.make_metavar(ctx), one.help or ""))
-            elif record is not None:
+            if record is not None and not isinstance(one, click.Argument):
                 common = (one.name or "_").startswith("_") or one.name == "help"
                 sections["Options of every command" if common else "Options"].append(record)
         widest = max((len(name) for rows in sections.values() for name, _ in rows if len(name) <= _COLUMN), default=0)

@@ -59,14 +59,13 @@ class Batches:
 
     def committed(self) -> int:
         """The number of the last commit that landed. The row lock waits out a COMMIT that is still under way."""
-        postgres = self._database.dialect == "postgresql"
+        sql = self._database.sql
 
         def work(cursor: Cursor) -> int:
-            if postgres:
-                # Longer than a dead transaction can live (10 s), so that the lock tells the end of it.
-                cursor.run("SET LOCAL lock_timeout = 15000")
-            tail = " FOR UPDATE" if postgres else ""
-            rows = cursor.rows(f"SELECT commit_seq FROM worker WHERE id = :worker{tail}", worker=self._worker)
+            # Longer than a dead transaction can live (10 s), so that the lock tells the end of it.
+            sql.wait_for_locks(cursor, 15_000)
+            mine = f"SELECT commit_seq FROM worker WHERE id = :worker{sql.for_update()}"
+            rows = cursor.rows(mine, worker=self._worker)
             return int(rows[0][0]) if rows else 0
 
         return self._database.write(work)

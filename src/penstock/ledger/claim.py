@@ -16,7 +16,7 @@ from penstock.ledger.gates.budget import HORIZON, Metered, Pass
 from penstock.ledger.gates.gates import AT_ONCE as GATES_AT_ONCE
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.parking import park
-from penstock.ledger.schema.columns import UNREADABLE, readable, unit_decoder
+from penstock.ledger.schema.columns import UNREADABLE, decoder_of, readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database, Row
 from penstock.model.clock import Clock
@@ -63,7 +63,7 @@ class Claims:
         self._turn = 0
         self._asked_last = ""
         self._gate_of = {n: itemgetter(m.columns.index("gate_id")) for n, m in served.items()}
-        self._decoders = {n: unit_decoder(m.unit, database.dialect) for n, m in served.items()}
+        self._decoders = {n: decoder_of(database, m.unit) for n, m in served.items()}
 
     @property
     def _me(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -50,31 +50,13 @@ class IdleQuery:
 
 def _idle_sql(database: Database, machines: Collection[Machine]) -> str:
     waiting = " OR ".join(statements.anything_behind(database, m) for m in machines) or "false"
-    due = _least(database, [statements.least_due_behind_open_gates(database, m) for m in machines])
-    suspect = _least(database, [statements.least_due_of_suspects(m) for m in machines])
-    if database.dialect == "postgresql":
-        lease = f"EXTRACT(EPOCH FROM min(lease_until) - {database.lease_now_sql})"
-    else:
-        lease = "min(CASE WHEN boot_id = :boot_id THEN lease_until - :uptime ELSE 0 END) / 1000.0"
+    due = database.sql.earliest([statements.least_due_behind_open_gates(database, m) for m in machines])
+    suspect = database.sql.earliest([statements.least_due_of_suspects(m) for m in machines])
+    # A gate that nobody holds is closed for one reason or for both.
+    opens = database.sql.latest("closed_until", "next_at")
     return (
         f"SELECT {database.now_sql}, {due},"
-        f" (SELECT {lease} FROM worker WHERE reaped_at IS NULL AND id <> :worker),"
-        f" (SELECT min({_opens(database)}) FROM gate g WHERE held_by IS NULL AND NOT ({statements.is_open(database.now_sql)})"
+        f" (SELECT min({database.lease_left_sql}) FROM worker WHERE reaped_at IS NULL AND id <> :worker),"
+        f" (SELECT min({opens}) FROM gate g WHERE held_by IS NULL AND NOT ({statements.is_open(database.now_sql)})"
         f" AND ({waiting})), {suspect}"
     )
-
-
-def _least(database: Database, moments: Sequence[str]) -> str:
-    """The earliest of some moments, NULL where none is known."""
-    if not moments:
-        return "NULL"
-    if database.dialect == "postgresql":
-        return f"LEAST({', '.join(moments)})"  # which ignores NULL
-    return f"(SELECT min(column1) FROM (VALUES {', '.join(f'({moment})' for moment in moments)}))"
-
-
-def _opens(database: Database) -> str:
-    """When a gate that nobody holds opens; it is closed for one reason or for both."""
-    if database.dialect == "postgresql":
-        return "GREATEST(closed_until, next_at)"
-    return "max(COALESCE(closed_until, next_at), COALESCE(next_at, closed_until))"

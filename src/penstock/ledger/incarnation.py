@@ -14,7 +14,6 @@ from datetime import datetime
 from penstock.ledger.batches import Batches
 from penstock.ledger.care.doubt import refuse_restored
 from penstock.ledger.care.finding import Finding
-from penstock.ledger.care.surroundings import surroundings
 from penstock.ledger.claim import Claimed, Claims, Levels
 from penstock.ledger.commit import Committer, Result, insert_events
 from penstock.ledger.crash import crash
@@ -80,14 +79,13 @@ class Incarnation:
         Calling it again, when the answer was lost, changes nothing.
         """
         database = self._database
-        boot = ":boot_id" if database.dialect == "sqlite" else "NULL"
 
         def work(cursor: Cursor) -> datetime:
             lock_parking(database, cursor)
             refuse_restored(database, cursor)
             cursor.run(
                 "INSERT INTO worker (id, host, pid, started_at, lease_until, boot_id, process, machines, config_version)"
-                f" VALUES (:worker, :host, :pid, {database.now_sql}, {database.lease_value_sql(self._lease_ms)}, {boot},"
+                f" VALUES (:worker, :host, :pid, {database.now_sql}, {database.lease_value_sql(self._lease_ms)}, {database.boot_sql},"
                 " :process, :machines, :config_version) ON CONFLICT (id) DO NOTHING",
                 worker=self.identity.id,
                 host=self.identity.host,
@@ -148,13 +146,11 @@ class Incarnation:
     def retire(self) -> None:
         """Say goodbye: the row stays for the history, nobody waits for the lease, and nothing stays claimed."""
         database = self._database
-        postgres = database.dialect == "postgresql"
         sql = f"UPDATE worker SET stopped_at = {database.now_sql}, reaped_at = {database.now_sql} WHERE id = :worker AND reaped_at IS NULL"
 
         def work(cursor: Cursor) -> None:
             # The lock waits out a claim still under way, whose units would otherwise belong to nobody.
-            tail = " FOR UPDATE" if postgres else ""
-            cursor.rows(f"SELECT id FROM worker WHERE id = :worker{tail}", worker=self.identity.id)
+            cursor.rows(f"SELECT id FROM worker WHERE id = :worker{database.sql.for_update()}", worker=self.identity.id)
             for machine in self.served.values():
                 cursor.run(
                     # What is still here was released by nobody: its step may have begun.
@@ -239,7 +235,7 @@ class Incarnation:
     def watch(self) -> list[Finding]:
         """Look at what the ledger stands on, and raise an alert, once a day, for what fills up or holds it back."""
         database = self._database
-        found = list(database.read(lambda cursor: list(surroundings(database, cursor))))
+        found = list(database.read(lambda cursor: list(database.surroundings(cursor))))
         if found:
             day = instant_text(self._clock.now())[:10]
             rows = [

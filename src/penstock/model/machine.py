@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from penstock.model.errors import IllegalMove, MachineError
+from penstock.model.reserved import RESERVED
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import Meaning, State
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, is_key_type, special_columns
@@ -322,6 +323,10 @@ def _unit_problems(machine: Machine) -> list[str]:
     for what, name in (("name", machine.name), ("table", machine.table), ("due column", machine.due)):
         if not _NAME.match(name):
             problems.append(f"{what} {name!r} must be snake_case, at most 45 characters")
+    if machine.table in RESERVED:
+        problems.append(f"{machine.table!r} is a word of SQL and cannot name a table; add table='{machine.table}s'")
+    if machine.due in RESERVED:
+        problems.append(f"due column {machine.due!r} is a word of SQL; call it something else")
     unit = machine.unit
     if not (isinstance(unit, type) and issubclass(unit, GuardedUnit)):
         return [*problems, f"unit {unit!r} must be a class derived from Unit or GuardedUnit"]
@@ -329,6 +334,7 @@ def _unit_problems(machine: Machine) -> list[str]:
         problems.append(f"{unit.__name__} names no key; add key = ('field', ...)")
     names = unit.__struct_fields__
     problems += [f"field {n!r} must be snake_case, at most 45 characters" for n in names if not _NAME.match(n)]
+    problems += [f"field {n!r} is a word of SQL; call it something else" for n in names if n in RESERVED]
     missing = [f"key field {n!r} is not a field of {unit.__name__}" for n in unit.key if n not in names]
     if missing:
         return problems + missing

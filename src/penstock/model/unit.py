@@ -170,7 +170,8 @@ def parse_key(unit_type: type[GuardedUnit], unit_id: str) -> dict[str, Any]:
     """The key columns of a `unit_id`; the inverse of `unit_id_of`."""
     parts = unit_id.split("/")
     if len(parts) != len(unit_type.key):
-        msg = f"{unit_id!r} has {len(parts)} parts; {unit_type.__name__} is {'/'.join(unit_type.key)}"
+        many = f"{len(parts)} part{'s' if len(parts) != 1 else ''}"
+        msg = f"{unit_id!r} has {many}; the key of {unit_type.__name__} is {'/'.join(unit_type.key)}"
         raise BadReference(msg)
     types = field_types(unit_type)
     values = {}

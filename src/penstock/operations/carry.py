@@ -18,7 +18,7 @@ import msgspec
 from penstock.model.errors import LedgerRefused, PlanChanged, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Move
-from penstock.model.unit import NOW, Ref, field_types
+from penstock.model.unit import NOW, Ref, field_types, unit_id_of
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.digest import digest
 from penstock.operations.fields import Parameters
@@ -27,6 +27,8 @@ from penstock.operations.plan import Births, Each, GateChange, Park, Part, Plan,
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
 
+KERNEL = "kernel"
+"""The lifecycle of the kernel's own machines and commands."""
 BULK_FROM = 1_000
 """More moves than that become a bulk action."""
 _SAMPLE = 10
@@ -82,7 +84,8 @@ class Planned:
 
 def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, *, owner: str, version: str) -> Planned:
     """Plan an operation. Raises UsageError where it cannot be done, or a reason is wanted and none is given."""
-    name = operation.name if owner == "kernel" else f"{owner} {operation.name}"
+    # As its command is called: those of the kernel have no group of its name.
+    name = operation.name if owner == KERNEL else f"{owner} {operation.name}"
     if operation.wants_reason and not ask.reason.strip():
         raise UsageError(f"{name} needs a reason; the history keeps why something was done by hand")
     plan: Plan = operation(ask, parameters)
@@ -91,7 +94,7 @@ def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, 
         operation=name,
         says=plan.says,
         count=len(plan),
-        sample=[str(one) for one in itertools.islice(_named(plan), _SAMPLE)],
+        sample=[str(one) for one in itertools.islice(_named(plan, ask), _SAMPLE)],
         skipped=dict(Counter(skipped.values())),
         skipped_sample={str(ref): why for ref, why in itertools.islice(skipped.items(), _SAMPLE)},
         warnings=list(getattr(plan, "warnings", ())),
@@ -264,22 +267,19 @@ def _change_gates(ledger: Ledger, ask: Ask[Any], plan: GateChange) -> int:
     return len(gates)
 
 
-def _named(plan: Plan) -> Iterator[Any]:
+def _named(plan: Plan, ask: Ask[Any]) -> Iterator[Any]:
     """What a sample shows."""
     if isinstance(plan, Each):
         yield from plan.refs()
     elif isinstance(plan, Together):
-        yield from plan.about or (_ref(other) for other in (*plan.moves, *plan.births))
+        machines = {machine.unit: machine.name for machine in ask.reader.machines.values()}
+        units = (*(move.after for move in plan.moves), *(birth.unit for birth in plan.births))
+        yield from plan.about or (Ref(machines[type(unit)], unit.unit_id or unit_id_of(unit)) for unit in units)
         if plan.then is not None:
             yield from plan.then.refs()
     elif isinstance(plan, Births):
-        yield from (f"{plan.machine.name}:{unit.unit_id}" for unit in plan.units if unit.unit_id)
+        yield from (Ref(plan.machine.name, unit.unit_id or unit_id_of(unit)) for unit in plan.units)
     elif isinstance(plan, GateChange):
         yield from plan.gates
     else:
         yield from plan.refs
-
-
-def _ref(other: Any) -> str:
-    unit = other.unit if isinstance(other, Birth) else other.after
-    return f"{type(unit).__name__}:{unit.unit_id}"

@@ -128,7 +128,8 @@ def why_not(ask: Ask[Any], machine: Machine, state: str, target: str) -> str:
     if state == target:
         return f"it is {state} already"
     legal = sorted({str(edge.target) for edge in by_hand(machine, state)})
-    return f"{state} → {target} is not an edge; by hand it goes from {state} to {', '.join(legal) or 'nothing'}"
+    leads = f"by hand it can go to {', '.join(legal)}" if legal else f"no edge out of {state} is pulled by hand"
+    return f"{state} → {target} is not an edge; {leads}"
 
 
 def instead(ask: Ask[Any], machine: Machine, trigger: str) -> str:

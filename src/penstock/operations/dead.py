@@ -88,8 +88,11 @@ class _Group:
     oldest: Any = None
     newest: Any = None
     example: str = ""
+    #: What their reasons have in common: all of it where they are the same, else the cause.
+    common: str = ""
 
-    def add(self, count: int, oldest: Any, newest: Any, example: str) -> None:
+    def add(self, reason: str | None, count: int, oldest: Any, newest: Any, example: str) -> None:
+        self.common = reason if reason and not self.count else self.cause
         self.count += count
         self.oldest = min(filter(None, (self.oldest, oldest)), default=None)
         self.newest = max(filter(None, (self.newest, newest)), default=None)
@@ -107,7 +110,7 @@ def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
             count=group.count,
             oldest=group.oldest,
             newest=group.newest,
-            reason=group.cause,
+            reason=group.common,
             example=f"{group.machine.name}:{group.example}",
         )
         for name, group in _groups(ask, _filter(wanted), dismissed=wanted.dismissed).items()
@@ -243,7 +246,7 @@ def _groups(ask: Ask[Any], wanted: Filter, *, dismissed: bool) -> dict[str, _Gro
             cause = cause_of(said)
             name = fingerprint(machine.name, state, cause)
             group = found.setdefault(name, _Group(machine, state, cause))
-            group.add(int(count), instant(oldest), instant(newest), example)
+            group.add(said, int(count), instant(oldest), instant(newest), example)
 
     ask.reader.database.read(work, patient=True)
     return found

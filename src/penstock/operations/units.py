@@ -73,7 +73,7 @@ class UnitDetail(Row, frozen=True, kw_only=True):
     reason: Annotated[str | None, column("Why it is in this state, in full.")]
     changed_by: Annotated[str, column("Who changed it last.")]
     changed_at: Annotated[datetime | None, column("When it last changed.")]
-    version: Annotated[int, column("How often it was changed, from a random start.")]
+    version: Annotated[int, column("How often it was changed, from a random start.", show="reference")]
     due_at: Annotated[datetime | None, column("When a worker takes it; none: nothing is scheduled.")] = None
     gate: Annotated[str | None, column("The gate that its calls pass.")] = None
     claimed_by: Annotated[str | None, column("The worker that holds it.")] = None

@@ -92,7 +92,9 @@ def _driven(machine: Machine, unit: Unit, now: datetime, workers: list[WorkerSta
     if unit.parked_at is not None:
         yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
     if unit.attempts or unit.crashes:
-        yield Link("retries", f"{unit.attempts} retries made, {unit.crashes} steps in a row that broke")
+        retried = f"{unit.attempts} {'retry' if unit.attempts == 1 else 'retries'} made"
+        broke = f"{unit.crashes} {'step' if unit.crashes == 1 else 'steps in a row'} broke"
+        yield Link("retries", f"{retried}, {broke}" if unit.crashes else retried)
     if unit.doubts:
         yield Link("doubt", "nobody knows what its last step did: the next one looks first")
     if unit.suspicion:
@@ -188,9 +190,11 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
     holding = [link for link in links if link.holds]
     blocking = [link for link in holding if link.blocks]
     if blocking:
-        return f"is blocked: {blocking[0].says}", None
+        return f"blocked: {blocking[0].says}", None
     resting = [link for link in holding if link.until is None]
     if resting:
+        if str(unit.status) in machine.dead:
+            return f"is a dead letter: {unit.change_reason or 'no reason given'}", None
         return f"rests: {resting[0].says}", None
     if holding:
         last: Any = max(holding, key=lambda link: link.until or now)

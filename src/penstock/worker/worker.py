@@ -345,7 +345,7 @@ class Worker:
 
     def _learn(self, now: datetime) -> None:
         """What time it is in the ledger. A file has no other than this machine's, which may be set while we work."""
-        if self.ledger.database.dialect == "postgresql":
+        if self.ledger.database.has_clock:
             self._learnt = (now, self._clock.elapsed())
 
     def _measure(self) -> None:

@@ -17,7 +17,8 @@ from penstock.model.unit import Ref
 from penstock.raw.paths import PartitionKey
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
-from penstock.worker.schedule import Schedule, Schedules, keep_schedules
+from penstock.worker.schedule import Schedules, keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.support.ad_source import CUSTOMERS, AdExtractor, ad_source
 from tests.support.partitions import DAY, KEY, Partitions, Said, rows
 

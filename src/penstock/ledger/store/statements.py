@@ -262,7 +262,7 @@ def which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[st
 def lock_units(database: Database, table: str) -> str:
     """Take the row locks of a batch of units in one order, so that committers never deadlock over parents."""
     source = batch(database, {"unit_id": sa.Text()})
-    tail = " FOR NO KEY UPDATE" if database.dialect == "postgresql" else ""
+    tail = database.sql.for_update(keys=False)
     return f"SELECT unit_id FROM {table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id{tail}"
 
 

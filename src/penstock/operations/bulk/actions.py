@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.schema.columns import plain
-from penstock.ledger.store.database import Cursor, Row, instant_sql
+from penstock.ledger.store.database import Cursor, Row
 from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS, Birth, Move, Write
@@ -132,7 +132,7 @@ def _after(last: str, cursor: Cursor) -> list[Row]:
 
 def _sweep(ledger: Ledger, action_id: str, cursor: Cursor) -> int:
     sql = (
-        f"DELETE FROM bulk_item WHERE action_id = :action AND laid_at < {instant_sql(ledger.database, 'before')}"
+        f"DELETE FROM bulk_item WHERE action_id = :action AND laid_at < {ledger.database.sql.instant('before')}"
         f" AND NOT EXISTS (SELECT 1 FROM {bulk_action.table} WHERE unit_id = :action)"
     )
     return cursor.run(sql, action=action_id, before=instant_text(ledger.clock.now() - _KEPT))
