@@ -380,7 +380,7 @@ def test_every_edge_is_for_its_actors_and_nobody_else(machine):
                 machine.check_move(source, target, actor)
             else:
                 with pytest.raises(
-                    IllegalMove, match=f"{machine.name}: {source} -> {target} is for .*, not for {actor}"
+                    IllegalMove, match=f"{machine.name}: only .* may move a unit from {source} to {target}, not {actor}"
                 ):
                     machine.check_move(source, target, actor)
 
