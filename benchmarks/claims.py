@@ -35,7 +35,7 @@ class Bed:
 
     def __init__(self, ledger: Ledger) -> None:
         self._database = ledger.database
-        self._session = ledger.session()
+        self._session = ledger.incarnation()
         self._session.register()
         self.claims: list[float] = []
         self.statements: list[float] = []

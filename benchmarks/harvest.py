@@ -33,7 +33,7 @@ from penstock.lifecycles.harvest.settings import schedule_of
 from penstock.model.clock import instant
 from penstock.model.unit import Ref
 from penstock.simulators.nivoda_process import control, in_process
-from penstock.worker import schedule
+from penstock.worker import schedule_unit
 
 FEED = "diamonds"
 LONGEST_SECONDS = 800.0
@@ -174,7 +174,7 @@ def run(url: str, stones: int, about: dict[str, Any], folder: Path) -> dict[str,
     """One harvest; what it took."""
     config = folder / "penstock.toml"
     config.write_text(CONFIG.format(url=url, login=LOGIN, **about))
-    with working(config) as process, Ledger.open(url, [*MACHINES, schedule.machine]) as ledger:
+    with working(config) as process, Ledger.open(url, [*MACHINES, schedule_unit.machine]) as ledger:
         # A backend that ends leaves its seconds with the first process of the server.
         server = server_pids(url)
         own, theirs, others = cpu_seconds(process.pid), cpu_seconds(*server), machine_seconds()

@@ -1,10 +1,10 @@
-"""Consolidation alone: raw rows that lie there become canonical ones. Ours beside one statement and the seed's plan.
+"""Consolidation alone: raw rows that lie there become canonical ones. Ours beside one statement and the plain plan.
 
 Run by hand: `python -m benchmarks.harvest_consolidation [--rows N] [--url URL] [--replicas N]`.
 
 Every contender starts from a copy of the same database, with the raw rows of two runs: the first inserts every
 canonical row, the second updates every one. *One statement* is `INSERT … SELECT … ON CONFLICT` of the same raw rows,
-mapped and priced in SQL; *mapped beforehand*, it only copies them from a table. Neither marks anything. *The seed's
+mapped and priced in SQL; *mapped beforehand*, it only copies them from a table. Neither marks anything. *The plain
 plan*, written plainly: 2,000 rows fetched, mapped and priced, upserted in statements of 100, marked. *Ours* is a worker
 in a process of its own, from the run being due to its being completed.
 """
@@ -60,7 +60,7 @@ RUNS = (UUID(int=1, version=4), UUID(int=2, version=4))
 BEGINNING = datetime(2026, 11, 1, tzinfo=UTC)
 FETCHED, UPSERTED = 2_000, 100
 ROUNDS = ("inserting", "updating")
-ONE_STATEMENT, MAPPED, SEEDS_PLAN = "one statement", "one statement, mapped beforehand", "the seed's plan"
+ONE_STATEMENT, MAPPED, PLAIN_PLAN = "one statement", "one statement, mapped beforehand", "the plain plan"
 SHAPES = ("ROUND", "OVAL", "PEAR", "EMERALD", "CUSHION")
 RULES = [
     {"id": 1, "priority": 10, "shape": "ROUND", "price_from": "5000", "margin": "0.18", "rounding": "1"},
@@ -228,7 +228,7 @@ def _insert(url: str, rows: str) -> None:
         connection.execute(copy)
 
 
-# The seed's plan.
+# The plain plan.
 
 
 def _canonical(rows: list[Any], run: str, price: Callable[[dict[str, Any]], None]) -> list[tuple[Any, ...]]:
@@ -265,12 +265,12 @@ def _canonical(rows: list[Any], run: str, price: Callable[[dict[str, Any]], None
     return made
 
 
-def seeds_plan(url: str, number: int) -> None:
+def plain_plan(url: str, number: int) -> None:
     from penstock.lifecycles.harvest.pricing import Rule
 
     run, price = str(RUNS[number]), compile_rules([Rule.read(rule) for rule in RULES], FEED)
     if url.startswith("sqlite"):
-        _seeds_plan_sqlite(url, run, price)
+        _plain_plan_sqlite(url, run, price)
         return
     types = {"carat": "numeric[]", "supplier_price": "numeric[]", "price": "numeric[]", "pricing_rule_id": "bigint[]"}
     types |= dict.fromkeys(("source_updated_at", "updated_at", "deleted_at"), "timestamptz[]")
@@ -292,7 +292,7 @@ def seeds_plan(url: str, number: int) -> None:
             connection.commit()
 
 
-def _seeds_plan_sqlite(url: str, run: str, price: Callable[[dict[str, Any]], None]) -> None:
+def _plain_plan_sqlite(url: str, run: str, price: Callable[[dict[str, Any]], None]) -> None:
     connection = dbapi2.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     connection.execute("PRAGMA synchronous = full")
     one = f"({', '.join('?' * len(COLUMNS))})"
@@ -428,7 +428,7 @@ def measure(
     console: Console, database: str, template: str, server: str | None, options: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
     """Contender to what it did: rows a second, and the memory of ours."""
-    contenders: dict[str, Any] = {ONE_STATEMENT: one_statement, MAPPED: mapped_beforehand, SEEDS_PLAN: seeds_plan}
+    contenders: dict[str, Any] = {ONE_STATEMENT: one_statement, MAPPED: mapped_beforehand, PLAIN_PLAN: plain_plan}
     for replicas in range(1, options.replicas + 1):
         name = "ours" if replicas == 1 else f"ours, {replicas} replicas"
         contenders[name] = Ours(replicas, options.chunk, options.at_once)
@@ -458,7 +458,7 @@ def lines_of(database: str, found: dict[str, dict[str, float]], rounds: Sequence
     for name, rates in found.items():
         line = [database, name]
         for what in rounds:
-            bare, plan = (found.get(n, {}).get(what) for n in (ONE_STATEMENT, SEEDS_PLAN))
+            bare, plan = (found.get(n, {}).get(what) for n in (ONE_STATEMENT, PLAIN_PLAN))
             rate = rates[what]
             line += [f"{rate:,.0f}", f"{rate / bare:.2f}" if bare else "", f"{rate / plan:.1f}" if plan else ""]
         lines.append([*line, f"{rates['mb']:.0f}" if "mb" in rates else ""])

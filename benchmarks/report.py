@@ -46,7 +46,7 @@ the cores that something else on the machine had meanwhile."""
 
 CONSOLIDATION = """{rows:,} raw rows that lie there become canonical ones: inserting them all, then updating them all.
 *One statement* is `INSERT … SELECT … ON CONFLICT` of the same raw rows, mapped and priced in SQL; *mapped beforehand*,
-it copies them from a table. Neither marks anything or can be resumed. *The seed's plan* is written plainly: 2,000 rows
+it copies them from a table. Neither marks anything or can be resumed. *The plain plan* is: 2,000 rows
 fetched, mapped and priced, upserted by 100, marked."""
 
 HOW = """`make bench` measures everything and writes this file. `.venv/bin/python -m benchmarks.run --help` lists how

@@ -166,7 +166,7 @@ def _harvest_checks(results: Results) -> list[Check]:
         for other, words, limit in (
             ("one statement", "one INSERT … SELECT … ON CONFLICT", 0.4),
             ("one statement, mapped beforehand", "the same of rows mapped beforehand", None),
-            ("the seed's plan", "the seed's plan", 3),
+            ("the plain plan", "the plain plan", 3),
         ):
             what = f"{database}: {line['rows']:,} raw rows consolidated / {words}"
             found.append(Check(what, _worse(line["rates"], "ours", other), limit=limit if floored else None))

@@ -115,7 +115,7 @@ def test_a_birth_is_for_its_actors_and_for_anybody_where_none_are_named():
     machine = declare(births={S.A: {Actor.API}})
     machine.check_birth("A", Actor.API)
     for actor in set(Actor) - {Actor.API}:
-        with pytest.raises(IllegalMove, match=f"thing: a birth as A is for api, not for {actor}"):
+        with pytest.raises(IllegalMove, match=f"thing: only api may create a unit as A, not {actor}"):
             machine.check_birth("A", actor)
     with pytest.raises(IllegalMove, match="thing cannot be born as B; it is born as A"):
         machine.check_birth("B", Actor.API)
@@ -183,6 +183,16 @@ def test_on_claim_needs_a_driven_machine():
 @pytest.mark.parametrize("name", ["", "Thing", "1thing", "a-b", "a b", "a'b", "größe", "thing\n", "a" * 64])
 def test_a_machine_name_must_be_plain(name):
     assert f"name {name!r} must be snake_case" in complaint(name=name)
+
+
+def test_a_word_of_sql_names_no_table_and_no_column():
+    class Wordy(Thing):
+        user: str = ""
+
+    assert "'order' is a word of SQL and cannot name a table; add table='orders'" in complaint(name="order")
+    assert declare(name="order", table="orders").table == "orders"
+    assert "field 'user' is a word of SQL; call it something else" in complaint(unit=Wordy)
+    assert "due column 'end' is a word of SQL" in complaint(due="end")
 
 
 @pytest.mark.parametrize("changes", [{"table": "Things"}, {"due": "due at"}, {"checks": {"Not ok": "true"}}])
@@ -395,7 +405,9 @@ def test_staying_is_legal_for_everyone():
 
 
 def test_a_declared_self_loop_is_for_its_actors():
-    with pytest.raises(IllegalMove, match="success -> success is for operator, validator, not for worker"):
+    with pytest.raises(
+        IllegalMove, match="only operator, validator may move a unit from success to success, not worker"
+    ):
         PARTITION.check_move("success", "success", Actor.WORKER)
 
 
@@ -404,7 +416,7 @@ def test_a_worker_waits_in_any_state_but_pulls_no_self_loop_of_others():
     machine.check_move("B", "B", Actor.WORKER)
     machine.check_loop("B", Actor.OPERATOR)
     machine.check_loop("A", Actor.WORKER)
-    with pytest.raises(IllegalMove, match="thing: B -> B is for operator, not for worker"):
+    with pytest.raises(IllegalMove, match="thing: only operator may move a unit from B to B, not worker"):
         machine.check_loop("B", Actor.WORKER)
 
 

@@ -80,9 +80,19 @@ def test_no_module_is_too_long():
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
 
 
+def test_only_the_store_and_the_schema_know_which_database_it_is():
+    """What differs between the databases is a method of their two sides: see `Database.sql`."""
+    source = ROOT / "src" / "penstock"
+    inside = (source / "ledger" / "store", source / "ledger" / "schema")
+    others = [path for path in source.rglob("*.py") if not any(path.is_relative_to(place) for place in inside)]
+    asking = [str(path.relative_to(ROOT)) for path in others if re.search(r"\bdialect\b", path.read_text())]
+    assert asking == []
+
+
 def test_commands_print_through_what_makes_text_inert():
-    """`click.echo` would pass control characters of somebody else's text on to the terminal."""
-    said = [path.name for path in (ROOT / "src" / "penstock" / "cli").glob("*.py") if "click.echo(" in path.read_text()]
+    """`click.echo` and `print` would pass control characters of somebody else's text on to the terminal."""
+    cli = (ROOT / "src" / "penstock" / "cli").glob("*.py")
+    said = [path.name for path in cli if re.search(r"\b(click\.echo|print)\(", path.read_text())]
     assert said == ["terminal.py"]
 
 

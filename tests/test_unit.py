@@ -105,11 +105,11 @@ def test_a_text_is_read_as_the_key_it_is_the_form_of_or_refused(text):
 @pytest.mark.parametrize(
     ("unit_id", "message"),
     [
-        ("run", "'run' has 1 parts; BatchItem is run_id/position"),
-        ("run/1/2", "'run/1/2' has 3 parts; BatchItem is run_id/position"),
+        ("run", "'run' has 1 part; the key of BatchItem is run_id/position"),
+        ("run/1/2", "'run/1/2' has 3 parts; the key of BatchItem is run_id/position"),
         ("run/one", "'one' is not a valid position"),
         ("run/", "'' is not a valid position"),
-        ("run/01", "'01' is not the canonical form of position; it is '1'"),
+        ("run/01", "'01' is not the canonical form of position; write '1'"),
         ("run/+1", "'\\+1' is not the canonical form of position"),
         ("r%C3%BCn/1", "it is 'rün'"),
         ("r%2fn/1", "it is 'r%2Fn'"),

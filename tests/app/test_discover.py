@@ -69,7 +69,7 @@ def test_an_unknown_section_is_told_with_the_one_that_was_meant(file: Path) -> N
     ("place", "says"),
     [
         ("nowhere_at_all:lifecycle", "'nowhere_at_all' cannot be imported: ModuleNotFoundError"),
-        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no 'nothing'"),
+        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no attribute 'nothing'"),
         ("module_that_ends:lifecycle", "'module_that_ends' cannot be imported: SystemExit: 7"),
         ("module_that_errs:lifecycle", "'module_that_errs' cannot be imported: AttributeError: "),
         ("module_called_log:lifecycle", "module_called_log:lifecycle cannot be called 'log': [log] is a section of"),
@@ -113,7 +113,9 @@ def test_what_a_module_prints_is_no_answer(file: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("table", ["worker", "gate", "bulk_item", "transition_log"])
 def test_a_table_of_the_kernels_own_is_refused(table: str) -> None:
     mine = Machine("mine", INVOICE.unit, INVOICE.births, INVOICE.edges, table=table, terminal=INVOICE.terminal)
-    with pytest.raises(UsageError, match=f"^kernel and other both have a table '{table}'; rename one of them$"):
+    with pytest.raises(
+        UsageError, match=f"(kernel and other|other and kernel) both have a table '{table}'; rename one of them$"
+    ):
         _ = App(Lifecycle("other", "Another.", NoSettings, [mine])).data
 
 
@@ -123,6 +125,14 @@ def test_two_lifecycles_with_one_data_table_are_refused() -> None:
 
     with pytest.raises(UsageError, match=r"^one and two both have a table 'prices'; rename one of them$"):
         _ = App(Lifecycle("one", "1.", NoSettings, data=data), Lifecycle("two", "2.", NoSettings, data=data)).data
+
+
+def test_a_module_that_breaks_says_where_and_its_section_is_not_called_unknown(file: Path) -> None:
+    (file.parent / "breaks_within.py").write_text("import json\n\njson.lifecycle\n")
+    file.write_text('lifecycles = ["breaks_within:lifecycle"]\n[mine]\nsize = 3\n')
+    (line,) = refusal(file).splitlines()
+    why = "AttributeError: module 'json' has no attribute 'lifecycle' (breaks_within.py, line 3)"
+    assert line == f"{file}: lifecycles: 'breaks_within' cannot be imported: {why}"
 
 
 def test_two_lifecycles_with_one_machine_are_refused_and_both_are_named() -> None:
@@ -137,8 +147,21 @@ def test_two_machines_on_one_table_are_refused() -> None:
         App(lifecycle, Lifecycle("other", "Another.", NoSettings, [twin]))
 
 
-@pytest.mark.parametrize("name", ["units", "dead", "db", "gates", "kernel"])
-def test_a_lifecycle_is_not_called_like_a_command(name: str) -> None:
+def test_two_lifecycles_with_one_data_table_or_one_name_are_refused() -> None:
+    def data() -> Data:
+        import sqlalchemy
+
+        return Data([sqlalchemy.Table("thing", sqlalchemy.MetaData())])
+
+    one, other = (Lifecycle(name, "With a table.", NoSettings, data=data) for name in ("one", "other"))
+    with pytest.raises(UsageError, match=r"^one and other both have a table 'thing'; rename one of them$"):
+        App(one, other).wanted()
+    with pytest.raises(UsageError, match=r"^2 lifecycles are called 'one'; rename all but one$"):
+        App(one, one)
+
+
+@pytest.mark.parametrize("name", ["units", "dead", "db", "gates", "kernel", "ledger", "prune"])
+def test_a_lifecycle_is_not_called_like_a_command_or_a_section(name: str) -> None:
     with pytest.raises(UsageError, match=f"a lifecycle cannot be called '{name}'"):
         App(dataclasses.replace(lifecycle, name=name))
 

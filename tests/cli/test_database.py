@@ -87,7 +87,7 @@ def test_units_are_put_in_doubt_and_a_restored_ledger_asks_for_it(penstock, tmp_
     assert found["doubted"] == 1
     with Ledger.open(url, [invoices]) as ledger:
         assert ledger.read(lambda c: c.rows("SELECT doubts FROM invoice"))[0][0] == 1
-        ledger.session().register()
+        ledger.incarnation().register()
 
 
 def test_an_instant_that_cannot_be_read_is_refused(penstock, ledger, tmp_path):

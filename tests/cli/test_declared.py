@@ -128,7 +128,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(penstock, opened, tmp_path
     before = states(opened)
     shown = penstock("shop", "reset", "--dry-run", cwd=tmp_path)
     assert shown.code == 0, shown.err
-    assert shown.out.splitlines()[:3] == ["shop reset would reset 2 orders", "  order:acme/4", "  order:acme/9"]
+    assert shown.out.splitlines()[:3] == ["this would reset 2 orders", "  order:acme/4", "  order:acme/9"]
     assert "skipped 2 units: it is sent (order:acme/2, …)" in shown.out
     plan = json.loads(penstock("shop", "reset", "--dry-run", "--json", cwd=tmp_path).out)
     assert (plan["count"], plan["skipped"]["it is sent"]) == (2, 2)
@@ -145,7 +145,7 @@ def test_it_is_done_with_who_and_why_in_the_history(penstock, opened, tmp_path):
         rows = [tuple(row) for row in ledger.read(lambda cursor: cursor.rows(sql))]
     assert rows == [("operator:anna", "found behind a shelf")]
     again = penstock("shop", "reset", "--reason", "once more", "--yes", cwd=tmp_path)
-    assert (again.code, again.out.splitlines()[0]) == (0, "shop reset: nothing to do")
+    assert (again.code, again.out.splitlines()[0]) == (0, "there is nothing to do")
 
 
 def test_another_set_than_the_one_shown_is_refused_whole(penstock, opened, tmp_path):
@@ -171,7 +171,7 @@ def test_nobody_can_be_asked_in_a_pipe(penstock, opened, tmp_path):
 @pytest.mark.parametrize(("typed", "code", "moved"), [("y\n", 0, True), ("n\n", 1, False), ("\x04", 130, False)])
 def test_somebody_is_asked_in_a_terminal(opened, tmp_path, typed, code, moved):
     seen = in_terminal("shop", "reset", "--reason", "x", cwd=tmp_path, typed=typed)
-    assert "shop reset would reset 2 orders" in seen.plain
+    assert "this would reset 2 orders" in seen.plain
     assert (seen.code, states(opened)["acme/4"] == "open") == (code, moved), seen.text
 
 

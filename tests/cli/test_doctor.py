@@ -11,7 +11,8 @@ from penstock.ledger.ledger import Ledger
 from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
-from penstock.worker.schedule import Schedule, keep_schedules
+from penstock.worker.schedule import keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.support.hand import Hand
 
 CONFIGURATION = 'lifecycles = ["penstock.examples.invoices:lifecycle"]\n'
@@ -29,7 +30,7 @@ def test_a_late_schedule_and_an_old_claim_are_errors(penstock, ledger_url, tmp_p
         machine = ledger.machine("invoice")
         unit = machine.unit(tenant="acme", number="1", amount_minor=1, due_at=now)  # type: ignore[call-arg]
         ledger.birth([unit], actor=Actor.API, who="test")
-        worker = ledger.session(lease_ms=600_000)
+        worker = ledger.incarnation(lease_ms=600_000)
         worker.register()
         assert len(worker.claim({"invoice": 1})) == 1
         well = penstock("doctor", "--ledger", ledger_url, "--json", cwd=tmp_path)

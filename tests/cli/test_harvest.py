@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -161,7 +162,7 @@ def test_runs_are_listed_and_shown_to_people_and_to_programs(place):
     assert plain.code == 0
     for run in (place.running, place.failed, place.completed):
         assert run[:8] in plain.out
-    assert "unseen" in plain.out
+    assert re.search(r"^unseen: +0$", place("show", place.completed).out, re.MULTILINE)
     shown = place("show", place.failed[:8].upper())
     assert shown.code == 0, shown.err
     assert "77 of 150 records (51%)" in shown.out
@@ -214,7 +215,8 @@ def test_a_run_under_way_is_cancelled_and_the_one_before_it_retried(place):
     assert unasked.code == 2
     assert "say --yes" in unasked.err
     assert place.run(place.running).status is R.WORKERS_RUNNING
-    done = place.asked("cancel", place.running, "--reason", "too slow", "--yes")
+    seen = ["--digest", would["digest"]]  # shown to somebody who gave no reason
+    done = place.asked("cancel", place.running, "--reason", "too slow", "--by", "ann", *seen, "--yes")
     assert (done["count"], done["skipped"]) == (3, {})
     assert "too slow" in place.run(place.running).error
     again = place("cancel", place.running, "--reason", "too slow", "--yes")
@@ -236,10 +238,11 @@ def test_a_run_under_way_is_cancelled_and_the_one_before_it_retried(place):
 def test_a_failed_run_is_consolidated_by_force_alone(place):
     assert place("cancel", place.running, "--reason", "x", "--yes").code == 0
     options = ["force", place.failed, "--reason", "half is better than none"]
-    assert "without 1 of its 2 partitions" in place.asked(*options, "--dry-run")["says"]
+    would = place.asked(*options[:2], "--dry-run")
+    assert "without 1 of its 2 partitions" in would["says"]
     assert place(*options).code == 2
     assert place.run(place.failed).status is R.FAILED
-    assert place.asked(*options, "--yes")["count"] == 2
+    assert place.asked(*options, "--digest", would["digest"], "--yes")["count"] == 2
     run = place.run(place.failed)
     assert (run.status, run.forced_reason) == (R.CONSOLIDATION_TRIGGERED, "half is better than none")
     assert run.forced_by
@@ -251,8 +254,9 @@ def test_a_run_is_started_when_none_is_under_way(place):
     assert refused.code == 2
     assert f"run {place.running} of {FEED} is under way" in refused.err
     assert place("cancel", place.running, "--reason", "x", "--yes").code == 0
-    assert f"harvest start would start a full run of {FEED}\n" in place("start", FEED, "--full", "--dry-run").out
-    assert place("start", FEED, "--full", "--reason", "prices moved", "--yes").code == 0
+    assert f"this would start a full run of {FEED}\n" in place("start", FEED, "--full", "--dry-run").out
+    seen = place.asked("start", FEED, "--full", "--dry-run")["digest"]
+    assert place("start", FEED, "--full", "--reason", "prices moved", "--digest", seen, "--yes").code == 0
     again = place("start", FEED, "--yes")
     assert again.out == f"done: start a full run of {FEED}\n", "the first wish stands"
     with place.ledger() as ledger:
@@ -265,6 +269,7 @@ def test_the_watermark_is_shown_and_set_back_never_forward(place):
     assert mark == {
         "feed": FEED,
         "last_updated_at": MOMENT,
+        "run": place.completed[:8],
         "last_run_id": place.completed,
         "last_run_completed_at": MOMENT,
         "publication": "unpublished",
@@ -278,13 +283,13 @@ def test_the_watermark_is_shown_and_set_back_never_forward(place):
     forward = place("watermark", "set", FEED, instant_text(START + timedelta(hours=1)), *why, "--yes")
     assert forward.code == 2
     assert "what was updated in between would never be read" in forward.err
-    would = place.asked("watermark", "set", FEED, back, *why, "--dry-run")
+    would = place.asked("watermark", "set", FEED, back, "--dry-run")
     assert would["says"] == (f"set the watermark of {FEED} back from {instant_text(START)} to 2026-11-01T12:00:00.000Z")
     unasked = place("watermark", "set", FEED, back, *why)
     assert unasked.code == 2
     assert "say --yes" in unasked.err
     assert place.asked("watermark", "show")["rows"][0]["last_updated_at"] == MOMENT
-    assert place("watermark", "set", FEED, back, *why, "--yes").code == 0
+    assert place("watermark", "set", FEED, back, *why, "--digest", would["digest"], "--yes").code == 0
     (mark,) = place.asked("watermark", "show")["rows"]
     assert (mark["last_updated_at"], mark["set_reason"]) == (back, "a price list was late")
     with place.ledger() as ledger:

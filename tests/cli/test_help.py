@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from penstock.app.app import COMMANDS as TAKEN
+from penstock.app.app import TAKEN
 from penstock.app.discover import shipped
 from penstock.app.kernel import lifecycle as kernel
 from penstock.app.lifecycle import AnyLifecycle
@@ -67,8 +67,8 @@ def test_root_help_knows_the_sections_of_the_kernel():
     assert {*KERNEL, "lifecycles"} == {field.key for field in fields_of(KernelSettings)}
 
 
-def test_no_lifecycle_can_take_the_name_of_a_command():
-    assert set(COMMANDS) <= TAKEN
+def test_no_lifecycle_can_take_the_name_of_a_command_or_of_a_section():
+    assert {*COMMANDS, *KERNEL, "lifecycles", kernel.name} <= TAKEN
 
 
 def test_root_help_has_what_the_configuration_switches_on(penstock, tmp_path):

@@ -179,7 +179,7 @@ def logs(folder: Path) -> str:
         ("my-app", "'my-app' cannot name a lifecycle"),
         ("../up", "'../up' cannot name a lifecycle"),
         ("a" * 32, "cannot name a lifecycle"),
-        ("class", "'class' is a word of Python's"),
+        ("class", "'class' is a Python keyword"),
         ("units", "'units' is Penstock's own word"),
         ("kernel", "'kernel' is Penstock's own word"),
         ("json", "Python has a module 'json' already"),
@@ -196,6 +196,6 @@ def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(tmp_path, name,
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path):
     (tmp_path / NAME).mkdir()
-    assert f"{NAME} is there already; choose another name" in penstock(tmp_path, "new", NAME, code=2)
+    assert f"{NAME} exists already; choose another name" in penstock(tmp_path, "new", NAME, code=2)
     assert "nowhere is not a folder; make it first" in penstock(tmp_path, "new", "other", "--dir", "nowhere", code=2)
     assert [path.name for path in tmp_path.rglob("*")] == [NAME]

@@ -18,7 +18,7 @@ from penstock.app.app import App
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
-from penstock.worker.schedule import S, Schedule
+from penstock.worker.schedule_unit import S, Schedule
 from tests.support.fleet import ROOT, Member, until
 from tests.support.secret_app import Order, Way, lifecycle
 
@@ -251,7 +251,7 @@ def test_init_never_overwrites_unless_it_is_forced(tmp_path, penstock):
     again = penstock("init", "--dir", "new", cwd=tmp_path)
     assert (again.code, again.err) == (
         2,
-        "penstock: new/penstock.toml is there already, and was left as it is; --force writes it anew\n",
+        "penstock: new/penstock.toml exists already and was left as it is; --force replaces it\n",
     )
     assert path.read_text() == "mine"
     assert penstock("init", "--dir", "new", "--force", cwd=tmp_path).code == 0

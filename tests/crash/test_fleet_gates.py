@@ -158,7 +158,7 @@ def test_the_rate_is_reached_and_never_exceeded(ledger_url, tmp_path):
 
 
 @by_night("postgres")
-def test_after_a_pause_the_door_opens_gently(ledger_url, tmp_path):
+def test_after_a_pause_the_gate_opens_gently(ledger_url, tmp_path):
     with limited_provider(RATE, RATE) as provider, GateFleet(ledger_url, tmp_path, provider) as fleet:
         fleet.start(limits=[["requests", RATE, RATE]])
         fleet.born(400)
@@ -211,7 +211,7 @@ def test_a_quota_of_eleven_hours_survives_every_restart(fleet, provider):
         time.sleep(0.3)
     assert provider.names(GATE) == [a.name for a in provider.arrivals[:calls]]
     (left,) = fleet.gate("closed_until")
-    fresh = fleet.ledger.session(served=["call_"])
+    fresh = fleet.ledger.incarnation(served=["call_"])
     fresh.register()
     seconds = fresh.idle().gate
     assert left is not None

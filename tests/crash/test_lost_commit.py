@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.commit import Result, Won
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.prepare import PreparedOutcome
-from penstock.ledger.session import Session
 from penstock.model.errors import LedgerUnavailable
 from penstock.model.machine import Actor
 from penstock.model.outcome import Event, Outcome, Write
@@ -32,15 +32,15 @@ def ledger(proxied_url: str) -> Iterator[Ledger]:
         yield opened
 
 
-def session_over(ledger: Ledger, units: int) -> Session:
+def session_over(ledger: Ledger, units: int) -> Incarnation:
     now = ledger.clock.now()
     ledger.birth((invoice(str(n), due_at=now) for n in range(units)), actor=Actor.API, who="test")
-    session = ledger.session()
+    session = ledger.incarnation()
     session.register()
     return session
 
 
-def sent(ledger: Ledger, session: Session, units: list[Unit]) -> list[PreparedOutcome]:
+def sent(ledger: Ledger, session: Incarnation, units: list[Unit]) -> list[PreparedOutcome]:
     """Outcomes with a write that fails when it is made twice, and an event."""
     return [
         ledger.preparer.entry(
@@ -57,7 +57,7 @@ def sent(ledger: Ledger, session: Session, units: list[Unit]) -> list[PreparedOu
     ]
 
 
-def commit_as_a_worker_does(session: Session, entries: list[PreparedOutcome]) -> list[Result]:
+def commit_as_a_worker_does(session: Incarnation, entries: list[PreparedOutcome]) -> list[Result]:
     for _ in range(50):
         try:
             return session.commit(entries)
@@ -66,7 +66,7 @@ def commit_as_a_worker_does(session: Session, entries: list[PreparedOutcome]) ->
     raise AssertionError("never answered")
 
 
-def claim_as_a_worker_does(session: Session) -> list[Unit]:
+def claim_as_a_worker_does(session: Incarnation) -> list[Unit]:
     try:
         return session.claim({"invoice": AT_ONCE})
     except LedgerUnavailable:

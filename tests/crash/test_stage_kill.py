@@ -128,7 +128,7 @@ def load(name, count):
     writer.seal()
 
 with Ledger.open(url, [LOAD], create=True, data_tables=[measure]) as ledger:
-    session = ledger.session()
+    session = ledger.incarnation()
     session.register()
     load("warm", 20_000)
     warm = most()

@@ -100,7 +100,8 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_clears_what_it_held
         until(lambda: all_begun(fleet, first, names), "all steps are under way")
         first.signal(signal.SIGSTOP)
         # Nobody serves jobs meanwhile: what the stopped one held waits under suspicion.
-        until(lambda: fleet.ledger.session(served=[]).reap() or fleet.value(HELD_AGAINST) == 20, "it is taken for dead")
+        other = fleet.ledger.incarnation(served=[])
+        until(lambda: other.reap() or fleet.value(HELD_AGAINST) == 20, "it is taken for dead")
         first.signal(signal.SIGCONT)
         until(lambda: first.said("worker.lease_lost"), "it finds out")
         until(lambda: fleet.value(HELD_AGAINST) == 0, "it lives, and says so")

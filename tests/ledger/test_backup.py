@@ -119,7 +119,7 @@ def test_a_folder_gets_a_name_with_the_moment(ledger_url, tmp_path):
 def test_a_file_that_is_there_stays_unless_forced(ledger_url, tmp_path):
     made(ledger_url)
     (tmp_path / "copy").write_text("precious")
-    with pytest.raises(UsageError, match="copy is already there; choose another name, or replace it with --force"):
+    with pytest.raises(UsageError, match="copy exists already; choose another name, or replace it with --force"):
         copy(ledger_url, tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == "precious"
     copy(ledger_url, tmp_path / "copy", force=True)
@@ -150,7 +150,7 @@ def test_no_backup_takes_the_place_of_the_ledger(tmp_path, name, force):
     url = f"sqlite:///{tmp_path / 'penstock.db'}"
     made(url)
     before = {path: path.lstat().st_ino for path in tmp_path.iterdir()}
-    with pytest.raises(UsageError, match=r"belongs to it|already there|not a regular file"):
+    with pytest.raises(UsageError, match=r"belongs to it|exists already|not a regular file"):
         copy(url, tmp_path / name, force=force)
     assert {path: path.lstat().st_ino for path in tmp_path.iterdir()} == before
 

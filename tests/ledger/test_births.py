@@ -69,7 +69,7 @@ def test_what_makes_no_units_is_refused(world, like, these, those, said):
 def test_a_product_is_born_by_those_who_may(world):
     days = [{"logical_date": date(2026, 11, n)} for n in (1, 2)]
     sold = Product(PARTITION, partition(status=PartitionState.SUCCESS), Side([{"source": "ads"}]), Side(days))
-    with pytest.raises(IllegalMove, match="a birth as success is for validator, not for api"):
+    with pytest.raises(IllegalMove, match="only validator may create a unit as success, not api"):
         birth_products(world.ledger, [sold], actor=Actor.API, who="t")
     with pytest.raises(IllegalMove, match="cannot be born as SENT"):
         bear(world, Product(INVOICE, replace(invoice(), status=InvoiceState.SENT), TENANTS, NUMBERS))

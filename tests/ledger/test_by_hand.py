@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from penstock.examples import invoices
-from penstock.ledger import outbox
+from penstock.ledger import delivery
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import plain, python_type
 from penstock.ledger.schema.tables import machine_table
@@ -24,12 +24,12 @@ from penstock.model.clock import Rng, VirtualClock
 from penstock.model.errors import IllegalMove, LedgerRefused, MachineError
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, NO_GATE, GuardedUnit, Ref, field_types, replace, unit_id_of
-from penstock.worker import schedule
-from penstock.worker.schedule import Schedule
+from penstock.worker import schedule_unit
+from penstock.worker.schedule_unit import Schedule
 from tests.support.machines import DUE, InvoiceState, invoice
 from tests.support.world import World, after
 
-SHIPPED: tuple[Machine, ...] = (*HARVEST, extraction, partition, report, schedule.machine, outbox.machine)
+SHIPPED: tuple[Machine, ...] = (*HARVEST, extraction, partition, report, schedule_unit.machine, delivery.machine)
 EDGES = [(m, e) for m in (*SHIPPED, invoices.machine) for e in m.edges if e.by_hand is not None]
 ANN: dict[str, Any] = {"who": "ann", "reason": "asked to"}
 PAUSED = Ref("schedule", "nightly")
@@ -38,7 +38,7 @@ PAUSED = Ref("schedule", "nightly")
 @pytest.fixture
 def ticking(ledger_url: str) -> Iterator[Ledger]:
     clock = VirtualClock(DUE)
-    with Ledger.open(ledger_url, [schedule.machine], clock=clock, rng=Rng(1), create=True) as ledger:
+    with Ledger.open(ledger_url, [schedule_unit.machine], clock=clock, rng=Rng(1), create=True) as ledger:
         nightly = Schedule(name="nightly", job="prune", at=["03:00"], due_at=DUE)
         ledger.birth([nightly], actor=Actor.SCHEDULER, who="test")
         yield ledger
@@ -46,9 +46,9 @@ def ticking(ledger_url: str) -> Iterator[Ledger]:
 
 def test_a_paused_schedule_is_not_due_and_a_resumed_one_is_at_its_next_tick(ticking):
     paused = ticking.move_by_hand(PAUSED, "paused", **ANN)
-    assert (paused.status, paused.due_at, paused.changed_by) == (schedule.S.PAUSED, None, "operator:ann")
+    assert (paused.status, paused.due_at, paused.changed_by) == (schedule_unit.S.PAUSED, None, "operator:ann")
     resumed = ticking.move_by_hand(PAUSED, "active", **ANN)
-    assert resumed.due_at == schedule.cadence_of(resumed).next_after(DUE, "nightly")
+    assert resumed.due_at == schedule_unit.cadence_of(resumed).next_after(DUE, "nightly")
     assert resumed.due_at > DUE
 
 
@@ -57,7 +57,7 @@ def test_what_the_machine_does_not_allow_is_refused(ticking):
         ticking.move_by_hand(PAUSED, "gone", **ANN)
     with pytest.raises(IllegalMove, match="schedule:nightly is active already"):
         ticking.move_by_hand(PAUSED, "active", **ANN)
-    with pytest.raises(IllegalMove, match="active -> paused is for operator, not for api"):
+    with pytest.raises(IllegalMove, match="only operator may move a unit from active to paused, not api"):
         ticking.move_by_hand(PAUSED, "paused", actor=Actor.API, **ANN)
     ticking.move_by_hand(PAUSED, "retired", **ANN)
     with pytest.raises(IllegalMove, match="retired -> paused is not an edge"):
@@ -77,13 +77,13 @@ def test_an_edge_that_needs_more_names_the_operation(world: World):
 
 
 def test_an_edge_is_found_by_who_pulls_it():
-    found = schedule.machine.edge("active", "retired", Actor.OPERATOR)
+    found = schedule_unit.machine.edge("active", "retired", Actor.OPERATOR)
     assert found is not None
     assert found.trigger == "retire"
-    found = schedule.machine.edge("active", "retired", Actor.SCHEDULER)
+    found = schedule_unit.machine.edge("active", "retired", Actor.SCHEDULER)
     assert found is not None
     assert (found.trigger, found.by_hand) == ("unwanted", None)
-    assert schedule.machine.edge("active", "retired", Actor.WORKER) is None
+    assert schedule_unit.machine.edge("active", "retired", Actor.WORKER) is None
 
 
 def test_hands_are_for_people():

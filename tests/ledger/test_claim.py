@@ -198,7 +198,7 @@ def test_two_sessions_never_claim_the_same_unit(real_world: World):
 
 def test_an_unregistered_or_retired_worker_claims_nothing(world):
     world.born(invoice("1"))
-    stranger = world.ledger.session()
+    stranger = world.ledger.incarnation()
     assert stranger.claim({"invoice": 1}) == []
     worker = world.worker()
     worker.retire()

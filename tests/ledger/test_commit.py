@@ -292,7 +292,7 @@ def test_a_step_cannot_change_what_the_database_computes(world):
 
 def test_edges_and_actors_are_checked_before_the_database_is_asked(world):
     worker, (unit,) = claim_invoices(world, "1")
-    with pytest.raises(IllegalMove, match="for worker, not for operator"):
+    with pytest.raises(IllegalMove, match=r"only worker may move a unit .*, not operator"):
         world.commit(worker, Outcome(unit, replace(unit, **SENT), "x", actor=Actor.OPERATOR))
     queued = replace(unit, status=InvoiceState.QUEUED)
     with pytest.raises(IllegalMove, match="not an edge"):
@@ -319,7 +319,7 @@ def test_staying_is_legal_and_not_logged(world):
     assert world.history(Ref("invoice", "acme/1")) == logged
 
 
-def test_a_new_door_is_opened_by_the_outcome_that_needs_it(world):
+def test_a_new_gate_is_opened_by_the_outcome_that_needs_it(world):
     worker, (unit,) = claim_invoices(world, "1")
     world.commit(worker, Outcome(unit, replace(unit, status=InvoiceState.QUEUED, gate_id="brand/new"), "elsewhere"))
     assert world.unit(Ref("invoice", "acme/1")).gate_id == "brand/new"
@@ -478,17 +478,17 @@ def test_the_edges_of_moves_are_checked(world):
     worker, (unit,) = claim_invoices(world, "1")
     before = world.unit(part)
     mine = Move(before, replace(before, status=PartitionState.SUCCESS), "x")
-    with pytest.raises(IllegalMove, match="for validator, not for worker"):
+    with pytest.raises(IllegalMove, match=r"only validator may move a unit .*, not worker"):
         world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[mine]))
 
 
-def test_a_move_may_lead_behind_a_door_that_is_new(world):
+def test_a_move_may_lead_behind_a_gate_that_is_new(world):
     (ref,) = world.born(feed("news"))
     worker, (unit,) = claim_invoices(world, "1")
     before = world.unit(ref)
-    move = Move(before, replace(before, gate_id="new door"), "elsewhere")
+    move = Move(before, replace(before, gate_id="new gate"), "elsewhere")
     assert world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[move])) == [Won()]
-    assert world.unit(ref).gate_id == "new door"
+    assert world.unit(ref).gate_id == "new gate"
 
 
 def test_a_move_takes_the_unit_from_whoever_holds_it(world):
@@ -506,7 +506,7 @@ def test_a_move_takes_the_unit_from_whoever_holds_it(world):
 def test_a_tally_without_a_parent_or_of_no_column_breaks_the_flow(world):
     world.born(batch_run(), batch_item(1))
     worker, (unit,) = claim_invoices(world, "1")
-    with pytest.raises(BrokenFlow, match="invoice has no parent to tally on"):
+    with pytest.raises(BrokenFlow, match="invoice has no parent to count on"):
         world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", parent_counts={"items_done": 1}))
     (item,) = worker.claim({"batch_item": 1})
     for name in ("bytes_wrote", "status", "version"):

@@ -189,7 +189,7 @@ def test_a_write_finds_a_place_however_many_reads_are_under_way(postgres_url):
 
 def test_a_renewal_waits_for_no_other_work_of_its_process(postgres_url):
     with Ledger.open(postgres_url, [INVOICE], create=True) as ledger:
-        session = ledger.session()
+        session = ledger.incarnation()
         session.register()
         over = threading.Event()
 
@@ -227,7 +227,7 @@ def test_the_doctor_compares_what_workers_may_open_with_what_the_server_takes(po
     assert full.severity == "error"
     with Ledger.open(postgres_url, [INVOICE], create=True, connections=1_000) as ledger:
         assert [f for f in examine(ledger.database, ledger.machines) if f.check == "connections"] == []
-        ledger.session().register()
+        ledger.incarnation().register()
         (found,) = [f for f in examine(ledger.database, ledger.machines) if f.check == "connections"]
         assert "1 worker may open 1,000 connections, 1,000 together" in found.message
 
@@ -242,6 +242,6 @@ def test_a_worker_more_than_the_server_has_places_for_is_not_let_in(postgres_url
             " SELECT 'w' || n, 'there', n, now(), now() + interval '1 hour', '[]' FROM generate_series(1, 500) AS n"
         )
         crowd.commit()
-        with pytest.raises(LedgerUnavailable, match=r"500 workers hold a connection each, and of the \d+"):
-            ledger.session().register()
+        with pytest.raises(LedgerUnavailable, match=r"500 workers use all \d+ connections that are theirs"):
+            ledger.incarnation().register()
         assert crowd.execute("SELECT count(*) FROM worker").fetchone() == (500,)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.ledger.commit import Lost, Refused, Won
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.prepare import Preparer
-from penstock.ledger.session import Session
 from penstock.model.clock import Rng
 from penstock.model.errors import MachineError, UnknownMachine
 from penstock.model.machine import Actor, Machine, Parent
@@ -266,7 +266,7 @@ def test_a_child_of_an_unknown_parent_is_refused_by_name(world):
     worker = world.worker()
     (item,) = worker.claim({"batch_item": 1})
     alone = Preparer({"batch_item": BATCH_ITEM}, Rng(1))
-    with pytest.raises(UnknownMachine, match="batch_item counts on 'batch_run', which this program does not know"):
+    with pytest.raises(UnknownMachine, match="the parent of batch_item is 'batch_run', unknown to this program"):
         alone.entry(ended(item), "w")
 
 
@@ -295,7 +295,7 @@ def test_a_parent_that_cannot_count_is_refused_when_the_ledger_opens(world, pare
 class Committing(threading.Thread):
     """A worker with connections of its own that ends children in small batches, in a random order."""
 
-    def __init__(self, ledger: Ledger, session: Session, seed: int) -> None:
+    def __init__(self, ledger: Ledger, session: Incarnation, seed: int) -> None:
         super().__init__()
         self.ledger = ledger
         self.session = session

@@ -355,7 +355,7 @@ def test_a_worker_and_somebody_at_a_prompt_never_lose_each_others_sums(world):
     """Both add to one column at the same time, over connections of their own."""
     (ref,) = world.born(parcel("sum", weight=0.0))
     ledger = world.another()
-    worker = ledger.session()
+    worker = ledger.incarnation()
     worker.register()
     stop, typed = threading.Event(), 0
 

@@ -182,7 +182,7 @@ def test_a_success_does_not_open_what_was_closed_besides(world):
     assert (shut(world), row(world, "throttles")) == (1 + 6 * 3600, (0,))
 
 
-def test_a_call_that_left_before_the_door_closed_carries_the_epoch_before(world):
+def test_a_call_that_left_before_the_gate_closed_carries_the_epoch_before(world):
     """The gate was closed between the claim and the reading of its pass: what comes back is late, not the first."""
     crowd(world, 1)
     gates = world.ledger.gates

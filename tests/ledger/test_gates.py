@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.ledger.gates.budget import Pass
-from penstock.ledger.session import Session
+from penstock.ledger.incarnation import Incarnation
 from penstock.model.limits import GateLimits, Limit
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome
@@ -368,7 +368,7 @@ def test_two_workers_of_one_gate_never_take_more_than_it_has(real_world):
     workers = [world.worker("invoice", ledger=world.another()) for _ in range(3)]
     claimed: list[int] = []
 
-    def work(session: Session) -> None:
+    def work(session: Incarnation) -> None:
         while (world.ledger.clock.now() - start).total_seconds() < 1.5:
             claimed.append(len(take(session)))
 

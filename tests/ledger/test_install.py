@@ -480,7 +480,7 @@ def test_a_virtual_clock_wakes_units_in_its_own_time(ledger_url):
     clock = VirtualClock(datetime(2030, 1, 1, tzinfo=UTC))
     with Ledger.open(ledger_url, [INVOICE], clock=clock, create=True) as ledger:
         ledger.birth([invoice(due_at=clock.now() + timedelta(days=1))], actor=Actor.API, who="test")
-        session = ledger.session()
+        session = ledger.incarnation()
         session.register()
         assert session.claim({"invoice": 1}) == []
         ledger.nudge([Ref("invoice", "acme/1")])

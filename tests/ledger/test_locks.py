@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.ledger.commit import Busy, Refused, Result, Won
-from penstock.ledger.session import Session
+from penstock.ledger.incarnation import Incarnation
 from penstock.model.errors import LedgerBusy
 from penstock.model.machine import Actor
 from penstock.model.outcome import Outcome, Write
@@ -26,7 +26,7 @@ ANN: dict[str, Any] = {"actor": Actor.OPERATOR, "who": "ann", "reason": "again"}
 POSTGRES = pytest.mark.parametrize("world_url", ["postgres"], indirect=True)
 
 
-def claim_invoices(world: World, *numbers: str) -> tuple[Session, list[Any]]:
+def claim_invoices(world: World, *numbers: str) -> tuple[Incarnation, list[Any]]:
     """A worker that waits for locks for a tenth of a second, and the invoices it holds."""
     world.born(*(invoice(n) for n in numbers))
     worker = world.worker(ledger=reached(world, 100))

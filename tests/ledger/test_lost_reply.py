@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.ledger.commit import Lost, Refused, Won
-from penstock.ledger.session import Session
+from penstock.ledger.incarnation import Incarnation
 from penstock.model.errors import CommitUnknown, LedgerUnavailable
 from penstock.model.outcome import Event, Outcome
 from penstock.model.unit import Ref, replace
@@ -49,9 +49,9 @@ def line(world: World) -> Line:
     return Line(world.ledger.database)
 
 
-def connect(world: World, line: Line) -> Session:
-    fresh = world.ledger.session()
-    session = Session(line, world.ledger.machines, world.clock, fresh.identity)
+def connect(world: World, line: Line) -> Incarnation:
+    fresh = world.ledger.incarnation()
+    session = Incarnation(line, world.ledger.machines, world.clock, fresh.identity)
     session.register()
     return session
 
@@ -70,7 +70,7 @@ def outcomes(units: list[Invoice], *, bad: int | None = None, keep: bool = False
     ]
 
 
-def persist(session: Session, world: World, made: list[Outcome[Invoice]]) -> list[Any]:
+def persist(session: Incarnation, world: World, made: list[Outcome[Invoice]]) -> list[Any]:
     """Commit as the group committer does: the same batch again until there is an answer."""
     entries = [world.ledger.preparer.entry(o, session.identity.id) for o in made]
     for _ in range(20):
@@ -81,7 +81,7 @@ def persist(session: Session, world: World, made: list[Outcome[Invoice]]) -> lis
     raise AssertionError("no answer after twenty tries")
 
 
-def claim(world: World, session: Session, *numbers: str) -> list[Any]:
+def claim(world: World, session: Incarnation, *numbers: str) -> list[Any]:
     world.born(*(invoice(n) for n in numbers))
     return session.claim({"invoice": len(numbers)})
 

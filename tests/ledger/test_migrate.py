@@ -561,7 +561,7 @@ def test_an_apps_schema_out_of_range_is_refused(ledger_url, revisions):
 
 @pytest.mark.parametrize("place", ["nowhere", "nowhere:migrations", "penstock.ledger:nothing", ":x", "penstock:"])
 def test_a_place_without_migrations_is_refused(tmp_path, place):
-    with pytest.raises(UsageError, match="is no place of migrations; write package:folder"):
+    with pytest.raises(UsageError, match="is not a place for migrations; write package:folder"):
         Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", [INVOICE], create=True, migrations=[place])
 
 

@@ -66,7 +66,7 @@ def test_a_guarded_unit_moves_with_its_tracked_columns(world):
     ("to", "actor", "message"),
     [
         ("SENT", Actor.OPERATOR, "FAILED -> SENT is not an edge; from FAILED a unit goes to QUEUED"),
-        ("QUEUED", Actor.API, "is for operator, not for api"),
+        ("QUEUED", Actor.API, "only operator may move a unit .*, not api"),
         ("LOST", Actor.OPERATOR, "'LOST' is not a state; states are QUEUED, SENDING, SENT, FAILED"),
     ],
 )
@@ -83,7 +83,7 @@ def test_what_cannot_be_found_is_named(world):
         world.ledger.move(Ref("invoice", "acme/404"), "QUEUED", **ANN)
     with pytest.raises(UnknownMachine, match="no machine is called 'invoce'; known here: batch_item"):
         world.ledger.move(Ref("invoce", "acme/1"), "QUEUED", **ANN)
-    with pytest.raises(BadReference, match="has 1 parts; Invoice is tenant/number"):
+    with pytest.raises(BadReference, match="has 1 part; the key of Invoice is tenant/number"):
         world.ledger.move(Ref("invoice", "acme"), "QUEUED", **ANN)
 
 
@@ -259,9 +259,9 @@ def test_a_birth_outside_the_birth_states_is_refused_by_name(world):
 def test_a_birth_is_for_its_actors(world):
     part = partition(status=PartitionState.FAILED)
     for actor in set(Actor) - {Actor.VALIDATOR}:
-        with pytest.raises(IllegalMove, match=f"partition: a birth as failed is for validator, not for {actor}"):
+        with pytest.raises(IllegalMove, match=f"partition: only validator may create a unit as failed, not {actor}"):
             world.ledger.birth([part], actor=actor, who="t")
-        with pytest.raises(IllegalMove, match=f"a birth as failed is for validator, not for {actor}"):
+        with pytest.raises(IllegalMove, match=f"only validator may create a unit as failed, not {actor}"):
             world.ledger.together([Birth(part, actor=actor)], who="t")
     assert world.ledger.birth([part], actor=Actor.VALIDATOR, who="t") == 1
 

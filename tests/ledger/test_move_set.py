@@ -220,15 +220,15 @@ def test_columns_change_where_the_state_stays(world):
         to=None,
         reason="fetch now",
         where={},
-        changes={"due_at": NOW, "url": "https://x", "gate_id": "a new door"},
+        changes={"due_at": NOW, "url": "https://x", "gate_id": "a new gate"},
         actor=Actor.API,
     )
     assert world.ledger.move_set(same, who="site") == 2
     for ref in refs:
         unit = world.unit(ref)
-        assert (unit.status, unit.due_at, unit.url, unit.gate_id) == ("missing", after(0), "https://x", "a new door")
+        assert (unit.status, unit.due_at, unit.url, unit.gate_id) == ("missing", after(0), "https://x", "a new gate")
         assert world.history(ref)[-1] == ("missing", "missing", "api:site", "fetch now")
-    assert world.one("SELECT count(*) FROM gate WHERE gate_id = 'a new door'") == 1
+    assert world.one("SELECT count(*) FROM gate WHERE gate_id = 'a new gate'") == 1
     healthy(world)
 
 
@@ -266,7 +266,7 @@ def test_doubts_stay_and_crashes_go(world):
     ("fields", "error", "message"),
     [
         ({"to": "done"}, IllegalMove, "failed -> done is not an edge"),
-        ({"actor": Actor.API}, IllegalMove, "is for operator, not for api"),
+        ({"actor": Actor.API}, IllegalMove, "only operator may move a unit .*, not api"),
         ({"to": "lost"}, IllegalMove, "'lost' is not a state"),
         ({"sources": ["lost"]}, IllegalMove, "'lost' is not a state"),
         ({"sources": []}, BrokenFlow, "at least one state"),
@@ -313,7 +313,7 @@ def test_a_loop_that_is_for_others_cannot_be_pulled_by_a_set(world):
         changes={"record_count": 1},
         actor=Actor.OPERATOR,
     )
-    with pytest.raises(IllegalMove, match="failed -> failed is for validator, not for operator"):
+    with pytest.raises(IllegalMove, match="only validator may move a unit from failed to failed, not operator"):
         world.ledger.move_set(given, who="ann")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.ledger import outbox
+from penstock.ledger import delivery, outbox
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.commit import insert_events
 from penstock.ledger.ledger import Ledger
@@ -23,7 +23,7 @@ from penstock.model.unit import Ref, replace
 from tests.support.hand import Hand
 from tests.support.machines import DUE, INVOICE, invoice
 
-MACHINES = (INVOICE, outbox.machine)
+MACHINES = (INVOICE, delivery.machine)
 
 
 class Post:
@@ -98,15 +98,15 @@ def test_keys_and_tenants_with_hard_characters(post):
     keys = ["a/b", "100%", "%2F", "ü ☃", "o'clock", "unit.dead:invoice:acme%2F1:7"]
     for tenant in ("default", "a/b%c"):
         post.write(*keys, tenant=tenant)
-    found = post.ledger.get_many(outbox.machine, [r[0] for r in post.rows("SELECT unit_id FROM event_delivery")])
+    found = post.ledger.get_many(delivery.machine, [r[0] for r in post.rows("SELECT unit_id FROM event_delivery")])
     assert sorted((d.tenant_id, d.event_key) for d in found) == sorted(
         (t, k) for t in ("default", "a/b%c") for k in keys
     )
-    for delivery in found:
-        assert post.ledger.get(Ref("delivery", delivery.unit_id)) == delivery
-        event = read_event(post.database, delivery.tenant_id, delivery.event_key)
+    for one in found:
+        assert post.ledger.get(Ref("delivery", one.unit_id)) == one
+        event = read_event(post.database, one.tenant_id, one.event_key)
         assert event is not None
-        assert (event.tenant_id, event.event_key) == (delivery.tenant_id, delivery.event_key)
+        assert (event.tenant_id, event.event_key) == (one.tenant_id, one.event_key)
 
 
 def test_whoever_types_an_event_into_the_database_has_it_delivered(post):
@@ -120,7 +120,7 @@ def test_whoever_types_an_event_into_the_database_has_it_delivered(post):
 def test_what_is_rolled_back_is_delivered_to_nobody(post):
     subscribe(post.database, "audit", ["*"])
     post.ledger.birth([invoice("1")], actor=Actor.API, who="test")
-    session = post.ledger.session()
+    session = post.ledger.incarnation()
     session.register()
     (unit,) = session.claim({"invoice": 1})
     event = Event("paid:1", "order.paid", {"n": 1})
@@ -135,7 +135,7 @@ def test_what_is_rolled_back_is_delivered_to_nobody(post):
 
 def test_an_event_names_the_change_that_wrote_it(post):
     post.ledger.birth([invoice("1")], actor=Actor.API, who="test")
-    session = post.ledger.session()
+    session = post.ledger.incarnation()
     session.register()
     (unit,) = session.claim({"invoice": 1})
     after = replace(unit, status=type(unit.status)("SENT"), remote_id="r")

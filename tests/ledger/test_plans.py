@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from penstock.ledger import suspicion
-from penstock.ledger.session import Session
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor
 from penstock.model.clock import SystemClock
@@ -162,7 +162,7 @@ def used(parameters: dict[str, Any], sql: str) -> dict[str, Any]:
     return {n: v for n, v in parameters.items() if re.search(rf":{n}\b", sql)}
 
 
-def given(world: World, session: Session, sql: str, **more: Any) -> dict[str, Any]:
+def given(world: World, session: Incarnation, sql: str, **more: Any) -> dict[str, Any]:
     everything = {**world.ledger.database.bind_now(), "worker": session.identity.id, "actor": "worker:x", **more}
     return used(everything, sql)
 
@@ -174,7 +174,7 @@ def batch_of(world: World, table: str, where: str = "true", limit: int = BATCH) 
 
 
 @pytest.fixture
-def worker(crowd: World) -> Iterator[Session]:
+def worker(crowd: World) -> Iterator[Incarnation]:
     session = crowd.worker("invoice", "batch_item")
     yield session
     session.retire()
@@ -203,7 +203,7 @@ def test_a_claim_goes_by_the_due_index_and_stays_small(world, worker, generic):
 
 @GENERIC
 def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
-    sql = worker._idle_sql
+    sql = worker._idle.sql
     found = plan(world, sql, given(world, worker, sql), generic=generic, reader=True)
     if world.sqlite:
         # One look behind the open gates, one behind the closed; of suspects one behind the closed, and one at all.

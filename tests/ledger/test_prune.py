@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.ledger import history, outbox
+from penstock.ledger import delivery, history, outbox
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.care.prune import EVENTS, HISTORY, UNITS, WORKERS, Ages, Pruner
 from penstock.ledger.ledger import Ledger
@@ -309,7 +309,7 @@ def test_old_events_go(world):
 
 def test_an_event_that_somebody_waits_for_stays(ledger_url):
     clock = VirtualClock()
-    with Ledger.open(ledger_url, [outbox.machine], clock=clock, create=True) as ledger:
+    with Ledger.open(ledger_url, [delivery.machine], clock=clock, create=True) as ledger:
         now_sql = ":now" if ledger.database.dialect == "sqlite" else "CAST(:now AS timestamptz)"
         now = instant_text(clock.now())
 
@@ -322,8 +322,8 @@ def test_an_event_that_somebody_waits_for_stays(ledger_url):
                 "INSERT INTO event_log (event_key, event_type, payload, created_at)"
                 f" VALUES ('{key}', 'x', '{{}}', {now_sql})"
             )
-        taken = Ref(outbox.machine.name, "me/default/taken")
-        ledger.move(taken, outbox.D.DELIVERED, actor=Actor.WORKER, who="test", reason="taken")
+        taken = Ref(delivery.machine.name, "me/default/taken")
+        ledger.move(taken, delivery.D.DELIVERED, actor=Actor.WORKER, who="test", reason="taken")
         clock.advance(40 * DAY)
         run = Pruner(ledger.database, Ages(older_than=MONTH), who="operator:ana", rng=Rng())
         assert run.prune() == {"event_delivery": 1, EVENTS: 1, HISTORY: 1}

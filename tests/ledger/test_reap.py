@@ -126,7 +126,7 @@ def test_a_reboot_expires_every_lease_on_sqlite(world):
 
 
 def test_registering_again_after_a_lost_reply_is_one_worker(world):
-    session = world.ledger.session()
+    session = world.ledger.incarnation()
     session.register()
     session.register()
     assert world.rows("SELECT id, reaped_at FROM worker") == [(session.identity.id, None)]

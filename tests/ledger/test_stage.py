@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from penstock.ledger.claim import Levels
 from penstock.ledger.commit import Lost, Won
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.session import Session
 from penstock.ledger.stage import Staged, StageWriter, sweep
 from penstock.ledger.store.database import Database
 from penstock.model.clock import Rng, SystemClock, VirtualClock
@@ -37,8 +37,8 @@ class Loading:
         self.ledger = Ledger.open(url, [LOAD], clock=self.time, rng=Rng(1), create=True, data_tables=[measure])
         self.database: Database = self.ledger.database
 
-    def worker(self) -> Session:
-        session = self.ledger.session()
+    def worker(self) -> Incarnation:
+        session = self.ledger.incarnation()
         session.register()
         return session
 
@@ -58,12 +58,12 @@ class Loading:
         writer.seal()
         return writer
 
-    def point(self, session: Session, unit: Any, stage_id: str | None, **changes: Any) -> Any:
+    def point(self, session: Incarnation, unit: Any, stage_id: str | None, **changes: Any) -> Any:
         after = replace(unit, status=S.LOADED, loaded_stage=stage_id, due_at=None, **changes)
         entry = self.ledger.preparer.entry(Outcome(unit, after, "loaded"), session.identity.id)
         return session.commit([entry])[0]
 
-    def loaded(self, session: Session, count: int) -> str:
+    def loaded(self, session: Incarnation, count: int) -> str:
         """Claim the one load that is due and load it whole."""
         (unit,) = session.claim({"load": 1}) + session.take({"load": 1}, levels=Levels(1, 9)).units
         writer = self.staged(unit, count)
@@ -74,7 +74,7 @@ class Loading:
         now = self.time.now()
         self.ledger.move(Ref("load", name), S.WANTED, actor=Actor.OPERATOR, who="jo", reason="again", due_at=now)
 
-    def die(self, session: Session) -> None:
+    def die(self, session: Incarnation) -> None:
         """The session's worker is found dead."""
         self.time.advance(60)
         assert self.worker().reap() == 1
@@ -457,7 +457,7 @@ def test_the_clock_of_the_grace_is_the_ledgers(ledger_url):
     """On PostgreSQL's own clock as on the virtual one of the other tests."""
     with Ledger.open(ledger_url, [LOAD], clock=SystemClock(), create=True, data_tables=[measure]) as ledger:
         ledger.birth([Load(name="a", due_at=ledger.clock.now())], actor=Actor.API, who="test")
-        session = ledger.session()
+        session = ledger.incarnation()
         session.register()
         (unit,) = session.claim({"load": 1})
         assert isinstance(unit, Load)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from penstock.ledger.care import surroundings as place
 from penstock.ledger.care.doctor import CHECKS, examine
+from penstock.ledger.store.postgres import surroundings as server
+from penstock.ledger.store.sqlite import surroundings as disk
 from penstock.model.limits import GateLimits, Limit
 from tests.support.machines import invoice
 from tests.support.world import ALL_MACHINES, World
@@ -24,9 +25,7 @@ class Usage(NamedTuple):
 
 
 def findings(world):
-    return [
-        (f.check, f.severity) for f in world.ledger.read(lambda c: list(place.surroundings(world.ledger.database, c)))
-    ]
+    return [(f.check, f.severity) for f in world.ledger.read(lambda c: list(world.ledger.database.surroundings(c)))]
 
 
 def test_a_sound_place_has_no_findings(world):
@@ -52,18 +51,18 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full(world, monkeypatch, free
 def test_a_log_that_grows_beside_the_file_is_told(world, monkeypatch):
     if not world.sqlite:
         pytest.skip("PostgreSQL has no log beside a file")
-    monkeypatch.setattr(place, "_WAL_WARNING", 1)
+    monkeypatch.setattr(disk, "_WAL_WARNING", 1)
     world.born(invoice())
     assert ("disk", "warning") in findings(world)
 
 
 def test_an_old_snapshot_is_told_with_who_holds_it(postgres_url, monkeypatch):
     world = World(postgres_url)
-    monkeypatch.setattr(place, "_SNAPSHOT_SECONDS", 0)
+    monkeypatch.setattr(server, "_SNAPSHOT_SECONDS", 0)
     with psycopg.connect(postgres_url, application_name="a long report") as other:
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT count(*) FROM invoice")
-        found = world.ledger.read(lambda c: list(place.surroundings(world.ledger.database, c)))
+        found = world.ledger.read(lambda c: list(world.ledger.database.surroundings(c)))
     world.close()
     assert [f.check for f in found] == ["snapshots"]
     assert "a long report" in found[0].message

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.ledger.claim import Levels
 from penstock.ledger.commit import Won
-from penstock.ledger.session import Session
+from penstock.ledger.incarnation import Incarnation
 from penstock.model.clock import instant
 from penstock.model.outcome import Outcome
 from penstock.model.unit import replace
@@ -31,7 +31,7 @@ def held(world, *numbers: str) -> None:
     reaper.retire()
 
 
-def finish(world, session: Session, unit: Any) -> None:
+def finish(world, session: Incarnation, unit: Any) -> None:
     done = Outcome(unit, replace(unit, status=InvoiceState.SENT, remote_id="r"), "accepted")
     assert world.commit(session, done) == [Won()]
 
@@ -46,7 +46,7 @@ def test_a_death_puts_all_that_was_held_under_suspicion_and_in_doubt(world):
 def test_a_level_is_named_once_however_many_suspects_have_it(world):
     world.born(*(invoice(str(i)) for i in range(3)))
     held(world, "0", "1", "2")
-    assert world.ledger.session(served=["invoice"]).suspected() == [1]
+    assert world.ledger.incarnation(served=["invoice"]).suspected() == [1]
 
 
 def test_suspects_are_claimed_apart_by_their_level(world):
@@ -54,7 +54,7 @@ def test_suspects_are_claimed_apart_by_their_level(world):
     held(world, "1", "2")
     held(world, "1")
     worker = world.worker()
-    assert world.ledger.session().suspected() == [1, 2]
+    assert world.ledger.incarnation().suspected() == [1, 2]
     assert ids(worker.claim({"invoice": 9})) == ["acme/3"]
     assert ids(worker.take({"invoice": 9}, levels=Levels(1, 1)).units) == ["acme/2"]
     assert ids(worker.take({"invoice": 9}, levels=Levels(2, 2)).units) == ["acme/1"]

@@ -57,7 +57,7 @@ def test_the_older_program_is_back_and_works(ledger_url):
     released_and_withdrawn(ledger_url)
     with Ledger.open(ledger_url, [INVOICE]) as ledger:
         assert ledger.birth([invoice("2", due_at=LONG_AGO)], actor=Actor.API, who="test") == 1
-        worker = ledger.session()
+        worker = ledger.incarnation()
         worker.register()
         units: dict[str, Any] = {u.unit_id[-1]: u for u in worker.claim({"invoice": 5})}
         assert set(units) == {"1", "2"}

@@ -38,7 +38,8 @@ from penstock.settings.kernel import KernelSettings
 from penstock.settings.typed import TimeZone
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate, compressed
 from penstock.simulators.server import in_thread
-from penstock.worker.schedule import Schedule, Schedules, keep_schedules
+from penstock.worker.schedule import Schedules, keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.support.ad_source import CUSTOMERS
 from tests.support.console import Console, console
 from tests.support.fleet import until

@@ -132,5 +132,5 @@ def test_checks(catalogue, table):
 @pytest.mark.parametrize("table", TABLES)
 def test_foreign_keys(catalogue, table):
     wanted, ours = (catalogue.constraints(schema, table, "f") for schema in ("document", "public"))
-    # The kernel's own, to the door that a unit stands behind.
+    # The kernel's own, to the gate that a unit stands behind.
     assert {key for key in ours if "REFERENCES gate" not in key} == wanted

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from penstock.ledger.claim import Levels
 from penstock.ledger.commit import Lost, Result, Won
-from penstock.ledger.session import LEASE_MS, Session
+from penstock.ledger.incarnation import LEASE_MS, Incarnation
 from penstock.ledger.suspicion import CRASH_LIMIT
 from penstock.model.errors import IllegalMove, LedgerRefused
 from penstock.model.machine import Actor
@@ -89,7 +89,7 @@ class Copy:
 class Hand:
     """A worker, and the units it believes to hold."""
 
-    session: Session
+    session: Incarnation
     lease_until: datetime
     gone: bool = False
     last_gate: str = ""
@@ -159,10 +159,10 @@ class LedgerModel(RuleBasedStateMachine):
     def birth(self, due: int | None, ago: bool, gate: str) -> None:
         number = f"{len(self.units):03}"
         at = None if due is None else self.now + timedelta(seconds=-due if ago else due)
-        door = "none" if gate == "none" else self.gate(gate)
-        (ref,) = self.world.born(invoice(number, tenant=self.tenant, due_at=at, gate_id=door))
+        gate_id = "none" if gate == "none" else self.gate(gate)
+        (ref,) = self.world.born(invoice(number, tenant=self.tenant, due_at=at, gate_id=gate_id))
         version = self.world.unit(ref).version
-        self.units[number] = Copy("QUEUED", at, door, version, history=[(None, "QUEUED", "api:test")])
+        self.units[number] = Copy("QUEUED", at, gate_id, version, history=[(None, "QUEUED", "api:test")])
 
     @precondition(has_units)
     @rule(number=pick, if_absent=st.booleans())
@@ -182,15 +182,15 @@ class LedgerModel(RuleBasedStateMachine):
         if hand.gone:
             return []
         low, high = levels or (0, 0)
-        doors: dict[str, list[tuple[datetime, str]]] = {}
+        by_gate: dict[str, list[tuple[datetime, str]]] = {}
         for number, unit in self.units.items():
             shut = self.closed_until.get(unit.gate, self.now) > self.now
             held_back = unit.claimed_by or unit.parked or shut or not low <= len(unit.deaths) <= high
             if unit.due is not None and unit.due <= self.now and not held_back:
-                doors.setdefault(unit.gate, []).append((unit.due, number))
-        turn = sorted(doors, key=lambda g: (g <= hand.last_gate, g))
+                by_gate.setdefault(unit.gate, []).append((unit.due, number))
+        turn = sorted(by_gate, key=lambda g: (g <= hand.last_gate, g))
         share = math.ceil(n / len(turn)) if turn else 0
-        taken = [number for g in turn for _, number in sorted(doors[g])[:share]][:n]
+        taken = [number for g in turn for _, number in sorted(by_gate[g])[:share]][:n]
         if taken and levels is None:
             gates = {self.units[number].gate for number in taken}
             hand.last_gate = max({g for g in gates if g <= hand.last_gate} or gates)
@@ -529,11 +529,11 @@ class LedgerModel(RuleBasedStateMachine):
 
     @rule(worker=pick, gate=st.sampled_from(GATES), amount=seconds)
     def close_gate(self, worker: int, gate: str, amount: int) -> None:
-        door = self.gate(gate)
-        self.working(worker).session.gates.close(door, amount, "throttled")
-        if self.world.one("SELECT count(*) FROM gate WHERE gate_id = :gate", gate=door):
+        gate_id = self.gate(gate)
+        self.working(worker).session.gates.close(gate_id, amount, "throttled")
+        if self.world.one("SELECT count(*) FROM gate WHERE gate_id = :gate", gate=gate_id):
             until = self.now + timedelta(seconds=amount)
-            self.closed_until[door] = max(self.closed_until.get(door, until), until)
+            self.closed_until[gate_id] = max(self.closed_until.get(gate_id, until), until)
 
     @invariant()
     def the_ledger_is_what_the_model_says(self) -> None:

@@ -17,6 +17,7 @@ import pytest
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
 from penstock.ledger.units import get_many
+from penstock.model.clock import VirtualClock
 from penstock.model.errors import PlanChanged, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
@@ -32,7 +33,6 @@ from penstock.operations.fields import Parameters
 from penstock.operations.plan import Each, Moves
 from penstock.operations.reader import Reader
 from penstock.testing import work_until_idle
-from penstock.worker.worker import Worker
 from tests.support.machines import INVOICE, Invoice
 
 MACHINES = (INVOICE, bulk_action)
@@ -271,13 +271,10 @@ def test_an_action_waits_for_a_worker_that_has_its_machine(ledger: Ledger, ledge
     assert drive(ledger, ref).moved == 2_850
 
 
-def test_a_command_that_drives_its_action_parks_no_units_of_others(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(actions, "Worker", lambda *given, **named: asked.append(given) or Worker(*given, **named))
-    born(ledger, MANY)
-    ref = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
-    assert drive(ledger, ref).status is B.DONE
-    ((_, _, settings),) = asked
-    assert settings.unknown_seconds == float("inf"), "it serves bulk actions alone: what it does not know has an owner"
+def test_a_command_that_drives_its_action_parks_no_units_of_others(ledger_url: str) -> None:
+    clock = VirtualClock(datetime(2026, 11, 15, tzinfo=UTC))
+    with Ledger.open(ledger_url, MACHINES, create=True, data_tables=[bulk_item], clock=clock) as ledger:
+        due = Invoice(tenant="acme", number="1", amount_minor=1, due_at=clock.now())
+        ledger.birth([due], actor=Actor.API, who="test")
+        work_until_idle(ledger, [BulkActions()], settings=actions.ALONE, within=timedelta(minutes=5))
+        assert ledger.get(Ref("invoice", "acme/1")).parked_at is None

@@ -50,7 +50,7 @@ def test_a_value_may_have_equals_signs_and_any_text(desk):
         (("shop=acme", "number=1", "tags={"), "tags: '{' is not JSON"),
         (("shop=acme", "number=1", "tags=[1]"), "must be a JSON object"),
         (("shop=acme", "number=1", "status=lost"), "status: 'lost' must be one of new, sent, held, failed"),
-        (("shop=acme", "number=1", "status=held"), "a birth as held is for api, not for operator"),
+        (("shop=acme", "number=1", "status=held"), "only api may create a unit as held, not operator"),
         (("shop=acme",), "number must be set for a new order"),
         (("shop=a\0b", "number=1"), "has a NUL character"),
         (("shop=acme", "number=1", "confirmed_at=0001-01-01T00:00:00+14:00"), "confirmed_at cannot be kept"),

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.model.errors import UsageError
-from penstock.worker.schedule import Schedule, keep_schedules
+from penstock.worker.schedule import keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.operations.conftest import NOW
 
 

@@ -13,7 +13,8 @@ from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
 from penstock.operations.declare import Lines
-from penstock.worker.schedule import Schedule, keep_schedules
+from penstock.worker.schedule import keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.operations.conftest import ORDERS, Desk, Price
 
 
@@ -21,7 +22,7 @@ def test_the_ledger_at_a_glance(desk):
     desk.orders(3)
     desk.ledger.park([Ref("order", "acme/1")], who="jo", reason="odd")
     desk.ledger.gates.close("shop", 60, "slow down")
-    worker = desk.ledger.session()
+    worker = desk.ledger.incarnation()
     worker.register()
     found = desk.read("status")
     orders = next(row for row in found.machines if row.machine == "order")

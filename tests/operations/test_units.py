@@ -41,7 +41,7 @@ def test_units_are_listed_by_machine_and_key_page_by_page(desk):
     [
         ({"machine": "order", "after": "price:a"}, "--after 'price:a' is not a cursor of order"),
         ({"after": "odrer:acme/1"}, "no machine is called 'odrer'; did you mean order?"),
-        ({"after": "order:acme"}, "has 1 parts"),
+        ({"after": "order:acme"}, "has 1 part"),
         ({"younger_than": timedelta(days=900_000)}, "--younger-than reaches back beyond the year 1"),
         ({"older_than": timedelta(days=900_000)}, "--older-than reaches back beyond the year 1"),
     ],
@@ -176,7 +176,7 @@ def test_why_follows_the_chain_under_both_names(desk):
     (ref,) = desk.orders(1)
     for name in ("units why", "why"):
         found = desk.read(name, unit=ref)
-        assert found.verdict == "is blocked: no running worker serves order"
+        assert found.verdict == "blocked: no running worker serves order"
         assert found.links[0].says.endswith("operators can hold it (→ held)")
     assert msgspec.json.encode(found)
 

@@ -266,9 +266,9 @@ def test_the_version_follows_the_settings_in_force_and_nothing_else():
     ("spec", "told"),
     [
         ({"every": "5m"}, "schedules.s.job is missing; it must be text"),
-        ({"job": "j"}, "schedules.s: a cadence is either 'every' (a span) or 'at' (times of day)"),
-        ({"job": "j", "every": "5m", "at": ["03:00"]}, "schedules.s: a cadence is either 'every'"),
-        ({"job": "j", "at": ["03:00"], "hours": "01:00-02:00"}, "schedules.s: a window is for 'every'"),
+        ({"job": "j"}, "schedules.s: give either 'every' (a span) or 'at' (times of day)"),
+        ({"job": "j", "every": "5m", "at": ["03:00"]}, "schedules.s: give either 'every'"),
+        ({"job": "j", "at": ["03:00"], "hours": "01:00-02:00"}, "schedules.s: 'hours' goes with 'every'"),
         ({"job": "j", "every": "9999999d"}, 'schedules.s.every = "9999999d" must be a span of time'),
         ({"job": "j", "at": ["03:00", "25:00"]}, 'schedules.s.at[1] = "25:00" must be a time of day'),
         ({"job": "j", "at": []}, "schedules.s.at = [] must be a list that is not empty"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.ledger.gates.budget import Closed, Pass
 from penstock.ledger.gates.gates import Gates
-from penstock.ledger.session import Session
+from penstock.ledger.incarnation import Incarnation
 from penstock.model.limits import GateLimits, Limit
 from tests.support.machines import invoice
 from tests.support.world import World, after, instant
@@ -31,7 +31,7 @@ def crowd(world: World, count: int, gate: str = GATE, prefix: str = "n") -> None
     world.born(*(invoice(f"{prefix}{n:04}", gate_id=gate) for n in range(count)))
 
 
-def take(session: Session, count: int = 100) -> list[Any]:
+def take(session: Incarnation, count: int = 100) -> list[Any]:
     return session.take({"invoice": count}).units
 
 

@@ -19,7 +19,7 @@ from penstock.app.discover import load
 from penstock.app.process import InForce, Process
 from penstock.app.program import Program
 from penstock.connectors.watermark import FileBlob
-from penstock.ledger.session import Session
+from penstock.ledger.incarnation import Incarnation
 from penstock.lifecycles.harvest.nivoda import NivodaSource
 from penstock.observe.logs import configure_logs
 from penstock.worker.worker import WorkerSettings
@@ -104,15 +104,15 @@ class Fuse:
         flow.act = fused
 
     def watch_commits(self) -> None:
-        commit = Session.commit
+        commit = Incarnation.commit
 
-        def fused(session: Session, entries: Any) -> Any:
+        def fused(session: Incarnation, entries: Any) -> Any:
             results = commit(session, entries)
             if any(e.change.machine.name == self.step.machine and e.change.unit_id in self.armed for e in entries):
                 die()
             return results
 
-        setattr(Session, "commit", fused)  # noqa: B010 - a method is not assigned to
+        setattr(Incarnation, "commit", fused)  # noqa: B010 - a method is not assigned to
 
 
 def fuse(flows: list[Any], point: str) -> None:

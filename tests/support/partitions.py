@@ -35,12 +35,12 @@ from penstock.raw.sink import RawSink
 from penstock.settings.file import Configuration, load
 from penstock.settings.kernel import KernelSettings, RawSettings
 from penstock.settings.typed import Place
-from penstock.worker import schedule
+from penstock.worker import schedule_unit
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.ad_source import CUSTOMERS, good_rows
 
-ALL_MACHINES = (*MACHINES, schedule.machine)
+ALL_MACHINES = (*MACHINES, schedule_unit.machine)
 START = datetime(2026, 11, 3, 6, tzinfo=UTC)
 DAY = date(2026, 11, 1)
 KEY = PartitionKey("google_ads", CUSTOMERS[0], "campaign_daily", DAY)

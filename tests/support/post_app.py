@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from penstock.app.lifecycle import Lifecycle, NoSettings
-from penstock.ledger import outbox
+from penstock.ledger import delivery
 from penstock.ledger.outbox import EventRow
 from penstock.model.errors import Rejected, Transient
 from penstock.model.machine import Actor, Edge, Machine
@@ -88,7 +88,7 @@ async def hook(event: EventRow) -> None:
 
 SUBSCRIBERS = [Subscriber("audit", ["*"], audit), Subscriber("hook", ["order.paid"], hook)]
 
-MACHINES = [ORDER, outbox.machine]
+MACHINES = [ORDER, delivery.machine]
 
 lifecycle = Lifecycle(
     "post",

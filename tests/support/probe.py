@@ -35,19 +35,19 @@ class Probe(Flow[Any, None, Any]):
         *,
         decide: Callable[..., Decision] | None = None,
         look: Handler | None = None,
-        door: Callable[[Any], Gate] | None = None,
+        gate: Callable[[Any], Gate] | None = None,
     ) -> None:
         super().__init__(None)
         self.calls: list[str] = []
         self.acted: list[tuple[str, datetime]] = []
-        self._act, self._decide, self._look, self._door = act, decide, look, door
+        self._act, self._decide, self._look, self._gate = act, decide, look, gate
 
     def decide(self, unit: Any, now: datetime, settings: Any, seen: Any) -> Decision:  # type: ignore[override]
         self.calls.append("decide" if seen is None else f"decide on {seen}")
         return self._decide(unit, now, seen) if self._decide else Act("send", "due")
 
     def gate(self, unit: Any) -> Gate:
-        return self._door(unit) if self._door else Gate(unit.gate_id)
+        return self._gate(unit) if self._gate else Gate(unit.gate_id)
 
     async def look(self, unit: Any, io: Io) -> Any:
         self.calls.append("look")

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.ledger.commit import Result
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.session import Session
 from penstock.model.clock import Clock, Rng, VirtualClock, parse_instant
 from penstock.model.errors import LedgerMismatch
 from penstock.model.machine import Actor, Machine
@@ -54,9 +54,9 @@ class World:
         for ledger in self._opened:
             ledger.close()
 
-    def worker(self, *served: str, ledger: Ledger | None = None) -> Session:
+    def worker(self, *served: str, ledger: Ledger | None = None) -> Incarnation:
         """A registered worker; it serves every machine unless told which."""
-        session = (ledger or self.ledger).session(served=served or None)
+        session = (ledger or self.ledger).incarnation(served=served or None)
         session.register()
         return session
 
@@ -67,7 +67,7 @@ class World:
     def unit(self, ref: Ref) -> Any:
         return self.ledger.get(ref)
 
-    def commit(self, session: Session, *outcomes: Outcome[Any]) -> list[Result]:
+    def commit(self, session: Incarnation, *outcomes: Outcome[Any]) -> list[Result]:
         """Commit the outcomes in one batch, as the session's worker."""
         return session.commit([self.ledger.preparer.entry(o, session.identity.id) for o in outcomes])
 

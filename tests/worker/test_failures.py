@@ -422,19 +422,19 @@ def test_nonsense_about_siblings_is_a_crashed_step_of_each(world, answer):
     assert [tuple(r) for r in rows] == [("bad", "working", 1, None)] * 2 + [("good", "done", 0, None)] * 2
 
 
-def test_a_door_that_breaks_is_a_crashed_step(world):
+def test_a_gate_that_breaks_is_a_crashed_step(world):
     (ref,) = world.born(invoice())
 
     def gate(unit: Any) -> Gate:
         raise KeyError(unit.tenant)
 
-    work(world, Probe(door=gate), seconds=30)
+    work(world, Probe(gate=gate), seconds=30)
     assert (world.unit(ref).crashes, world.unit(ref).claimed_by) == (3, None)
 
 
-def test_a_unit_goes_behind_the_door_of_its_next_step(world):
+def test_a_unit_goes_behind_the_gate_of_its_next_step(world):
     (ref,) = world.born(invoice())
-    flow = Probe(raising(Transient("503")), door=lambda unit: Gate(f"api/{unit.status}"))
+    flow = Probe(raising(Transient("503")), gate=lambda unit: Gate(f"api/{unit.status}"))
     work(world, flow, seconds=1)
     assert world.unit(ref).gate_id == "api/QUEUED"
     work(world, flow)

@@ -1,4 +1,4 @@
-"""What a worker holds: given back when a door closes or a step goes wrong, and never begun past the lease."""
+"""What a worker holds: given back when a gate closes or a step goes wrong, and never begun past the lease."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Spy(Probe):
 
 
 @pytest.mark.parametrize("error", [Throttled("slow down", 30), Fatal("revoked")], ids=["throttled", "fatal"])
-def test_what_waits_behind_a_door_that_closes_is_given_back_at_once(world, error):
+def test_what_waits_behind_a_gate_that_closes_is_given_back_at_once(world, error):
     world.born(*(invoice(str(n), gate_id="api/acme") for n in range(4)), invoice("other", gate_id="api/globex"))
 
     async def act(unit: Any, io: Io) -> Any:
@@ -77,13 +77,13 @@ class Siblings(Flow[Any, None, Any]):
         return [Outcome(u, replace(u, status=ItemState.DONE), "done") for u in units]
 
 
-def test_siblings_behind_a_door_that_closes_are_given_back_too(world):
+def test_siblings_behind_a_gate_that_closes_are_given_back_too(world):
     for run, gate in (("a", "closing"), ("b", "closing"), ("c", "open")):
         world.born(batch_run(run, items_expected=2, due_at=None))
         world.born(*(batch_item(n, run_id=run, gate_id=gate) for n in (1, 2)))
     flow = Siblings()
     work(world, flow, seconds=5)
-    assert flow.acted == ["a", "c"], "of the two groups behind the closing door, one was tried"
+    assert flow.acted == ["a", "c"], "of the two groups behind the closing gate, one was tried"
     rows = world.rows("SELECT run_id, doubts, claimed_by FROM batch_item ORDER BY run_id, position")
     assert rows == [(run, 0, None) for run in "aabbcc"]
     assert world.one("SELECT count(*) FROM batch_item WHERE status = 'done'") == 2

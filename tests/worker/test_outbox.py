@@ -20,12 +20,13 @@ import pytest
 
 from penstock.app.app import App
 from penstock.app.kernel import lifecycle as kernel
-from penstock.ledger import outbox
+from penstock.ledger import delivery, outbox
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.commit import insert_events
+from penstock.ledger.delivery import Delivery
 from penstock.ledger.history import status
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.outbox import Delivery, EventRow
+from penstock.ledger.outbox import EventRow
 from penstock.model.clock import Rng, VirtualClock
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient, UsageError
 from penstock.model.machine import Actor
@@ -57,7 +58,7 @@ class Post:
 
     def __init__(self, url: str) -> None:
         self.time = VirtualClock(DUE)
-        machines = [INVOICE, ORDER, outbox.machine]
+        machines = [INVOICE, ORDER, delivery.machine]
         self.ledger = Ledger.open(url, machines, clock=self.time, rng=Rng(1), create=True)
 
     def write(self, *keys: str, kind: str = "order.paid") -> None:
@@ -257,12 +258,12 @@ def test_workers_share_the_deliveries(post):
 
 
 def test_decide_delivers_what_is_pending_for_a_subscriber_it_has():
-    delivery = Delivery(subscriber="audit", tenant_id="default", event_key="1")
-    assert decide(delivery, DUE, frozenset({"audit"}), None) == Act("deliver", "an event for audit")
-    assert decide(delivery, DUE, frozenset(), None) == Act(
+    pending = Delivery(subscriber="audit", tenant_id="default", event_key="1")
+    assert decide(pending, DUE, frozenset({"audit"}), None) == Act("deliver", "an event for audit")
+    assert decide(pending, DUE, frozenset(), None) == Act(
         "put_off", "this program has no subscriber 'audit'", counts_attempt=False
     )
-    ended = Delivery(subscriber="audit", tenant_id="default", event_key="1", status=outbox.D.DEAD)
+    ended = Delivery(subscriber="audit", tenant_id="default", event_key="1", status=delivery.D.DEAD)
     assert isinstance(decide(ended, DUE, frozenset({"audit"}), None), Wait)
 
 
@@ -315,8 +316,8 @@ def test_every_event_arrives_at_least_once_though_workers_are_killed(ledger_url,
 
 
 def test_the_outbox_is_the_kernels_own():
-    assert outbox.machine in App(lifecycle).machines
-    clash = dataclasses.replace(lifecycle, machines=[ORDER, outbox.machine])
+    assert delivery.machine in App(lifecycle).machines
+    clash = dataclasses.replace(lifecycle, machines=[ORDER, delivery.machine])
     with pytest.raises(UsageError, match="kernel and post both have a machine 'delivery'; rename one of them"):
         App(clash)
     assert kernel.name == "kernel"

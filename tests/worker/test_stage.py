@@ -23,10 +23,11 @@ from penstock.operations.bulk.machine import bulk_action
 from penstock.operations.bulk.tables import bulk_item
 from penstock.settings.file import Configuration
 from penstock.settings.kernel import KernelSettings
-from penstock.worker import schedule
+from penstock.worker import schedule_unit
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
-from penstock.worker.schedule import Schedule, Schedules, keep_schedules
+from penstock.worker.schedule import Schedules, keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.machines import DUE
 from tests.support.probe import Wire
@@ -55,7 +56,7 @@ class Loading:
 
     def __init__(self, url: str) -> None:
         self.time = VirtualClock(DUE)
-        machines = [LOAD, schedule.machine, bulk_action]
+        machines = [LOAD, schedule_unit.machine, bulk_action]
         plain = Ledger.open(url, machines, clock=self.time, rng=Rng(1), create=True, data_tables=[measure, bulk_item])
         self.wire = Wire(plain.database)
         self.ledger = Ledger(self.wire, machines, self.time, Rng(2))

@@ -11,7 +11,7 @@ import pytest
 from penstock.connectors.http.client import Http
 from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.tokens import Tokens
-from penstock.ledger import outbox
+from penstock.ledger import delivery
 from penstock.ledger.commit import insert_events
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import EventRow
@@ -152,7 +152,7 @@ def test_a_delivery_is_not_made_past_the_lease(ledger_url):
         raise asyncio.CancelledError
 
     clock, subscribers = VirtualClock(), [Subscriber("audit", ["*"], take)]
-    with Ledger.open(ledger_url, [outbox.machine], clock=clock, create=True) as ledger:
+    with Ledger.open(ledger_url, [delivery.machine], clock=clock, create=True) as ledger:
         keep_subscriptions(ledger, subscribers)
         rows = [["default", "1", "order.paid", "info", "{}", None, None]]
         ledger.database.write(lambda c: insert_events(ledger.database, c, rows))

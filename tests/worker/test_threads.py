@@ -58,7 +58,7 @@ def test_slow_reads_of_steps_delay_neither_claims_nor_commits_nor_the_lease(real
     others = world.another()
 
     def reaped() -> int:
-        return others.session().reap()
+        return others.incarnation().reap()
 
     def loaded(name: str) -> bool:
         sql = "SELECT status FROM feeds WHERE feed_id = :name"
@@ -144,7 +144,7 @@ def test_a_renewal_waits_for_no_thread(real_world: World):
         busy = [asyncio.create_task(worker._executor.run(over.wait, PATIENCE)) for _ in range(8)]
         try:
             await asyncio.sleep(2 * LEASE)
-            assert await asyncio.to_thread(lambda: others.session().reap()) == 0
+            assert await asyncio.to_thread(lambda: others.incarnation().reap()) == 0
             sql = "SELECT count(*) FROM worker WHERE reaped_at IS NULL"
             assert others.read(lambda c: c.rows(sql))[0][0] == 1, "nobody could take its lease"
             assert not any(task.done() for task in busy)

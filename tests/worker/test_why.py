@@ -18,7 +18,7 @@ from tests.support.world import after
 
 
 def why(world, ref, **flows):
-    return explain(world.ledger, flows or {"invoice": Probe()}, ref)
+    return explain(world.ledger, flows.get(ref.machine, Probe()), ref)
 
 
 def holding(found):
@@ -48,7 +48,7 @@ def test_a_unit_that_nobody_serves_waits_for_somebody(world):
     found = why(world, ref)
     assert (holding(found), found.next_at) == (["claim"], None)
     assert says(found, "claim") == "no running worker serves invoice"
-    assert (found.verdict, blocking(found)) == ("is blocked: no running worker serves invoice", ["claim"])
+    assert (found.verdict, blocking(found)) == ("blocked: no running worker serves invoice", ["claim"])
 
 
 def test_a_schedule_to_come_is_the_next_moment(world):
@@ -87,7 +87,7 @@ def test_a_held_gate_waits_for_somebody_and_a_budget_is_told(world):
     assert says(found, "budget").startswith("requests: 0 of 40 left, 2 a second come back")
     world.ledger.gates.pause("shop", "operator:jo", "they migrate")
     found = why(world, ref)
-    assert (found.verdict, found.next_at) == ("is blocked: shop/acme is paused: they migrate", None)
+    assert (found.verdict, found.next_at) == ("blocked: shop/acme is paused: they migrate", None)
     assert says(found, "gate") == "shop/acme is paused: they migrate"
 
 
@@ -101,7 +101,7 @@ def test_a_parked_unit_and_a_dead_letter_name_what_a_person_can_do(world):
     world.ledger.move(dead, "FAILED", actor=Actor.WORKER, who="w", reason="gone", due_at=None)
     found = why(world, dead)
     assert "operators can retry_by_hand it (→ QUEUED)" in says(found, "state")
-    assert (found.verdict, blocking(found), found.next_at) == ("rests: nothing is scheduled", [], None)
+    assert (found.verdict, blocking(found), found.next_at) == ("is a dead letter: gone", [], None)
 
 
 def test_what_has_ended_has_nothing_before_it(world):
@@ -130,21 +130,22 @@ def test_the_decision_is_that_of_the_flow(world):
     found = why(world, ref, invoice=Probe(decide=broken))
     assert found.links[-1].says == "decide fails: KeyError: 'settings'"
     assert blocking(found) == ["decision"]
-    assert explain(world.ledger, {}, ref).links[-1].says == "this program has no flow for invoice"
+    nobody = "this program has no flow for invoice"
+    assert explain(world.ledger, nobody, ref).links[-1].says == nobody
 
 
 def test_parents_and_children_know_each_other(world):
     world.worker("batch_run", "batch_item")
     (run,) = world.born(batch_run("r", items_expected=3, due_at=None))
     (item, *_) = world.born(*(batch_item(n, run_id="r") for n in (1, 2, 3)))
-    found = explain(world.ledger, {}, run)
+    found = explain(world.ledger, "this program has no flow for it", run)
     assert says(found, "children") == "0 of 3 batch_item units have ended; the last one wakes it"
-    assert says(explain(world.ledger, {}, item), "parent") == "it counts for batch_run:r"
+    assert says(explain(world.ledger, "this program has no flow for it", item), "parent") == "it counts for batch_run:r"
 
 
 def test_a_guarded_unit_is_moved_by_no_worker(world):
     (ref,) = world.born(partition())
-    found = explain(world.ledger, {}, ref)
+    found = explain(world.ledger, "this program has no flow for it", ref)
     assert [link.topic for link in found.links] == ["state"]
     assert "workers do not move it" in says(found, "state")
     assert blocking(found) == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import AnyLifecycle, Data
 from penstock.model.errors import UsageError
@@ -14,27 +16,17 @@ from penstock.settings.typed import Settings
 if TYPE_CHECKING:
     from penstock.ledger.schema.install import Wanted
 
-COMMANDS = frozenset(
+TAKEN = frozenset(
     {
+        # Commands that are not a lifecycle's: today's, and those that the design names.
         *("alerts", "api", "bulk", "completion", "db", "dead", "demo", "doctor", "events", "gates", "help", "history"),
-        *(
-            "init",
-            "machines",
-            "new",
-            "raw",
-            "schedules",
-            "simulate",
-            "simulator",
-            "status",
-            "token",
-            "units",
-            "up",
-            "web",
-        ),
-        *("why", "worker", "workers"),
+        *("init", "kernel", "machines", "new", "raw", "schedules", "simulate", "simulator", "status", "token", "units"),
+        *("up", "web", "why", "worker", "workers"),
+        # Sections of `penstock.toml` that are the kernel's.
+        *("ledger", "lifecycles", "log", "prune"),
     }
 )
-"""Commands that are not a lifecycle's, today's and those that the design names: none is called like one of them."""
+"""Names that no lifecycle can have."""
 
 
 class App:
@@ -54,9 +46,15 @@ class App:
 
     @cached_property
     def data(self) -> Data:
-        """The tables, views and staged tables of all. Raises UsageError where two of them want one name."""
-        _refuse_table_clashes(self)
+        """The tables, views and staged tables of all. Raises UsageError where two of them have one name."""
+        from penstock.ledger.schema.tables import kernel_tables
+
         parts = [lifecycle.data() for lifecycle in self.lifecycles]
+        given = zip(self.lifecycles, parts, strict=True)
+        # Tables and views are one kind: the database has one space of names.
+        own = ((name, one) for one, part in given for name in (*(table.name for table in part.tables), *part.views))
+        kernel = ((table.name, self.lifecycles[0]) for table in kernel_tables("sqlite"))
+        _refuse_twice("a table", itertools.chain(kernel, _tables(self.lifecycles), own))
         return Data(
             [table for part in parts for table in part.tables],
             {name: view for part in parts for name, view in part.views.items()},
@@ -97,51 +95,29 @@ class App:
 
 def _refuse_clashes(app: App) -> None:
     for lifecycle in app.own:
-        if lifecycle.name in COMMANDS or lifecycle.name == app.lifecycles[0].name:
-            raise UsageError(f"a lifecycle cannot be called {lifecycle.name!r}: Penstock has a command of that name")
-    for what, names in _names(app.lifecycles).items():
-        seen: dict[str, str] = {}
-        for name, owner in names:
-            if name in seen:
-                raise UsageError(f"{seen[name]} and {owner} both have {what} {name!r}; rename one of them")
-            seen[name] = owner
+        if lifecycle.name in TAKEN:
+            msg = f"a lifecycle cannot be called {lifecycle.name!r}: Penstock has a command or a section of that name"
+            raise UsageError(msg)
+    for name, count in Counter(lifecycle.name for lifecycle in app.own).items():
+        if count > 1:
+            raise UsageError(f"{count} lifecycles are called {name!r}; rename all but one")
+    every = app.lifecycles
+    _refuse_twice("a machine", ((machine.name, one) for one in every for machine in one.machines))
+    _refuse_twice("a table", _tables(every))
+    _refuse_twice("a job", ((job.name, one) for one in every for job in one.jobs))
+    for one in every:
+        _refuse_twice("a command", ((declared.name, one) for declared in (*one.readings, *one.operations)))
 
 
-def _names(lifecycles: Iterable[AnyLifecycle]) -> dict[str, list[tuple[str, str]]]:
-    """What must be unique, with its owners. Tables and views are one kind: the database has one space of names."""
-    found: dict[str, list[tuple[str, str]]] = {
-        "a lifecycle": [],
-        "a machine": [],
-        "a table": [],
-        "a job": [],
-        "a command": [],
-    }
-    for lifecycle in lifecycles:
-        found["a lifecycle"].append((lifecycle.name, "one"))
-        for what, name in _names_of(lifecycle):
-            found[what].append((name, lifecycle.name))
-    return found
+def _tables(lifecycles: Iterable[AnyLifecycle]) -> Iterator[tuple[str, AnyLifecycle]]:
+    return ((machine.table, one) for one in lifecycles for machine in one.machines)
 
 
-def _names_of(lifecycle: AnyLifecycle) -> Iterator[tuple[str, Any]]:
-    for machine in lifecycle.machines:
-        yield "a machine", machine.name
-        yield "a table", machine.table
-    for job in lifecycle.jobs:
-        yield "a job", job.name
-    for declared in (*lifecycle.readings, *lifecycle.operations):
-        yield "a command", f"{lifecycle.name} {declared.name}"
-
-
-def _refuse_table_clashes(app: App) -> None:
-    """The kernel's tables, data tables and views are known only once they are imported."""
-    from penstock.ledger.schema.tables import kernel_tables
-
-    seen = {table.name: app.lifecycles[0].name for table in kernel_tables("sqlite")}
-    for lifecycle in app.lifecycles:
-        data = lifecycle.data()
-        machines = (machine.table for machine in lifecycle.machines)
-        for name in (*machines, *(table.name for table in data.tables), *data.views):
-            if name in seen:
-                raise UsageError(f"{seen[name]} and {lifecycle.name} both have a table {name!r}; rename one of them")
-            seen[name] = lifecycle.name
+def _refuse_twice(what: str, named: Iterable[tuple[str, AnyLifecycle]]) -> None:
+    seen: dict[str, str] = {}
+    for name, owner in named:
+        if seen.get(name) == owner.name:
+            raise UsageError(f"{owner.name} has {what} {name!r} twice; rename one of them")
+        if name in seen:
+            raise UsageError(f"{seen[name]} and {owner.name} both have {what} {name!r}; rename one of them")
+        seen[name] = owner.name

@@ -81,6 +81,8 @@ def load(
         unknown=further,
         jobs=lambda: [job.name for one in program().lifecycles for job in one.jobs],
         prunable=lambda: _prunable(program()),
+        # The section of a lifecycle that cannot be imported is not known either.
+        strangers=bool(found.errors),
         errors=found.errors,
     )
     running = [one for name, one in found.lifecycles.items() if name in configuration.sections]
@@ -130,13 +132,22 @@ def import_lifecycle(place: str) -> AnyLifecycle:
         with contextlib.redirect_stdout(sys.stderr):
             imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a module does when it is imported
-        raise UsageError(f"{module!r} cannot be imported: {type(error).__name__}: {error}") from error
-    if not hasattr(imported, attribute):
-        raise UsageError(f"module {module!r} has no {attribute!r}")
-    found = getattr(imported, attribute)
+        raise UsageError(f"{module!r} cannot be imported: {type(error).__name__}: {error}{_place(error)}") from error
+    try:
+        found = getattr(imported, attribute)
+    except AttributeError:
+        raise UsageError(f"module {module!r} has no attribute {attribute!r}") from None
     if not isinstance(found, Lifecycle):
         raise UsageError(f"{place} is a {type(found).__name__}, not a penstock.Lifecycle")
     return found
+
+
+def _place(error: BaseException) -> str:
+    """Where in the module the error was raised; a SyntaxError says so itself."""
+    import traceback
+
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.name == "<module>"]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _installed(names: Collection[str], errors: list[str]) -> dict[str, AnyLifecycle]:

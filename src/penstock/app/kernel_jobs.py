@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.raw.collect import Collected
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult, Schedule
+    from penstock.worker.schedule import JobResult
+    from penstock.worker.schedule_unit import Schedule
 
 SWEEP_STAGES = "sweep-stages"
 _MOST_NAMED = 20

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow, Io
     from penstock.worker.outbox import Subscriber
-    from penstock.worker.schedule import JobResult, Schedule
+    from penstock.worker.schedule import JobResult
+    from penstock.worker.schedule_unit import Schedule
 
 S = TypeVar("S", bound=Settings)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}\Z")

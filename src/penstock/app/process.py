@@ -27,7 +27,8 @@ from penstock.worker.executor import ThreadExecutor, unless
 from penstock.worker.flow import AnyFlow
 from penstock.worker.outbox import keep_subscriptions
 from penstock.worker.patience import announce
-from penstock.worker.schedule import Schedule, keep_schedules
+from penstock.worker.schedule import keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from penstock.worker.worker import Worker, WorkerSettings
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.worker.flow import AnyFlow
     from penstock.worker.outbox import Subscriber
     from penstock.worker.schedule import Job as ScheduledJob
-    from penstock.worker.schedule import Schedule
+    from penstock.worker.schedule_unit import Schedule
 
 
 class Program:
@@ -45,7 +45,11 @@ class Program:
 
     def flows(self) -> list[AnyFlow]:
         """The flows of all lifecycles. Raises UsageError for what cannot be configured."""
-        return [flow for one in self.app.lifecycles for flow in one.build(self.settings(one), self.ports)]
+        return [flow for one in self.app.lifecycles for flow in self.flows_of(one)]
+
+    def flows_of(self, lifecycle: AnyLifecycle) -> Sequence[AnyFlow]:
+        """The flows of one lifecycle. Raises UsageError for what cannot be configured."""
+        return lifecycle.build(self.settings(lifecycle), self.ports)
 
     def jobs(self) -> dict[str, ScheduledJob]:
         """What a schedule may name."""
@@ -59,7 +63,8 @@ class Program:
         """The schedules that are wanted: the configuration's, and those of the lifecycles that it does not replace."""
         from penstock.app.kernel_jobs import SWEEP_STAGES
         from penstock.operations.raw import COLLECT
-        from penstock.worker.schedule import Schedule, wanted_by
+        from penstock.worker.schedule import wanted_by
+        from penstock.worker.schedule_unit import Schedule
 
         usual = [schedule for one in self.app.lifecycles for schedule in one.schedules(self.settings(one))]
         if any(one.holds is not None for one in self.app.lifecycles):

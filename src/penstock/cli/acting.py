@@ -140,9 +140,9 @@ def print_json(value: Any) -> None:
 def show_preview(preview: Preview) -> None:
     """What would be done, on standard output: it may be long."""
     if preview.count:
-        echo(f"{preview.operation} would {preview.says}")
+        echo(f"this would {preview.says}")
     else:
-        echo(f"{preview.operation}: nothing to do")
+        echo("there is nothing to do")
     for ref in preview.sample[:_SHOWN]:
         echo(f"  {ref}")
     if preview.sample and preview.count > len(preview.sample[:_SHOWN]):

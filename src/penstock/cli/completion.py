@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 _SHELLS = ("bash", "zsh", "fish")
 _MOST = 50
+# After this mark Click leaves a paragraph as it is.
+_HELP = """Print the completion script of a shell.
+
+\b
+bash: eval "$(penstock completion bash)"          in ~/.bashrc
+zsh:  eval "$(penstock completion zsh)"           in ~/.zshrc
+fish: penstock completion fish | source           in ~/.config/fish/config.fish
+"""
 
 
 def _shell(text: str) -> str:
@@ -23,7 +31,7 @@ def _shell(text: str) -> str:
     return text
 
 
-@click.command()
+@click.command(help=_HELP)
 @click.argument(
     "shell",
     type=Kind("bash|zsh|fish", "one of bash, zsh, fish", _shell, _SHELLS),
@@ -31,13 +39,7 @@ def _shell(text: str) -> str:
     help="bash, zsh or fish.",
 )
 def command(shell: str) -> None:
-    r"""Print the completion script of a shell.
-
-    \b
-    bash: eval "$(penstock completion bash)"          in ~/.bashrc
-    zsh:  eval "$(penstock completion zsh)"           in ~/.zshrc
-    fish: penstock completion fish | source           in ~/.config/fish/config.fish
-    """
+    """Print the completion script."""
     from penstock.cli.main import cli
 
     found = get_completion_class(shell)

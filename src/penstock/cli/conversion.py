@@ -55,7 +55,8 @@ def _kind(kind: Any, field: FieldInfo, example: Any) -> Kind:
     if kind is datetime:
         return Kind("INSTANT", f"an instant, for example {example or '2026-11-15T19:31:00Z'}", _instant)
     if kind is timedelta:
-        return Kind("SPAN", f"a span, for example {example or '90d or 6h'}", _span)
+        other = "90d" if example == "6h" else "6h"
+        return Kind("SPAN", f"a span, for example {example or '90d'} or {other}", _span)
     if kind is Ref:
         return Kind("UNIT", f"machine:key, for example {example or 'invoice:acme/17'}", _ref)
     msg = f"{field.attribute}: a command line cannot give {kind!r}"

@@ -187,7 +187,7 @@ def backup(*, place: Path, force: bool, _json: bool, _config: Path | None, _ledg
 @_command(
     "Act",
     "After a restore: units look before they act again.",
-    click.Option(["--since"], type=_INSTANT, help="Up to then nothing is missing in the ledger; else all."),
+    click.Option(["--since"], type=_INSTANT, help="Only units stepped after this instant; else all."),
     flag("dry-run", "Count the units, and stop."),
     flag("yes", "Do not ask."),
     flag("json", "Print exact JSON."),
@@ -247,7 +247,7 @@ def prune(
     _config: Path | None,
     _ledger: str | None,
 ) -> None:
-    """Remove what is old: history, units that have ended, delivered events, workers that nothing names.
+    """Remove what is old: history, units that have ended, delivered events, workers that nothing refers to.
 
     The history of a unit shrinks to a baseline row, from which every later moment is still answered. Nothing of an
     unfinished run goes. Counts are shown first. Stopped on the way, it has done a part; the next run does the rest.

@@ -164,14 +164,15 @@ class DeclaredCommand(click.Command):
 
         return act(self.lifecycle, self.declared, parameters, wishes)
 
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """They stand above the options, aligned with them."""
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Its arguments, its own options, and those that every command has."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Options of every command": []}
+        """Its own options, and those that every command has."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Options of every command": []}
         for one in self.get_params(ctx):
             record = one.get_help_record(ctx)
-            if isinstance(one, click.Argument):
-                sections["Arguments"].append((one.make_metavar(ctx), one.help or ""))
-            elif record is not None:
+            if record is not None and not isinstance(one, click.Argument):
                 common = (one.name or "_").startswith("_") or one.name == "help"
                 sections["Options of every command" if common else "Options"].append(record)
         widest = max((len(name) for rows in sections.values() for name, _ in rows if len(name) <= _COLUMN), default=0)
@@ -283,7 +284,7 @@ def _common(declared: Declaration) -> Iterable[click.Option]:
         yield flag("dry-run", "Show what it would do, and change nothing.")
         yield flag("yes", "Do not ask.")
         yield click.Option(
-            ["_digest", "--digest"], metavar="DIGEST", help="Refuse to change another set than the one shown with this."
+            ["_digest", "--digest"], metavar="DIGEST", help="Change only the set that was shown with this digest."
         )
         yield click.Option(["_by", "--by"], metavar="NAME", help="Who does it, for the history; else your login name.")
     if not isinstance(declared, Reading) or declared.answer is not Lines:
@@ -304,7 +305,7 @@ def _refuse_taken(declared: Declaration, own: Iterable[click.Parameter], common:
     for one in own:
         for name in (*one.opts, *one.secondary_opts):
             if name in taken and isinstance(one, click.Option):
-                msg = f"{declared.name}: {name} is an option of every command; name the parameter otherwise"
+                msg = f"{declared.name}: {name} is an option of every command; give the parameter another name"
                 raise UsageError(msg)
 
 

@@ -24,8 +24,8 @@ _FILE = "penstock.toml"
 def command(lifecycles: tuple[str, ...], folder: Path, *, force: bool) -> None:
     """Write a commented penstock.toml that works as it is.
 
-    Every setting is in it, at its default. A lifecycle is named as Penstock names it (reports), or by its place
-    (shop.contacts:lifecycle) where it is your own.
+    Every setting is in it, at its default. Name a lifecycle that Penstock ships (reports), or your own
+    by its place (shop.contacts:lifecycle).
     """
     own, on = _chosen(lifecycles)
     path = _write(folder, _content(own, on), force=force)
@@ -76,7 +76,7 @@ def _write(folder: Path, content: str, *, force: bool) -> Path:
             file.write(content)
     except FileExistsError:
         if folder.is_dir():
-            msg = f"{path} is there already, and was left as it is; --force writes it anew"
+            msg = f"{path} exists already and was left as it is; --force replaces it"
         else:
             msg = f"{folder} is not a folder; name another with --dir"
         raise UsageError(msg) from None

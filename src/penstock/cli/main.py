@@ -28,7 +28,7 @@ COMMANDS = {
     "init": Entry("Run", "Write a commented penstock.toml that works as it is.", "penstock.cli.init:command"),
     "new": Entry("Run", "Write a small lifecycle of your own, with tests.", "penstock.cli.new:command"),
     "up": Entry("Run", "Run everything in one process: schedules and work.", "penstock.cli.run:up"),
-    "worker": Entry("Run", "Work until stopped, beside others.", "penstock.cli.run:worker"),
+    "worker": Entry("Run", "Work until stopped; run as many as you like.", "penstock.cli.run:worker"),
     "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.run:demo"),
     "simulator": Entry("Run", "Serve a simulated API by itself.", "penstock.cli.simulator:command"),
     "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
@@ -36,7 +36,7 @@ COMMANDS = {
     "workers": Entry("Look", "Workers that hold a lease."),
     "machines": Entry("Look", "State machines: their states, and who moves units where."),
     "why": Entry("Look", "What holds a unit back or moves it on, and until when."),
-    "history": Entry("Look", "Every transition of one unit, or how it stood then."),
+    "history": Entry("Look", "Every transition of one unit, or its state at a moment."),
     "events": Entry("Look", "Events and alerts, and whom they were delivered to."),
     "units": Entry("Act", "Units of any machine: list, create, move, wake, park."),
     "dead": Entry("Act", "Dead letters, grouped by cause: retry or dismiss them."),
@@ -44,7 +44,7 @@ COMMANDS = {
     "gates": Entry("Act", "Gates to providers: budgets, pause and resume."),
     "schedules": Entry("Act", "Periodic jobs: run, pause and resume them."),
     "raw": Entry("Act", "Landed data: collect what nobody needs."),
-    "doctor": Entry("Look after the ledger", "Look for what must never be, and for what soon will be."),
+    "doctor": Entry("Look after the ledger", "Look for what is wrong, and for what soon will be."),
     "db": Entry("Look after the ledger", "Make, check, back up, prune and open it.", "penstock.cli.database:command"),
 }
 """The commands of the root. Those without a place are declared by the kernel's own lifecycle."""
@@ -151,7 +151,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 cli = Root(
     name="penstock",
     help="A durable control plane for exchanging data with other people's APIs.",
-    epilog="'penstock COMMAND --help' says more of each.",
+    epilog="'penstock COMMAND --help' explains one.",
     params=[
         click.Option(
             ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}\Z")
 
 
 @click.command("new", context_settings=SETTINGS)
-@click.argument("name")
+@click.argument("name", help="The lifecycle, in lower-case letters, digits and _.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path(), help="Where to make the folder NAME.")
 def command(name: str, folder: Path) -> None:
     """Write a small lifecycle of your own, with tests.
@@ -54,7 +54,7 @@ def _next(name: str, target: Path) -> list[tuple[str, str]]:
 def write(name: str, target: Path) -> None:
     """Write the project, whole or not at all. Raises UsageError where the folder is there already."""
     if target.exists() or target.is_symlink():
-        raise UsageError(f"{target} is there already; choose another name, or another folder with --dir")
+        raise UsageError(f"{target} exists already; choose another name, or another folder with --dir")
     if not target.parent.is_dir():
         raise UsageError(f"{target.parent} is not a folder; make it first")
     try:
@@ -77,23 +77,23 @@ def _renamed(text: str, name: str) -> str:
 
 def _check(name: str) -> None:
     """Raise UsageError for what cannot name a lifecycle and a package."""
-    from penstock.app.app import COMMANDS
+    from penstock.app.app import TAKEN
     from penstock.app.shipped import SHIPPED
 
     if not _NAME.match(name):
         raise UsageError(f"{name!r} cannot name a lifecycle; write lower-case letters, digits and _, 31 at most")
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
-        raise UsageError(f"{name!r} is a word of Python's; choose another name")
+        raise UsageError(f"{name!r} is a Python keyword; choose another name")
     if name in SHIPPED:
         raise UsageError(f"{name!r} is a lifecycle that Penstock brings; choose another name")
-    if name in COMMANDS or name in _OWN:
+    if name in TAKEN or name in _OWN:
         raise UsageError(f"{name!r} is Penstock's own word; choose another name")
     if name in sys.stdlib_module_names or _installed(name):
         raise UsageError(f"Python has a module {name!r} already; choose another name")
 
 
-# A machine is called like its lifecycle, and the kernel has machines and settings of its own.
-_OWN = frozenset({"kernel", "penstock", "schedule", "delivery", "bulk_action", "alert", "lifecycles", "ledger", "log"})
+# A machine is called like its lifecycle, and the kernel has machines of its own.
+_OWN = frozenset({"penstock", "schedule", "delivery", "bulk_action", "alert"})
 
 
 def _installed(name: str) -> bool:

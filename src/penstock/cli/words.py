@@ -58,9 +58,9 @@ def _number(value: float) -> str:
 
 
 def facts(given: Mapping[Any, Any], now: datetime) -> str:
-    """`feed demo, pages 12`; what is not known is left out."""
+    """`feed demo, pages 12000`; what is not known is left out. Commas stand between facts, so numbers have none."""
     known = {name: value for name, value in given.items() if value not in _UNKNOWN}
-    return ", ".join(f"{_spaced(str(name))} {word(value, now)}" for name, value in known.items()) or NOTHING
+    return ", ".join(f"{_spaced(str(name))} {word(value, now, exact=True)}" for name, value in known.items()) or NOTHING
 
 
 def sentence(kind: str, payload: Any) -> str:

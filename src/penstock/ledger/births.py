@@ -17,7 +17,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.prepare import UNCLAIMED
 from penstock.ledger.rows import plain_writes
 from penstock.ledger.schema.columns import plain, readable
-from penstock.ledger.schema.tables import machine_table
+from penstock.ledger.schema.tables import table_of
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor
 from penstock.model.errors import BrokenFlow
@@ -107,7 +107,7 @@ def birth_products(
 
 def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     machine, database = product.machine, ledger.database
-    table = machine_table(machine, database.dialect)
+    table = table_of(database, machine)
     sides = {"these": product.these, "those": product.those}
     named = [name for side in sides.values() for name in side.columns]
     if "status" in named:
@@ -132,9 +132,8 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
         if name in machine.generated() or machine.column(name) in picks or value is None:
             continue
         parameters[f"like_{name}"] = plain(value)
-        kind = table.c[machine.column(name)].type.compile(statements.POSTGRES)
-        typed = f"CAST(:like_{name} AS {kind})" if database.dialect == "postgresql" else f":like_{name}"
-        picks[machine.column(name)] = typed
+        column = machine.column(name)
+        picks[column] = database.sql.parameter(f"like_{name}", table.c[column].type)
     sql = (
         f"WITH {', '.join(sources)} INSERT INTO {machine.table} ({', '.join(picks)})"
         f" SELECT {', '.join(picks.values())} FROM these CROSS JOIN those WHERE true ON CONFLICT DO NOTHING"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from penstock.ledger.gates.budget import HORIZON, Metered, Pass
 from penstock.ledger.gates.gates import AT_ONCE as GATES_AT_ONCE
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.parking import park
-from penstock.ledger.schema.columns import UNREADABLE, readable, unit_decoder
+from penstock.ledger.schema.columns import UNREADABLE, decoder_of, readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database, Row
 from penstock.model.clock import Clock
@@ -63,7 +63,7 @@ class Claims:
         self._turn = 0
         self._asked_last = ""
         self._gate_of = {n: itemgetter(m.columns.index("gate_id")) for n, m in served.items()}
-        self._decoders = {n: unit_decoder(m.unit, database.dialect) for n, m in served.items()}
+        self._decoders = {n: decoder_of(database, m.unit) for n, m in served.items()}
 
     @property
     def _me(self) -> dict[str, str]:
@@ -89,11 +89,11 @@ class Claims:
                         self._rotate(name, rows)
                     taken[name] = taken.get(name, []) + rows
             gates = {gate for name, rows in taken.items() for gate in {*map(self._gate_of[name], rows)}}
-            doors = gates - {NO_GATE, *passes}
-            return taken, passes | self._gates.passes(cursor, doors), doors, at
+            unmetered = gates - {NO_GATE, *passes}
+            return taken, passes | self._gates.passes(cursor, unmetered), unmetered, at
 
-        taken, passes, doors, at = self._database.write(work)
-        self._gates.checked(doors)
+        taken, passes, unmetered, at = self._database.write(work)
+        self._gates.checked(unmetered)
         claimed: list[Unit] = []
         for name, rows in taken.items():
             # RETURNING has no order; a worker starts with the oldest, ties by id.
@@ -125,8 +125,27 @@ class Claims:
             return found
 
         units = [unit for name, rows in self._database.write(work).items() for unit in self._units(name, rows)]
-        doors = {u.gate_id for u in units} - {NO_GATE}
-        return Claimed(units, self._database.write(lambda cursor: self._gates.passes(cursor, doors)) if doors else {})
+        gates = {u.gate_id for u in units} - {NO_GATE}
+        return Claimed(units, self._database.write(lambda cursor: self._gates.passes(cursor, gates)) if gates else {})
+
+    def mine(self, cursor: Cursor) -> dict[tuple[str, str], int]:
+        """What the ledger says is this worker's: machine and unit, and the version of its claim."""
+        return {
+            (name, str(unit_id)): version
+            for name, machine in self._served.items()
+            for unit_id, version in cursor.rows(
+                f"SELECT unit_id, version FROM {machine.table} WHERE claimed_by = :worker", worker=self._worker
+            )
+        }
+
+    def release(self, cursor: Cursor, claims: Iterable[tuple[Machine, str, int, bool]]) -> None:
+        """Give units back: of a machine, with the version of its claim, and whether its step may have begun."""
+        by_machine: dict[str, tuple[Machine, list[list[Any]]]] = {}
+        for machine, unit_id, version, begun in claims:
+            by_machine.setdefault(machine.name, (machine, []))[1].append([unit_id, version, int(begun)])
+        for machine, rows in by_machine.values():
+            sql = statements.release(self._database, machine)
+            cursor.run(sql, batch=statements.batch_text(rows), worker=self._worker)
 
     def _take_behind(
         self, cursor: Cursor, wants: Mapping[str, int], starts: int | None, levels: Levels | None

@@ -15,8 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.ledger.prepare import Change, Newborn, PreparedOutcome
-from penstock.ledger.schema.columns import UNREADABLE, unit_decoder
-from penstock.ledger.schema.tables import event_log, machine_table
+from penstock.ledger.schema.columns import UNREADABLE, decoder_of
+from penstock.ledger.schema.tables import event_log, table_of
 from penstock.ledger.sets import PreparedSet, SetMover, Tally
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
@@ -139,7 +139,7 @@ class Committer:
         self._known_gates = {NO_GATE}
         self._statement = functools.cache(self._make_statement)
         self._sets = SetMover(database, machines)
-        self._decoders = {m.unit: unit_decoder(m.unit, database.dialect) for m in machines.values()}
+        self._decoders = {m.unit: decoder_of(database, m.unit) for m in machines.values()}
 
     def attempt(
         self, entries: Sequence[PreparedOutcome], finish: Callable[[Cursor, list[Result]], None] = lambda *_: None
@@ -162,7 +162,7 @@ class Committer:
                 results = self._database.write(functools.partial(work, exact=True))
             except LedgerBusy:
                 # By halves every half that holds the locked row would wait for it again.
-                if len(entries) == 1 or self._database.dialect != "postgresql":
+                if len(entries) == 1 or not self._database.sql.locks_rows:
                     raise
                 results = self._database.write(functools.partial(work, around_locks=True))
         except LedgerBusy as error:
@@ -349,7 +349,7 @@ class Committer:
             locked = self._lock(cursor, table, [[i] for i in ids])
             if len(locked) != len(ids):
                 missing = sorted(set(ids) - set(locked))
-                msg = f"{name}:{missing[0]} does not exist, and a child counts on it"
+                msg = f"{name}:{missing[0]} does not exist, but a child names it as its parent"
                 raise LedgerRefused(msg)
         for (parent_name, child_name), group in sorted(sums.items()):
             self._tally_group(cursor, self._machines[parent_name], self._machines[child_name], group)
@@ -384,7 +384,7 @@ class Committer:
         self, kind: str, name: str, changed: tuple[str, ...], flag: bool, alike: tuple[int, ...] = ()
     ) -> str:
         machine = self._machines[name]
-        table = machine_table(machine, self._database.dialect)
+        table = table_of(self._database, machine)
         if kind == "insert":
             return statements.insert_units(self._database, machine, table, if_absent=flag)
         return statements.update_units(self._database, machine, table, changed, keep_claim=flag, alike=alike)

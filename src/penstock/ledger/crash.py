@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from penstock.ledger.commit import insert_events
 from penstock.ledger.parking import parked_alert
-from penstock.ledger.store.database import Cursor, Database, instant_sql, present
+from penstock.ledger.store.database import Cursor, Database, present
 from penstock.ledger.suspicion import CRASH_LIMIT
 from penstock.model.clock import instant_text
 from penstock.model.machine import Machine
@@ -25,7 +25,7 @@ def crash(database: Database, cursor: Cursor, machine: Machine, unit: Unit, *, w
     rows = cursor.rows(
         f"UPDATE {machine.table} SET claimed_by = NULL, version = version + 1, crashes = crashes + 1,"
         " doubts = doubts + 1, suspicion = 0, suspected_in = NULL,"
-        f" {machine.due} = {instant_sql(database, 'due')},"
+        f" {machine.due} = {database.sql.instant('due')},"
         f" parked_at = CASE WHEN {parked} THEN {database.now_sql} ELSE parked_at END,"
         f" parked_reason = CASE WHEN {parked} THEN :reason ELSE parked_reason END"
         " WHERE unit_id = :unit_id AND version BETWEEN :version AND :version + 1 AND claimed_by = :worker"

@@ -188,13 +188,8 @@ def _machine(database: Database, cursor: Cursor, definition: Definition) -> Mach
 
 
 def workers_of(database: Database, cursor: Cursor) -> list[WorkerStatus]:
-    left = (
-        f"EXTRACT(EPOCH FROM lease_until - {database.lease_now_sql})"
-        if database.dialect == "postgresql"
-        else "CASE WHEN boot_id = :boot_id THEN (lease_until - :uptime) / 1000.0 ELSE 0 END"
-    )
     rows = cursor.rows(
-        f"SELECT id, host, pid, started_at, {left}, machines, config_version FROM worker WHERE reaped_at IS NULL ORDER BY started_at, id",
+        f"SELECT id, host, pid, started_at, {database.lease_left_sql}, machines, config_version FROM worker WHERE reaped_at IS NULL ORDER BY started_at, id",
         **database.bind_now(),
     )
     return [WorkerStatus(r[0], r[1], r[2], instant(r[3]), round(float(r[4]), 1), _document(r[5]), r[6]) for r in rows]

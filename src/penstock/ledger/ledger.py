@@ -1,4 +1,4 @@
-"""The ledger's front door: open it, give birth, move, wake, read, and start a worker's session."""
+"""The ledger: open it, give birth, move, wake, read, and begin a worker's incarnation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import sqlalchemy as sa
 from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won, insert_events, statements_of
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.hands import Hands, Moved, moved_by_hand
+from penstock.ledger.incarnation import LEASE_MS, Identity, Incarnation
 from penstock.ledger.prepare import Preparer, event_row
 from penstock.ledger.processes import this_process
 from penstock.ledger.rows import outcome_writes
 from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
-from penstock.ledger.session import LEASE_MS, Identity, Session
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database, present
 from penstock.ledger.units import get_many
@@ -97,11 +97,11 @@ class Ledger:
             msg = f"no machine is called {name!r}; known here: {known}"
             raise UnknownMachine(msg) from None
 
-    def session(self, *, served: Collection[str] | None = None, lease_ms: int = LEASE_MS) -> Session:
+    def incarnation(self, *, served: Collection[str] | None = None, lease_ms: int = LEASE_MS) -> Incarnation:
         """A worker incarnation with a fresh id; call its `register` before anything else."""
         process = this_process(self.clock.boot_id()) if isinstance(self.clock, SystemClock) else None
         identity = Identity(self.rng.token(), socket.gethostname(), os.getpid(), process)
-        return Session(
+        return Incarnation(
             self.database, self.machines, self.clock, identity, gates=self.gates, served=served, lease_ms=lease_ms
         )
 

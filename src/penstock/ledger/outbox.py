@@ -15,13 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.ledger.delivery import D as D  # noqa: PLC0414 - exported, as are the next
-from penstock.ledger.delivery import Delivery as Delivery  # noqa: PLC0414
-from penstock.ledger.delivery import gate_of as gate_of  # noqa: PLC0414
-from penstock.ledger.delivery import machine as machine  # noqa: PLC0414
+from penstock.ledger.delivery import D, Delivery, gate_of, machine
 from penstock.ledger.schema.triggers_postgres import PLANNER, function
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import UsageError
 from penstock.model.unit import unit_id_of
@@ -82,7 +79,7 @@ def list_events(
     """The newest events, or the newest alerts, with their deliveries; those that follow `after` (moment and key)."""
     parts, values = ["severity IS NOT NULL"] if alerts else [], {}
     if after is not None:
-        moment = instant_sql(database, "moment")
+        moment = database.sql.instant("moment")
         parts.append(f"(created_at < {moment} OR created_at = {moment} AND event_key > :key)")
         values = {"moment": instant_text(after[0]), "key": after[1]}
     which = f" WHERE {' AND '.join(parts)}" if parts else ""
@@ -175,9 +172,8 @@ def _change(database: Database, subscriber: str, wanted: set[tuple[str, str]]) -
         return {(str(k), str(s)) for k, s in cursor.rows(sql, subscriber=subscriber)}
 
     def work(cursor: Cursor) -> bool:
-        if database.dialect == "postgresql":
-            # Waits for transactions that have written events without having seen the change, and keeps others off.
-            cursor.run("LOCK TABLE event_log IN SHARE ROW EXCLUSIVE MODE")
+        # Waits for transactions that have written events without having seen the change, and keeps others off.
+        database.sql.lock_events(cursor)
         found = there(cursor)
         cursor.run("INSERT INTO gate (gate_id) VALUES (:gate) ON CONFLICT DO NOTHING", gate=gate_of(subscriber))
         for kind, severity in sorted(found - wanted):
@@ -207,7 +203,7 @@ def replay(database: Database, subscriber: str, since: datetime) -> int:
 
     What was delivered, or waits, is left as it is: saying it twice is harmless.
     """
-    cast = instant_sql(database, "since")
+    cast = database.sql.instant("since")
     sql = _born(f"event_log AS e JOIN subscription AS s ON {_matches('e')}") + (
         f" AND s.subscriber = :subscriber AND e.created_at >= {cast} AND {_unborn('e')}"
         f" LIMIT {_REPLAY_AT_ONCE} ON CONFLICT DO NOTHING"

@@ -177,7 +177,7 @@ class Preparer:
             raise UnknownMachine(f"{ref}: no machine is called {given.machine!r}")
         fan_in = machine.parent
         if fan_in is not None and fan_in.machine not in self.machines:
-            raise UnknownMachine(f"{machine.name} counts on {fan_in.machine!r}, which this program does not know")
+            raise UnknownMachine(f"the parent of {machine.name} is {fan_in.machine!r}, unknown to this program")
         return prepare_set(ref, machine, given, self._own[machine.name], f"{given.actor}:{given.who or who}")
 
     def together(
@@ -278,7 +278,7 @@ class Preparer:
         fan_in = change.machine.parent
         if fan_in is None:
             if extra:
-                msg = f"{change.machine.name} has no parent to tally on"
+                msg = f"{change.machine.name} has no parent to count on"
                 raise BrokenFlow(msg)
             return ()
         source, target = change.row[2], change.row[3]
@@ -292,11 +292,11 @@ class Preparer:
             return ()
         parent = self.machines.get(fan_in.machine)
         if parent is None:
-            msg = f"{change.machine.name} counts on {fan_in.machine!r}, which this program does not know"
+            msg = f"the parent of {change.machine.name} is {fan_in.machine!r}, unknown to this program"
             raise UnknownMachine(msg)
         unknown = ", ".join(sorted(set(counters) - set(parent.counters)))
         if unknown:
-            msg = f"{_ref(change)}: {parent.name} has no counter {unknown} to tally on"
+            msg = f"{_ref(change)}: {parent.name} has no counter {unknown}"
             raise BrokenFlow(msg)
         parent_id = "/".join([key_part(getattr(before, name)) for name in fan_in.by])
         return (Tally(change.machine, parent, parent_id, counters),)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 
 from penstock.ledger.commit import insert_events
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.suspicion import Table, accuse, free
+from penstock.model.machine import Machine
 
 UNKNOWN_MACHINE = "no running worker knows this machine"
+AT_ONCE = 1_000
 _PARKING_LOCK = 8025315
 #: So long a call that was under way when its process died may take to arrive, before anybody looks for it.
 SETTLE_SECONDS = 5.0
@@ -23,22 +25,13 @@ def reap(database: Database, cursor: Cursor, me: str = "", *, grace_ms: int = 0,
     `grace_ms`: a server that has just started has nobody's renewals yet; for so long it takes no worker for dead. `dead`
     are workers whose processes have ended: their leases are not waited for, but a call that was under way is.
     """
-    postgres = database.dialect == "postgresql"
-    expired = (
-        f"lease_until < {database.lease_now_sql}{_settled(database, grace_ms)}"
-        if postgres
-        else "(lease_until < :uptime OR boot_id IS NOT :boot_id)"
-    )
-    left = (
-        f"EXTRACT(EPOCH FROM lease_until - {database.lease_now_sql})" if postgres else "(lease_until - :uptime) / 1e3"
-    )
-    same_boot = "true" if postgres else "boot_id IS :boot_id"
+    expired, left, same_boot = database.lease_over_sql(grace_ms), database.lease_left_sql, database.same_boot_sql
     source = statements.batch(database, {"unit_id": statements.TEXT})
     now = database.bind_now()
     # Never oneself: after an outage longer than the lease, what is finished is offered for commit first.
     rows = cursor.rows(
         f"SELECT id, {same_boot}, {left}, {expired} FROM worker WHERE reaped_at IS NULL AND id <> :me"
-        f" AND ({expired} OR id IN (SELECT n_unit_id FROM {source})){' FOR UPDATE SKIP LOCKED' if postgres else ''}",
+        f" AND ({expired} OR id IN (SELECT n_unit_id FROM {source})){database.sql.for_update(skip=True)}",
         me=me,
         batch=statements.batch_text([[worker] for worker in dead]),
         **now,
@@ -61,12 +54,6 @@ def reap(database: Database, cursor: Cursor, me: str = "", *, grace_ms: int = 0,
     return freed
 
 
-def _settled(database: Database, grace_ms: int) -> str:
-    if not grace_ms or database.bind_now():  # on a clock of its own the server's start says nothing
-        return ""
-    return f" AND clock_timestamp() > pg_postmaster_start_time() + interval '{grace_ms} milliseconds'"
-
-
 def driven_tables(cursor: Cursor) -> list[Table]:
     """Every driven machine in the ledger, known here or not."""
     rows = cursor.rows("SELECT name, table_name, due_column FROM machine_definition WHERE driven ORDER BY name")
@@ -75,8 +62,7 @@ def driven_tables(cursor: Cursor) -> list[Table]:
 
 def lock_parking(database: Database, cursor: Cursor) -> None:
     """Until the end of the transaction no worker comes while units are parked for want of it."""
-    if database.dialect == "postgresql":
-        cursor.run(f"SELECT pg_advisory_xact_lock({_PARKING_LOCK})")
+    database.sql.lock(cursor, _PARKING_LOCK)
 
 
 def park_unknown(database: Database, cursor: Cursor) -> int:
@@ -92,7 +78,7 @@ def park_unknown(database: Database, cursor: Cursor) -> int:
         park = f"UPDATE {table} SET parked_at = {database.now_sql}, parked_reason = :reason, version = version + 1"
         count = 0
         for waiting in (statements.waiting(due), statements.waiting(due, suspects=True)):
-            which = f"SELECT unit_id FROM {table} WHERE {waiting} AND {due} <= {database.now_sql} LIMIT 1000"
+            which = f"SELECT unit_id FROM {table} WHERE {waiting} AND {due} <= {database.now_sql} LIMIT {AT_ONCE}"
             count += cursor.run(f"{park} WHERE unit_id IN ({which})", reason=UNKNOWN_MACHINE, **now)
         if count:
             parked += count
@@ -108,3 +94,16 @@ def park_unknown(database: Database, cursor: Cursor) -> int:
             ]
             insert_events(database, cursor, [alert])
     return parked
+
+
+def unpark_known(cursor: Cursor, machines: Iterable[Machine]) -> int:
+    """Take up units that `park_unknown` parked, now that these machines are known; a thousand at a time, how many."""
+    count = 0
+    for machine in machines:
+        count += cursor.run(
+            f"UPDATE {machine.table} SET parked_at = NULL, parked_reason = NULL, version = version + 1"
+            f" WHERE unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL"
+            f" AND parked_reason = :reason LIMIT {AT_ONCE})",
+            reason=UNKNOWN_MACHINE,
+        )
+    return count

@@ -44,7 +44,7 @@ def plain_update(ref: str, amend: Update) -> Update:
     """The same with plain values."""
     known_columns(ref, amend.rows.table, amend.values)
     if not amend.values:
-        raise BrokenFlow(f"{ref}: {amend.rows.table.name} is amended in no column")
+        raise BrokenFlow(f"{ref}: {amend.rows.table.name} gets new values for no column")
     values = {n: plain_value(ref, f"{amend.rows.table.name}.{n}", v) for n, v in amend.values.items()}
     return Update(plain_where(ref, amend.rows), values)
 
@@ -54,7 +54,7 @@ def plain_where(ref: str, rows: Where) -> Where:
     name = rows.table.name
     known_columns(ref, rows.table, [*rows.where, *(part[0] for part in (rows.span, rows.among) if part)])
     if all(value is None for value in rows.where.values()):
-        raise BrokenFlow(f"{ref}: rows of {name} are named by at least one value")
+        raise BrokenFlow(f"{ref}: name at least one value of the rows of {name}")
     where = {n: plain_value(ref, f"{name}.{n}", v) for n, v in rows.where.items()}
     span, among = rows.span, rows.among
     if span is not None:
@@ -104,7 +104,7 @@ def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[
     """The same of rows that are lists in the order of `columns`; column by column, which have mostly one type."""
     width = len(columns)
     if {*map(len, rows)} - {width}:
-        raise BrokenFlow(f"{ref}: a row of {table.name} has not {width} values, one for each of its columns")
+        raise BrokenFlow(f"{ref}: a row of {table.name} must have {width} values, one for each column")
     unseen = not holds_secret(rows)
     made = []
     for name, values in zip(columns, zip(*rows, strict=True), strict=False):

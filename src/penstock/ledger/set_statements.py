@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.ledger.schema.tables import machine_table
+from penstock.ledger.schema.tables import table_of
 from penstock.ledger.store.database import Cursor, Database, Row
 from penstock.ledger.store.statements import SqlType, batch, batch_text, state_list, which
 from penstock.model.machine import Machine
@@ -18,10 +18,6 @@ from penstock.model.outcome import Where
 if TYPE_CHECKING:
     from penstock.ledger.sets import PreparedSet
 
-_IDS = {
-    "sqlite": "SELECT value FROM json_each(:ids)",
-    "postgresql": "SELECT jsonb_array_elements_text(CAST(:ids AS jsonb))",
-}
 _IS_PARKED = "WHEN u.parked_at IS NOT NULL THEN 'parked'"
 
 
@@ -31,20 +27,19 @@ def pick(database: Database, cursor: Cursor, one: PreparedSet) -> str | None:
         sql, given = _picked_by_items(database, one, one.items)
     else:
         sql, given = _picked_by_columns(database, one)
-    gathered = "CAST(jsonb_agg(unit_id) AS text)" if database.dialect == "postgresql" else "json_group_array(unit_id)"
-    ((ids,),) = cursor.rows(f"SELECT {gathered} FROM ({sql}) AS p", **given)
+    ((ids,),) = cursor.rows(f"SELECT {database.sql.gathered('unit_id')} FROM ({sql}) AS p", **given)
     return None if ids in {None, "[]"} else str(ids)
 
 
 def _picked_by_columns(database: Database, one: PreparedSet) -> tuple[str, dict[str, Any]]:
     columns = {one.machine.column(name): value for name, value in one.where.items()}
-    condition, given, types, row = which(database, Where(machine_table(one.machine, database.dialect), columns))
+    condition, given, types, row = which(database, Where(table_of(database, one.machine), columns))
     source = f"{one.machine.table} AS t"
     if types:
         source = f"{batch(database, types)} CROSS JOIN {source}"
         given["batch"] = batch_text([row])
     wanted = " AND ".join(filter(None, (condition, _free(one, "t"))))
-    locked = " FOR NO KEY UPDATE OF t SKIP LOCKED" if database.dialect == "postgresql" else ""
+    locked = database.sql.for_update("t", keys=False, skip=True)
     return f"SELECT t.unit_id FROM {source} WHERE {wanted} LIMIT {one.limit}{locked}", given
 
 
@@ -54,15 +49,7 @@ def _picked_by_items(database: Database, one: PreparedSet, items: Where) -> tupl
     listed = f"{batch(database, types)} CROSS JOIN {items.table.name} AS t"
     wanted = f"{condition} AND t.result IS NULL"
     unit = f"u.unit_id = t.unit_id AND u.version = t.version AND {_free(one, 'u')}"
-    if database.dialect == "sqlite":
-        # It goes from left to right: from what bounds the items to the items to their units.
-        return f"SELECT u.unit_id FROM {listed} CROSS JOIN {one.machine.table} AS u WHERE {wanted} AND {unit}", given
-    # LATERAL with a lock: the planner goes item by item, whatever it believes of how many there are.
-    return (
-        f"WITH t AS MATERIALIZED (SELECT t.unit_id, t.version FROM {listed} WHERE {wanted}) SELECT found.unit_id FROM t"
-        f" CROSS JOIN LATERAL (SELECT u.unit_id FROM {one.machine.table} AS u WHERE {unit} LIMIT 1"
-        " FOR NO KEY UPDATE SKIP LOCKED) AS found"
-    ), given
+    return database.sql.units_of_items(listed, wanted, one.machine.table, unit), given
 
 
 def _free(one: PreparedSet, unit: str) -> str:
@@ -76,7 +63,7 @@ def _free(one: PreparedSet, unit: str) -> str:
 
 def change(database: Database, cursor: Cursor, one: PreparedSet, ids: str) -> int:
     """Change the picked units; how many there are."""
-    machine, table = one.machine, machine_table(one.machine, database.dialect)
+    machine, table = one.machine, table_of(database, one.machine)
     sets = [
         *([] if one.to is None else [f"status = '{one.to}'"]),
         "version = t.version + 1",
@@ -103,19 +90,19 @@ def change(database: Database, cursor: Cursor, one: PreparedSet, ids: str) -> in
         source = f" FROM {batch(database, types)}"
         given["batch"] = batch_text([[*one.changes.values()]])
     return cursor.run(
-        f"UPDATE {machine.table} AS t SET {', '.join(sets)}{source} WHERE t.unit_id IN ({_IDS[database.dialect]})",
+        f"UPDATE {machine.table} AS t SET {', '.join(sets)}{source} WHERE t.unit_id IN ({database.sql.listed('ids')})",
         **given,
         **database.bind_now(),
     )
 
 
-def parents(cursor: Cursor, machine: Machine, parent: Machine, ids: str, dialect: str) -> list[Row]:
+def parents(database: Database, cursor: Cursor, machine: Machine, parent: Machine, ids: str) -> list[Row]:
     """How many of the picked units each parent has, by the state they are in; a missing parent is None."""
     assert machine.parent is not None  # noqa: S101 - the caller asks for children of parents only
     by = ", ".join(machine.parent.by)
     same = " AND ".join(f"p.{k} = c.{b}" for b, k in zip(machine.parent.by, parent.unit.key, strict=True))
     # Counted first: a parent's key need not have an index of its own.
-    picked = f"{machine.table} WHERE unit_id IN ({_IDS[dialect]})"
+    picked = f"{machine.table} WHERE unit_id IN ({database.sql.listed('ids')})"
     counted = f"SELECT {by}, status, count(*) AS n FROM {picked} GROUP BY {by}, status"
     return cursor.rows(
         f"SELECT p.unit_id, c.status, c.n FROM ({counted}) AS c LEFT JOIN {parent.table} AS p ON {same} ORDER BY 1, 2",
@@ -134,7 +121,7 @@ def tell_items(database: Database, cursor: Cursor, one: PreparedSet, ids: str) -
         cases.append({True: "WHEN u.parked_at IS NULL THEN 'not parked'", None: ""}.get(one.parked, _IS_PARKED))
     why = f"CASE {' '.join(cases)} ELSE 'locked by somebody' END"
     left = f"COALESCE((SELECT {why} FROM {one.machine.table} AS u WHERE u.unit_id = t.unit_id), 'gone')"
-    result = f"CASE WHEN t.unit_id IN ({_IDS[database.dialect]}) THEN '{MOVED}' ELSE {left} END"
+    result = f"CASE WHEN t.unit_id IN ({database.sql.listed('ids')}) THEN '{MOVED}' ELSE {left} END"
     cursor.run(
         f"UPDATE {one.items.table.name} AS t SET result = {result} FROM {batch(database, types)}"
         f" WHERE {condition} AND t.result IS NULL",

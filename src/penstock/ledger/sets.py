@@ -150,7 +150,7 @@ class SetMover:
             return []
         parent = self._machines[fan_in.machine]
         tallies = []
-        for unit_id, source, count in set_statements.parents(cursor, one.machine, parent, ids, self._database.dialect):
+        for unit_id, source, count in set_statements.parents(self._database, cursor, one.machine, parent, ids):
             if unit_id is None:
                 msg = f"a unit of {one.machine.name} counts on a {parent.name} that does not exist"
                 raise LedgerRefused(msg)

@@ -20,7 +20,7 @@ from penstock.ledger.commit import statements_of
 from penstock.ledger.rows import plain_rows, size_of
 from penstock.ledger.schema.columns import python_type
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import BrokenFlow, ClaimLost, MachineError
 from penstock.model.machine import Machine
@@ -232,7 +232,7 @@ def _loosen(database: Database, staged: Staged) -> None:
         return
     source = statements.batch(database, {"stage_id": statements.TEXT})
     # A chunk under way holds the batch's row: that batch is marked the next time.
-    skip = " FOR UPDATE OF s SKIP LOCKED" if database.dialect == "postgresql" else ""
+    skip = database.sql.for_update("s", skip=True)
     text = statements.batch_text([[r[0]] for r in found])
     mark = (
         f"UPDATE stage SET loose_at = {database.now_sql} WHERE stage_id IN (SELECT s.stage_id FROM stage AS s"
@@ -243,7 +243,7 @@ def _loosen(database: Database, staged: Staged) -> None:
 
 def _ripe(database: Database, staged: Staged, grace: timedelta) -> list[str]:
     """The loose batches that may go now."""
-    cast = instant_sql(database, "cutoff")
+    cast = database.sql.instant("cutoff")
     sql = (
         "SELECT s.stage_id FROM stage AS s WHERE s.table_name = :table AND s.machine = :machine"
         f" AND s.loose_at IS NOT NULL AND (s.sealed_at IS NULL OR s.loose_at <= {cast})"
@@ -261,18 +261,14 @@ def _ripe(database: Database, staged: Staged, grace: timedelta) -> list[str]:
 
 def _remover(database: Database, staged: Staged, stage_id: str, limit: int) -> Callable[[Cursor], tuple[int, int]]:
     """One chunk of a removal, as a transaction; it gives (rows removed, 1 when the batch is gone)."""
-    postgres = database.dialect == "postgresql"
     table = staged.table.name
     # Asked again in every transaction: if somebody pointed back at the batch by hand, it stays.
     check = (
         f"SELECT 1 FROM stage AS s WHERE s.stage_id = :stage_id AND s.loose_at IS NOT NULL AND {_unreferenced(staged)}"
+        f"{database.sql.for_update('s', skip=True)}"
     )
-    if postgres:
-        check += " FOR UPDATE OF s SKIP LOCKED"
-        some = f"ctid = ANY (ARRAY (SELECT ctid FROM {table} WHERE stage_id = :stage_id LIMIT {limit}))"
-    else:
-        key = ", ".join(c.name for c in staged.table.primary_key)
-        some = f"({key}) IN (SELECT {key} FROM {table} WHERE stage_id = :stage_id LIMIT {limit})"
+    key = [column.name for column in staged.table.primary_key]
+    some = database.sql.some_rows(table, key, "stage_id = :stage_id", limit)
 
     def work(cursor: Cursor) -> tuple[int, int]:
         if not cursor.rows(check, stage_id=stage_id):

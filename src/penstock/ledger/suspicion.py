@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.ledger.commit import insert_events
 from penstock.ledger.parking import parked_alert
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Cursor, Database, instant_sql, present
+from penstock.ledger.store.database import Cursor, Database, present
 from penstock.model.clock import instant_text
 
 CRASH_LIMIT = 3
@@ -84,12 +84,12 @@ def accuse(
 
 
 def _accuse(database: Database, table: str, due: str | None = None) -> str:
-    settled = instant_sql(database, "settled")
+    settled = database.sql.instant("settled")
     later = f", {due} = CASE WHEN {due} < {settled} THEN {settled} ELSE {due} END" if due else ""
     source = statements.batch(database, {"unit_id": statements.TEXT})
     deaths = "CASE WHEN suspicion = 0 THEN claimed_by ELSE COALESCE(suspected_in || ' ', '') || claimed_by END"
     length = (_ID + 1) * _KEPT - 1
-    last = f"right({deaths}, {length})" if database.dialect == "postgresql" else f"substr({deaths}, -{length})"
+    last = database.sql.last_characters(deaths, length)
     return (
         f"UPDATE {table} SET claimed_by = NULL, version = version + 1, doubts = doubts + 1, suspicion = suspicion + 1,"
         f" suspected_in = {last}{later} WHERE claimed_by IN (SELECT n_unit_id FROM {source})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.ledger.schema.columns import unit_decoder
+from penstock.ledger.schema.columns import decoder_of
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Database
 from penstock.model.machine import Machine
@@ -18,5 +18,5 @@ def get_many(database: Database, machine: Machine, unit_ids: Sequence[str]) -> l
     text = statements.batch_text([[i] for i in unit_ids])
     sql = f"SELECT {columns} FROM {machine.table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id"
     rows = database.read(lambda cursor: cursor.rows(sql, batch=text))
-    decode = unit_decoder(machine.unit, database.dialect)
+    decode = decoder_of(database, machine.unit)
     return [decode(row) for row in rows]

@@ -123,13 +123,13 @@ class Cadence:
 
     def __post_init__(self) -> None:
         if (self.every is None) == (not self.at):
-            msg = "a cadence is either 'every' (a span) or 'at' (times of day)"
+            msg = "give either 'every' (a span) or 'at' (times of day)"
             raise UsageError(msg)
         if self.every is not None and self.every < timedelta(seconds=1):
-            msg = "a cadence is at least one second"
+            msg = "'every' must be at least one second"
             raise UsageError(msg)
         if self.at and self.window is not None:
-            msg = "a window is for 'every'; times of day ('at') say themselves when"
+            msg = "'hours' goes with 'every'; 'at' already says when"
             raise UsageError(msg)
         if self.jitter < timedelta():
             msg = "a jitter cannot be negative"

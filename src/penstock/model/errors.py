@@ -24,7 +24,7 @@ PenstockError
 │   ├── Fatal             credentials or configuration: the account stops
 │   └── InDoubt           sent, and the answer is unknown: look before sending again
 ├── MustWait              something of our own that a step needs is away: the unit waits, and nobody is charged
-│   └── GateClosed        the door that a later call of a step needs is closed: the unit waits until it opens
+│   └── GateClosed        the gate that a later call of a step needs is closed: the unit waits until it opens
 ├── ClaimLost             the unit was taken away while its step ran: what it does next has no effect
 └── BrokenFlow            a handler broke its contract: a bug, counted as a crashed step
 """

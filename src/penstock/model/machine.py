@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from penstock.model.errors import IllegalMove, MachineError
+from penstock.model.reserved import RESERVED
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import Meaning, State
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, is_key_type, special_columns
@@ -208,7 +209,7 @@ class Machine:
             msg = f"{self.name} cannot be born as {state}; it is born as {', '.join(self.born_by)}"
             raise IllegalMove(msg)
         if actor not in actors:
-            msg = f"{self.name}: a birth as {state} is for {', '.join(sorted(actors))}, not for {actor}"
+            msg = f"{self.name}: only {', '.join(sorted(actors))} may create a unit as {state}, not {actor}"
             raise IllegalMove(msg)
 
     def check_loop(self, state: str, actor: Actor) -> None:
@@ -232,7 +233,9 @@ class Machine:
     def _refuse(self, source: str, target: str, actor: Actor) -> NoReturn:
         actors = self.pairs.get((source, target))
         if actors is not None:
-            msg = f"{self.name}: {source} -> {target} is for {', '.join(sorted(actors))}, not for {actor}"
+            msg = (
+                f"{self.name}: only {', '.join(sorted(actors))} may move a unit from {source} to {target}, not {actor}"
+            )
             raise IllegalMove(msg)
         legal = ", ".join(sorted(t for s, t in self.pairs if s == source and t != source)) or "nothing"
         msg = f"{self.name}: {source} -> {target} is not an edge; from {source} a unit goes to {legal}"
@@ -320,6 +323,10 @@ def _unit_problems(machine: Machine) -> list[str]:
     for what, name in (("name", machine.name), ("table", machine.table), ("due column", machine.due)):
         if not _NAME.match(name):
             problems.append(f"{what} {name!r} must be snake_case, at most 45 characters")
+    if machine.table in RESERVED:
+        problems.append(f"{machine.table!r} is a word of SQL and cannot name a table; add table='{machine.table}s'")
+    if machine.due in RESERVED:
+        problems.append(f"due column {machine.due!r} is a word of SQL; call it something else")
     unit = machine.unit
     if not (isinstance(unit, type) and issubclass(unit, GuardedUnit)):
         return [*problems, f"unit {unit!r} must be a class derived from Unit or GuardedUnit"]
@@ -327,6 +334,7 @@ def _unit_problems(machine: Machine) -> list[str]:
         problems.append(f"{unit.__name__} names no key; add key = ('field', ...)")
     names = unit.__struct_fields__
     problems += [f"field {n!r} must be snake_case, at most 45 characters" for n in names if not _NAME.match(n)]
+    problems += [f"field {n!r} is a word of SQL; call it something else" for n in names if n in RESERVED]
     missing = [f"key field {n!r} is not a field of {unit.__name__}" for n in unit.key if n not in names]
     if missing:
         return problems + missing

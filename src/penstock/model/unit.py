@@ -57,7 +57,7 @@ class GuardedUnit(FrozenStruct):
 
 
 class Unit(GuardedUnit):
-    """A row that workers move: it also has a schedule, a claim and a door."""
+    """A row that workers move: it also has a schedule, a claim and a gate."""
 
     due_at: datetime | None = None
     wakes: int = 0
@@ -170,7 +170,8 @@ def parse_key(unit_type: type[GuardedUnit], unit_id: str) -> dict[str, Any]:
     """The key columns of a `unit_id`; the inverse of `unit_id_of`."""
     parts = unit_id.split("/")
     if len(parts) != len(unit_type.key):
-        msg = f"{unit_id!r} has {len(parts)} parts; {unit_type.__name__} is {'/'.join(unit_type.key)}"
+        many = f"{len(parts)} part{'s' if len(parts) != 1 else ''}"
+        msg = f"{unit_id!r} has {many}; the key of {unit_type.__name__} is {'/'.join(unit_type.key)}"
         raise BadReference(msg)
     types = field_types(unit_type)
     values = {}
@@ -181,7 +182,7 @@ def parse_key(unit_type: type[GuardedUnit], unit_id: str) -> dict[str, Any]:
             msg = f"{part!r} is not a valid {name} ({types[name].__name__}) in {unit_id!r}"
             raise BadReference(msg) from error
         if key_part(values[name]) != part:
-            msg = f"{part!r} is not the canonical form of {name}; it is {key_part(values[name])!r}"
+            msg = f"{part!r} is not the canonical form of {name}; write {key_part(values[name])!r}"
             raise BadReference(msg)
     return values
 

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 def configure_logs(level: str = "info", form: str = "auto") -> None:
     """Write JSON lines, or readable ones; `auto` is readable on a terminal. May be called again with other wishes."""
     if level not in LEVELS:
-        msg = f"{level!r} is not a level of the log; it is one of {', '.join(LEVELS)}"
+        msg = f"{level!r} is not a log level; use one of {', '.join(LEVELS)}"
         raise UsageError(msg)
     readable = form == "console" or (form == "auto" and sys.stderr.isatty())
     plain = structlog.processors.JSONRenderer(default=str)

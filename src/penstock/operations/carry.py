@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
-from penstock.model.errors import PlanChanged, UsageError
+from penstock.model.errors import LedgerRefused, PlanChanged, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Move
-from penstock.model.unit import NOW, Ref, field_types
+from penstock.model.unit import NOW, Ref, field_types, unit_id_of
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.digest import digest
 from penstock.operations.fields import Parameters
@@ -27,10 +27,13 @@ from penstock.operations.plan import Births, Each, GateChange, Park, Part, Plan,
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
 
+KERNEL = "kernel"
+"""The lifecycle of the kernel's own machines and commands."""
 BULK_FROM = 1_000
 """More moves than that become a bulk action."""
 _SAMPLE = 10
 _AT_ONCE = 1_000
+_TRIES = 5
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,11 +79,13 @@ class Planned:
     parameters: Parameters
     plan: Plan
     preview: Preview
+    version: str = ""
 
 
 def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, *, owner: str, version: str) -> Planned:
     """Plan an operation. Raises UsageError where it cannot be done, or a reason is wanted and none is given."""
-    name = f"{owner} {operation.name}"
+    # As its command is called: those of the kernel have no group of its name.
+    name = operation.name if owner == KERNEL else f"{owner} {operation.name}"
     if operation.wants_reason and not ask.reason.strip():
         raise UsageError(f"{name} needs a reason; the history keeps why something was done by hand")
     plan: Plan = operation(ask, parameters)
@@ -89,14 +94,14 @@ def make_plan(operation: Operation[Any], ask: Ask[Any], parameters: Parameters, 
         operation=name,
         says=plan.says,
         count=len(plan),
-        sample=[str(one) for one in itertools.islice(_named(plan), _SAMPLE)],
+        sample=[str(one) for one in itertools.islice(_named(plan, ask), _SAMPLE)],
         skipped=dict(Counter(skipped.values())),
         skipped_sample={str(ref): why for ref, why in itertools.islice(skipped.items(), _SAMPLE)},
         warnings=list(getattr(plan, "warnings", ())),
-        digest=digest(name, parameters, version, plan, ask.now),
+        digest=digest(name, parameters, version, plan, ask),
         bulk=_is_bulk(plan),
     )
-    return Planned(operation, parameters, plan, preview)
+    return Planned(operation, parameters, plan, preview, version)
 
 
 def check_digest(planned: Planned, seen: str | None) -> None:
@@ -104,7 +109,7 @@ def check_digest(planned: Planned, seen: str | None) -> None:
     if seen is not None and seen != planned.preview.digest:
         msg = (
             f"{planned.preview.operation}: what it would change is no longer what was shown (digest {seen}, now"
-            f" {planned.preview.digest}); look at it again and decide anew"
+            f" {planned.preview.digest}); look at the new plan first"
         )
         raise PlanChanged(msg)
 
@@ -112,7 +117,31 @@ def check_digest(planned: Planned, seen: str | None) -> None:
 def carry_out(
     ledger: Ledger, ask: Ask[Any], planned: Planned, progress: Callable[[int, int | None], None] = lambda *_: None
 ) -> Done:
-    """Do what was planned. What changed since the plan was made is skipped, and told."""
+    """Do what was planned. What changed since the plan was made is skipped, and told.
+
+    What is done in one transaction cannot skip: if a unit of it has changed, it is planned again, and done if that
+    comes to the same. Raises PlanChanged if it does not, and LedgerRefused if the units never rest.
+    """
+    from penstock.ledger.commit import OthersMissed
+
+    for _ in range(_TRIES):
+        try:
+            return _carry_out(ledger, ask, planned, progress)
+        except OthersMissed as missed:
+            planned = _planned_again(ask, planned, missed)
+    raise LedgerRefused(f"{planned.preview.operation}: its units change faster than they can be acted on; try again")
+
+
+def _planned_again(ask: Ask[Any], planned: Planned, missed: Exception) -> Planned:
+    if not isinstance(planned.plan, Together):
+        raise missed
+    owner = planned.preview.operation.removesuffix(f" {planned.operation.name}")
+    again = make_plan(planned.operation, ask, planned.parameters, owner=owner, version=planned.version)
+    check_digest(again, planned.preview.digest)
+    return again
+
+
+def _carry_out(ledger: Ledger, ask: Ask[Any], planned: Planned, progress: Callable[[int, int | None], None]) -> Done:
     carried = Carried()
     plan = planned.plan
     if _is_bulk(plan):
@@ -238,22 +267,19 @@ def _change_gates(ledger: Ledger, ask: Ask[Any], plan: GateChange) -> int:
     return len(gates)
 
 
-def _named(plan: Plan) -> Iterator[Any]:
+def _named(plan: Plan, ask: Ask[Any]) -> Iterator[Any]:
     """What a sample shows."""
     if isinstance(plan, Each):
         yield from plan.refs()
     elif isinstance(plan, Together):
-        yield from plan.about or (_ref(other) for other in (*plan.moves, *plan.births))
+        machines = {machine.unit: machine.name for machine in ask.reader.machines.values()}
+        units = (*(move.after for move in plan.moves), *(birth.unit for birth in plan.births))
+        yield from plan.about or (Ref(machines[type(unit)], unit.unit_id or unit_id_of(unit)) for unit in units)
         if plan.then is not None:
             yield from plan.then.refs()
     elif isinstance(plan, Births):
-        yield from (f"{plan.machine.name}:{unit.unit_id}" for unit in plan.units if unit.unit_id)
+        yield from (Ref(plan.machine.name, unit.unit_id or unit_id_of(unit)) for unit in plan.units)
     elif isinstance(plan, GateChange):
         yield from plan.gates
     else:
         yield from plan.refs
-
-
-def _ref(other: Any) -> str:
-    unit = other.unit if isinstance(other, Birth) else other.after
-    return f"{type(unit).__name__}:{unit.unit_id}"

@@ -25,7 +25,7 @@ class MoveWanted(Selected, frozen=True, kw_only=True):
 
 @operation("units move", "Move units to another state by hand.")
 def move(ask: Ask[KernelSettings], wanted: MoveWanted) -> Each:
-    """Only along edges that a machine allows by hand. For others it names the command that does more than move."""
+    """Only along edges that the machine allows by hand. For others it names the command to use."""
     machine, units = select_units(ask, wanted)
     if wanted.to not in machine.states:
         raise UsageError(f"{machine.name} has no state {wanted.to!r}; it has {', '.join(machine.states)}")
@@ -128,7 +128,8 @@ def why_not(ask: Ask[Any], machine: Machine, state: str, target: str) -> str:
     if state == target:
         return f"it is {state} already"
     legal = sorted({str(edge.target) for edge in by_hand(machine, state)})
-    return f"{state} → {target} is not an edge; by hand it goes from {state} to {', '.join(legal) or 'nothing'}"
+    leads = f"by hand it can go to {', '.join(legal)}" if legal else f"no edge out of {state} is pulled by hand"
+    return f"{state} → {target} is not an edge; {leads}"
 
 
 def instead(ask: Ask[Any], machine: Machine, trigger: str) -> str:

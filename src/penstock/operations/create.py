@@ -91,7 +91,7 @@ def _unit(ask: Ask[Any], machine: Machine, row: Mapping[str, Any], *, texts: boo
     try:
         machine.check_birth(str(unit.status), Actor.OPERATOR)
     except IllegalMove as error:
-        raise UsageError(f"{error}; no unit can be created by hand this way") from error
+        raise UsageError(f"this cannot be created by hand: {error}") from error
     _refuse_unstorable(values)
     return replace(unit, unit_id=unit_id_of(unit))
 

@@ -51,7 +51,7 @@ class DeadFilter(Parameters, frozen=True):
 class DeadShow(Parameters, frozen=True):
     cause: Annotated[str, argument("The fingerprint of a cause, as 'dead list' shows it.", example="4f1c09ab")]
     limit: Annotated[int, option("How many units at most.", ge=1, le=10_000)] = 50
-    after: Annotated[str | None, option("Those after this one: the cursor that the page before ended with.")] = None
+    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
     dismissed: Annotated[bool, option("Those that were dismissed, instead of the others.")] = False
 
 
@@ -88,8 +88,11 @@ class _Group:
     oldest: Any = None
     newest: Any = None
     example: str = ""
+    #: What their reasons have in common: all of it where they are the same, else the cause.
+    common: str = ""
 
-    def add(self, count: int, oldest: Any, newest: Any, example: str) -> None:
+    def add(self, reason: str | None, count: int, oldest: Any, newest: Any, example: str) -> None:
+        self.common = reason if reason and not self.count else self.cause
         self.count += count
         self.oldest = min(filter(None, (self.oldest, oldest)), default=None)
         self.newest = max(filter(None, (self.newest, newest)), default=None)
@@ -107,7 +110,7 @@ def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
             count=group.count,
             oldest=group.oldest,
             newest=group.newest,
-            reason=group.cause,
+            reason=group.common,
             example=f"{group.machine.name}:{group.example}",
         )
         for name, group in _groups(ask, _filter(wanted), dismissed=wanted.dismissed).items()
@@ -156,12 +159,12 @@ def retry(ask: Ask[KernelSettings], wanted: DeadSelected) -> Each | Unpark:
             pull(moves, edge, unit, ask.now)
     if parked:
         if len(moves):
-            raise UsageError("some of these are parked and others are dead; retry them apart, or by their cause")
+            raise UsageError("some of these are parked and others are dead; retry them separately, or by their cause")
         return Unpark(parked, moves.skipped, f"unpark {counted(len(parked), machine)}")
     return refuse_empty(moves, f"retry {counted(len(moves), machine)}")
 
 
-@operation("dead dismiss", "Let dead letters lie: not listed until they change.")
+@operation("dead dismiss", "Stop listing dead letters until they change.")
 def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
     """The units stay as they are. Who dismissed them and why is kept, and --dismissed lists them."""
     from penstock.operations.dismissal import dismissal
@@ -243,7 +246,7 @@ def _groups(ask: Ask[Any], wanted: Filter, *, dismissed: bool) -> dict[str, _Gro
             cause = cause_of(said)
             name = fingerprint(machine.name, state, cause)
             group = found.setdefault(name, _Group(machine, state, cause))
-            group.add(int(count), instant(oldest), instant(newest), example)
+            group.add(said, int(count), instant(oldest), instant(newest), example)
 
     ask.reader.database.read(work, patient=True)
     return found

@@ -1,8 +1,9 @@
 """The digest of a plan: what a person saw and agreed to, so that nothing else is carried out.
 
 It covers the operation, its parameters, the version of the configuration, and the set of changes. It leaves out the
-clock (the moment of the plan is written as `now`), who asks and why, and the units' versions: with them a plan over a
-living system would never be the same twice. A unit that changed is skipped when the plan is carried out.
+clock, who asks and why (where they are among the values of a change, words stand for them), and the units' versions:
+with them a plan over a living system would never be the same twice. A unit that changed is skipped when the plan is
+carried out.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ import msgspec
 
 from penstock.model.outcome import Move
 from penstock.model.unit import GuardedUnit, Ref, field_types
+from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters
 from penstock.operations.plan import Births, Each, GateChange, Park, Plan, Together, Unpark, Wake
 
 #: Columns of the kernel that follow from the act itself.
 _MADE = frozenset({"version", "changed_by", "change_reason", "changed_at", "wakes", "unit_id"})
+#: And those by which the kernel schedules a unit: of a living one they change at any moment.
+_SCHEDULED = frozenset({"due_at", "attempts", "crashes", "doubts", "suspicion", "claimed_by"})
 _LENGTH = 16
 
 
-def digest(name: str, parameters: Parameters, version: str, plan: Plan, now: datetime) -> str:
+def digest(name: str, parameters: Parameters, version: str, plan: Plan, ask: Ask[Any]) -> str:
     """Sixteen characters that stand for the plan."""
     told = hashlib.sha256()
     told.update(_encode([name, msgspec.to_builtins(parameters), version, type(plan).__name__]))
-    for line in sorted(_encode(_plain(fact, now)) for fact in _facts(plan)):
+    for line in sorted(_encode(_plain(fact, ask)) for fact in _facts(plan)):
         told.update(line)
     return told.hexdigest()[:_LENGTH]
 
@@ -92,7 +96,8 @@ def _without_due(row: Mapping[str, Any]) -> list[Any]:
 
 def _move(move: Move) -> list[Any]:
     before, after = move.before, move.after
-    changed = {n: getattr(after, n) for n in field_types(type(after)) if getattr(after, n) != getattr(before, n)}
+    names = [name for name in field_types(type(after)) if name not in _SCHEDULED]
+    changed = {name: getattr(after, name) for name in names if getattr(after, name) != getattr(before, name)}
     return ["move", type(after).__name__, before.unit_id, str(before.status), _without(changed)]
 
 
@@ -104,15 +109,25 @@ def _without(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _MADE}
 
 
-def _plain(value: Any, now: datetime) -> Any:
-    """The moment of the plan becomes a word."""
+def _plain(value: Any, ask: Ask[Any]) -> Any:
+    """Words for the moment of the plan, for who asks, and for why."""
     if isinstance(value, datetime):
-        return "now" if value == now else value.isoformat()
+        return "now" if value == ask.now else value.isoformat()
+    if isinstance(value, str):
+        return _unsaid(value, ask)
     if isinstance(value, Mapping):
-        return {str(name): _plain(value[name], now) for name in sorted(value, key=str)}
+        return {str(name): _plain(value[name], ask) for name in sorted(value, key=str)}
     if isinstance(value, (list, tuple)) and not isinstance(value, Ref):
-        return [_plain(one, now) for one in value]
+        return [_plain(one, ask) for one in value]
     return value
+
+
+def _unsaid(text: str, ask: Ask[Any]) -> str:
+    """Without the name and the reason, alone or as the end of a sentence: "cancelled by NAME: REASON"."""
+    said = f"{ask.who}: {ask.reason}"
+    if text.endswith(said):
+        return f"{text.removesuffix(said)}who: why"
+    return {ask.who: "who", ask.reason: "why"}.get(text, text) if text else text
 
 
 def _encode(value: Any) -> bytes:

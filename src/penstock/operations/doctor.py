@@ -29,12 +29,12 @@ class FindingRow(Row, frozen=True):
 
 class Examination(Row, frozen=True):
     findings: Annotated[list[FindingRow], column("What is wrong, errors first.")]
-    verdict: Annotated[str, column("What it comes to.")]
+    verdict: Annotated[str, column("The result, in a few words.")]
     checks: Annotated[list[str], column("What was looked for.", show="detail")]
     failed: Annotated[bool, column("Whether anything is an error.", show="detail")]
 
 
-@reading("doctor", "Look for what must never be, and for what soon will be.")
+@reading("doctor", "Look for what is wrong, and for what soon will be.")
 def doctor(ask: Ask[KernelSettings]) -> Examination:
     """It reads, and repairs nothing. Exit code 1 when something is wrong."""
     from penstock.ledger.care import doctor as care

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class EventList(Parameters, frozen=True):
     alerts: Annotated[bool, option("Only events with a severity.")] = False
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 20
-    after: Annotated[str | None, option("Those before this one: the cursor that the page before ended with.")] = None
+    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
 
 
 class Redeliver(Parameters, frozen=True):
@@ -32,7 +32,7 @@ class EventRow(Row, frozen=True):
     at: Annotated[datetime, column("When it happened.", heading="when")]
     severity: Annotated[str | None, column("info, warning or critical; none: it is no alert.", show="severity")]
     kind: Annotated[str, column("What happened.", heading="what")]
-    key: Annotated[str, column("The event's name, once in a tenant.", show="reference")]
+    key: Annotated[str, column("The event's name, unique in its tenant.", show="reference")]
     unit: Annotated[str | None, column("The unit that it is about.", show="reference")]
     told: Annotated[str, column("Who was told, or what became of it.", heading="delivered to")]
     payload: Annotated[Any, column("What it says.", show="text", heading="says")]

@@ -69,7 +69,7 @@ def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
     return Page(rows=[_row(gate) for gate in chosen], note=note)
 
 
-@operation("gates pause", "Let no more calls through gates.")
+@operation("gates pause", "Close gates: no more calls go through.")
 def pause(ask: Ask[KernelSettings], wanted: GatePause) -> GateChange:
     """Calls that are under way end. Units that are due wait, and no attempt is counted."""
     ahead = [limits.name for limits in ask.program.limits()]

@@ -96,39 +96,27 @@ class Births:
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class _Named:
+    """Units by their references, each by itself."""
+
+    refs: Sequence[Ref]
+    skipped: Skipped
+    says: str
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+
+class Wake(_Named):
     """Units that are to be looked at now."""
 
-    refs: Sequence[Ref]
-    skipped: Skipped
-    says: str
 
-    def __len__(self) -> int:
-        return len(self.refs)
-
-
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(_Named):
     """Units that are set aside: no worker takes them until they are unparked."""
 
-    refs: Sequence[Ref]
-    skipped: Skipped
-    says: str
 
-    def __len__(self) -> int:
-        return len(self.refs)
-
-
-@dataclass(frozen=True, slots=True)
-class Unpark:
+class Unpark(_Named):
     """Units that were set aside and are to go on."""
-
-    refs: Sequence[Ref]
-    skipped: Skipped
-    says: str
-
-    def __len__(self) -> int:
-        return len(self.refs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class ScheduleRow(Row, frozen=True):
     failures: Annotated[int, column("Runs in a row that failed.", show="detail")]
     last_error: Annotated[str | None, column("Why the last run failed.", show="text")]
     changed_by: Annotated[str, column("Who changed it last.", show="detail")]
-    reason: Annotated[str | None, column("Why it stands so.", show="detail")]
+    reason: Annotated[str | None, column("Why it is in this state.", show="detail")]
 
 
 @reading("schedules list", "Schedules: what they run, how often, the last run and the next.")

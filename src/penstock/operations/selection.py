@@ -115,7 +115,6 @@ def _refuse_unfit(machine: Machine, wanted: Filter) -> None:
 def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
     """The filters as SQL. Raises UsageError for an instant, a span or a text that cannot be read."""
     from penstock.ledger.gates.rows import under
-    from penstock.ledger.store.database import instant_sql
     from penstock.ledger.store.statements import dead_letters
 
     parts: list[str] = []
@@ -135,7 +134,7 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
         # By the index of what is parked, which is little: read in the order of keys it would be a scan.
         parts.append(f"unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL)")
     for name, column, sign, moment in _moments(at.now, machine, wanted):
-        parts.append(f"{column} {sign} {instant_sql(at.database, name)}")
+        parts.append(f"{column} {sign} {at.database.sql.instant(name)}")
         values[name] = instant_text(moment)
     if wanted.because is not None:
         said = "change_reason || ' ' || COALESCE(parked_reason, '')" if machine.driven else "change_reason"

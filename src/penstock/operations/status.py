@@ -31,7 +31,7 @@ class MachineCounts(Row, frozen=True):
 class WorkerRow(Row, frozen=True):
     worker: Annotated[str, column("The worker.", show="reference")]
     host: Annotated[str, column("Where it runs.")]
-    pid: Annotated[int, column("Its process.")]
+    pid: Annotated[int, column("Its process.", show="reference")]
     since: Annotated[datetime, column("When it started.")]
     lease_seconds: Annotated[float, column("How long its lease lasts; below 0: it is over.", heading="lease s")]
     configuration: Annotated[str | None, column("The version of its configuration.")]

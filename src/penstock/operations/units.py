@@ -22,13 +22,14 @@ from penstock.settings.kernel import KernelSettings
 if TYPE_CHECKING:
     from penstock.ledger.history import Transition
     from penstock.ledger.store.database import Cursor
+    from penstock.worker.flow import AnyFlow
 
 _LAST = 10
 
 
 class UnitList(Filter, frozen=True):
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 50
-    after: Annotated[str | None, option("Those after this one: the cursor that the page before ended with.")] = None
+    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
     count: Annotated[bool, option("Count all that match, by state; a large ledger takes its time.")] = False
 
 
@@ -40,7 +41,7 @@ class UnitRow(Row, frozen=True):
     gate: Annotated[str | None, column("The gate that its calls pass.", show="detail")]
     claimed_by: Annotated[str | None, column("The worker that holds it.", show="detail")]
     parked_at: Annotated[datetime | None, column("When it was set aside for a person.", heading="parked")]
-    reason: Annotated[str | None, column("Why it stands so.", show="text")]
+    reason: Annotated[str | None, column("Why it is in this state.", show="text")]
 
 
 class OneUnit(Parameters, frozen=True):
@@ -69,15 +70,15 @@ class UnitDetail(Row, frozen=True, kw_only=True):
     status: Annotated[str, column("Its state.", show="state")]
     meaning: Annotated[str, column("What kind of state that is: rest, work, done, hold or fault.")]
     says: Annotated[str, column("What that state means.")]
-    reason: Annotated[str | None, column("Why it stands so, whole.")]
+    reason: Annotated[str | None, column("Why it is in this state, in full.")]
     changed_by: Annotated[str, column("Who changed it last.")]
     changed_at: Annotated[datetime | None, column("When it last changed.")]
-    version: Annotated[int, column("How often it was changed, from a random start.")]
+    version: Annotated[int, column("How often it was changed, from a random start.", show="reference")]
     due_at: Annotated[datetime | None, column("When a worker takes it; none: nothing is scheduled.")] = None
     gate: Annotated[str | None, column("The gate that its calls pass.")] = None
     claimed_by: Annotated[str | None, column("The worker that holds it.")] = None
     parked_at: Annotated[datetime | None, column("When it was set aside for a person.")] = None
-    parked_reason: Annotated[str | None, column("Why it was set aside, whole.")] = None
+    parked_reason: Annotated[str | None, column("Why it was set aside, in full.")] = None
     attempts: Annotated[int, column("Retries made.")] = 0
     crashes: Annotated[int, column("Steps in a row that broke.")] = 0
     doubts: Annotated[int, column("Claims in a row whose end nobody knows.")] = 0
@@ -210,7 +211,7 @@ def shown(value: Any) -> Any:
     return value if not isinstance(value, date) or isinstance(value, datetime) else value.isoformat()
 
 
-@reading("units history", "Every transition of one unit, or how it stood then.")
+@reading("units history", "Every transition of one unit, or its state at a moment.")
 def unit_history(ask: Ask[KernelSettings], wanted: HistoryWanted) -> Page[TransitionRow]:
     from penstock.ledger.history import as_of, history
 
@@ -244,7 +245,16 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
 def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
     ref = Ref.parse(wanted.unit)
     ask.reader.get(ref)
-    return explain(ask.reader.as_ledger(), {flow.machine.name: flow for flow in ask.program.flows()}, ref)
+    return explain(ask.reader.as_ledger(), _flow_of(ask, ref.machine), ref)
+
+
+def _flow_of(ask: Ask[KernelSettings], machine: str) -> AnyFlow | str:
+    """The flow that moves the machine's units; a sentence where there is none, or it cannot be made."""
+    try:
+        flows = ask.program.flows_of(ask.program.app.owner(machine))
+    except UsageError as error:
+        return f"its flow cannot be made: {error}"
+    return next((flow for flow in flows if flow.machine.name == machine), f"this program has no flow for {machine}")
 
 
 READINGS: list[Reading[KernelSettings]] = [

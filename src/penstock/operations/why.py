@@ -41,14 +41,14 @@ class Why(msgspec.Struct, frozen=True):
 
     unit: Annotated[str, column("The unit.", show="reference")]
     now: Annotated[datetime, column("When it was asked.", show="detail")]
-    links: Annotated[list[Link], column("The links of the chain.")]
-    verdict: Annotated[str, column("What it comes to.")]
+    links: Annotated[list[Link], column("What decides about it, link by link.")]
+    verdict: Annotated[str, column("The result, in a few words.")]
     next_at: Annotated[
         datetime | None, column("When anything can change by itself; none: somebody must act.", heading="next change")
     ]
 
 
-def explain(ledger: Ledger, flows: Mapping[str, AnyFlow], ref: Ref) -> Why:
+def explain(ledger: Ledger, flow: AnyFlow | str, ref: Ref) -> Why:
     """Follow the chain of one unit. Raises UnknownMachine, BadReference or UnknownUnit."""
     from penstock.ledger.gates.status import gate_statuses
     from penstock.ledger.history import workers_of
@@ -60,13 +60,13 @@ def explain(ledger: Ledger, flows: Mapping[str, AnyFlow], ref: Ref) -> Why:
     links = [_state(machine, unit)]
     ended = str(unit.status) in machine.terminal
     if isinstance(unit, Unit) and not ended:
-        links += _job(machine, flows.get(machine.name))
+        links += _job(machine, flow)
         links += _driven(machine, unit, now, workers)
         gates = ledger.read(lambda cursor: gate_statuses(database, cursor))
-        links += _door(unit, {g.gate_id: g for g in gates})
+        links += _gate(unit, {g.gate_id: g for g in gates})
     links += ledger.read(lambda cursor: list(_family(ledger, cursor, machine, unit)))
     if isinstance(unit, Unit) and not ended:
-        links += _decision(machine, unit, now, flows.get(machine.name))
+        links += _decision(machine, unit, now, flow)
     return Why(str(ref), now, links, *_verdict(machine, unit, links, now))
 
 
@@ -82,9 +82,9 @@ def _state(machine: Machine, unit: GuardedUnit) -> Link:
     return Link("state", says)
 
 
-def _job(machine: Machine, flow: AnyFlow | None) -> Iterator[Link]:
+def _job(machine: Machine, flow: AnyFlow | str) -> Iterator[Link]:
     """What its steps are called, where that is not the machine's own name."""
-    if flow is not None and flow.name != machine.name:
+    if not isinstance(flow, str) and flow.name != machine.name:
         yield Link("job", flow.name)
 
 
@@ -92,7 +92,9 @@ def _driven(machine: Machine, unit: Unit, now: datetime, workers: list[WorkerSta
     if unit.parked_at is not None:
         yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
     if unit.attempts or unit.crashes:
-        yield Link("retries", f"{unit.attempts} retries made, {unit.crashes} steps in a row that broke")
+        retried = f"{unit.attempts} {'retry' if unit.attempts == 1 else 'retries'} made"
+        broke = f"{unit.crashes} {'step' if unit.crashes == 1 else 'steps in a row'} broke"
+        yield Link("retries", f"{retried}, {broke}" if unit.crashes else retried)
     if unit.doubts:
         yield Link("doubt", "nobody knows what its last step did: the next one looks first")
     if unit.suspicion:
@@ -129,7 +131,7 @@ def _window(unit: Schedule, cadence: Cadence, now: datetime) -> Link:
     return Link("window", f"{often}{hours} ({unit.time_zone}); the tick after now is {following:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _door(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
+def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
     if unit.gate_id == NO_GATE:
         yield Link("gate", "it needs none")
         return
@@ -161,9 +163,9 @@ def _family(ledger: Ledger, cursor: Cursor, machine: Machine, unit: GuardedUnit)
         yield Link("children", f"{done:,} of {expected:,} {child.name} units have ended; the last one wakes it")
 
 
-def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | None) -> Iterator[Link]:
-    if flow is None:
-        yield Link("decision", f"this program has no flow for {machine.name}", holds=True, blocks=True)
+def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | str) -> Iterator[Link]:
+    if isinstance(flow, str):
+        yield Link("decision", flow, holds=True, blocks=True)
         return
     edge = machine.on_claim.get(str(unit.status))
     if edge is not None:
@@ -188,9 +190,11 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
     holding = [link for link in links if link.holds]
     blocking = [link for link in holding if link.blocks]
     if blocking:
-        return f"is blocked: {blocking[0].says}", None
+        return f"blocked: {blocking[0].says}", None
     resting = [link for link in holding if link.until is None]
     if resting:
+        if str(unit.status) in machine.dead:
+            return f"is a dead letter: {unit.change_reason or 'no reason given'}", None
         return f"rests: {resting[0].says}", None
     if holding:
         last: Any = max(holding, key=lambda link: link.until or now)

@@ -40,7 +40,7 @@ class PartitionKey:
         for name in _TEXTS:
             _check(name, getattr(self, name))
         if not isinstance(self.logical_date, date) or isinstance(self.logical_date, datetime):
-            msg = f"logical_date is {self.logical_date!r}; it is a date, of a day where the customer is"
+            msg = f"logical_date is {self.logical_date!r}; it must be a date: the day where the customer is"
             raise UsageError(msg)
 
     @classmethod
@@ -125,7 +125,7 @@ def check_run_id(text: str) -> str:
         canonical = False
     if not canonical:
         msg = (
-            f"{text!r} is not a run id; it is an instant in UTC with milliseconds, for example 2026-11-15T19:31:00.123Z"
+            f"{text!r} is not a run id; write an instant in UTC with milliseconds, for example 2026-11-15T19:31:00.123Z"
         )
         raise UsageError(msg)
     return text
@@ -184,7 +184,7 @@ def _part(value: str) -> str:
 
 def _check(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        msg = f"{name} is {value!r}; it is a text that is not empty"
+        msg = f"{name} is {value!r}; it must be a text that is not empty"
         raise UsageError(msg)
     if _UNSTORABLE.search(value):
         msg = f"{name} {value!r} has a NUL character or half a surrogate pair and cannot be kept"

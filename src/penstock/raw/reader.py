@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from penstock.ledger.schema.columns import document
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Cursor, Database, day_sql, instant_sql, open_database
+from penstock.ledger.store.database import Cursor, Database, open_database
 from penstock.model.clock import Clock, SystemClock, instant, instant_text
 from penstock.model.errors import PenstockError, UsageError
 from penstock.raw.paths import PARTITION_MACHINE, PARTITION_TABLE, PartitionKey, Range
@@ -171,7 +171,7 @@ class PartitionReader:
         step, first = max(1, _AT_ONCE // wanted.days), 0
         if after is not None:
             if (after.customer_id, after.query_name) not in pairs:
-                raise UsageError(f"{after} is not in this range; give what an earlier list of it said")
+                raise UsageError(f"{after} is not in this range; take it from an earlier list of the same range")
             first = pairs.index((after.customer_id, after.query_name))
         for start in range(first, len(pairs), step):
             part = [
@@ -249,8 +249,8 @@ class PartitionReader:
         return (
             f"(SELECT count(*) FROM {PARTITION_TABLE} t WHERE t.source = :source AND t.customer_id = n_customer_id"
             f" AND t.query_name = n_query_name AND t.status = '{status}'"
-            f" AND t.logical_date >= {day_sql(self._database, 'start')}"
-            f" AND t.logical_date <= {day_sql(self._database, 'end')})"
+            f" AND t.logical_date >= {self._database.sql.day('start')}"
+            f" AND t.logical_date <= {self._database.sql.day('end')})"
         )
 
     @staticmethod
@@ -267,7 +267,7 @@ class PartitionReader:
         """From the history: the last row that was written by then. Raises UsageError where it was pruned."""
         assert self._as_of is not None  # noqa: S101 - asked by `statuses`
         source = statements.batch(self._database, {"unit_id": statements.TEXT})
-        moment = instant_sql(self._database, "moment")
+        moment = self._database.sql.instant("moment")
         own = f"machine = '{PARTITION_MACHINE}' AND unit_id IN (SELECT n_unit_id FROM {source})"
         given = {
             "batch": statements.batch_text([[i] for i in ids]),

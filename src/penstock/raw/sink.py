@@ -181,7 +181,7 @@ class RawSink:
         """Begin a run. Raises AlreadyFinalised when it is there already."""
         folder = run_folder(key, run_id)
         if not isinstance(schema_version, str) or not schema_version:
-            msg = f"{key}: schema_version is {schema_version!r}; it is a text that is not empty"
+            msg = f"{key}: schema_version is {schema_version!r}; it must be a text that is not empty"
             raise UsageError(msg)
         if self._store.metadata(folder) is not None:
             msg = f"{key} run {run_id} is finalised and can no longer be changed; a new attempt needs a new run id"
@@ -328,7 +328,7 @@ def _open_store(url: str, rng: Rng, options: dict[str, Any]) -> Store:
     if scheme == "file":
         return LocalStore(Path(unquote(urlsplit(url).path)))
     if scheme not in _REMOTE:
-        msg = f"{url!r} is not an address of a raw sink; it is a folder, file://, s3://, gs://, az:// or memory://"
+        msg = f"{url!r} is not an address of a raw sink; write a folder, file://, s3://, gs://, az:// or memory://"
         raise UsageError(msg)
     from obstore.exceptions import BaseError
     from obstore.store import MemoryStore, from_url

@@ -106,7 +106,7 @@ def read(path: Path | None) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise ConfigError(f"{path} is larger than {_LARGEST // 1024**2} MiB, and is no configuration")
+            raise ConfigError(f"{path} is larger than {_LARGEST // 1024**2} MiB, too large for a configuration")
         found = tomllib.loads(content.decode())
         json.dumps(found, default=str)  # what cannot be shown is found here, and not where an error would show it
     except FileNotFoundError:

@@ -151,7 +151,7 @@ def span_text(span: timedelta) -> str:
             written = f"{int(seconds // size)}{unit}"
             if parse_span(written) == span:
                 return written
-    raise ValueError(f"{span} is no whole number of seconds")
+    raise ValueError(f"{span} is not a whole number of seconds")
 
 
 def _span(says: Says) -> Scalar:

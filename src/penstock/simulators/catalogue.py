@@ -253,7 +253,7 @@ SIMULATORS = {
                 Option("stones", 10_000, "How many stones there are."),
                 Option("bad", 0.0, "The share of records with something wrong in them, from 0 to 1."),
                 Option("latency", 0.0, "Seconds before each answer."),
-                Option("churn", 0, "Change the catalogue after each so-many-th page; 0: never."),
+                Option("churn", 0, "Change the catalogue after every N pages; 0: never."),
             ),
             _each(
                 "authenticate count page",

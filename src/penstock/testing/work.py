@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.session import Session
 from penstock.ledger.store.database import Cursor
 from penstock.model.clock import VirtualClock
 from penstock.model.errors import PenstockError
@@ -54,7 +54,7 @@ async def run_until_idle(
     virtual time. Raises NeverIdle for a flow that never comes to rest.
     """
     end = ledger.clock.elapsed() + within.total_seconds()
-    watching = ledger.session(served=[flow.machine.name for flow in flows])
+    watching = ledger.incarnation(served=[flow.machine.name for flow in flows])
     killed = asyncio.Event()
     for flow in flows:
         if isinstance(flow, Faulty):
@@ -99,7 +99,7 @@ async def _one_worker(  # noqa: PLR0917 - all that one incarnation works with
     ledger: Ledger,
     flows: Sequence[AnyFlow],
     settings: WorkerSettings,
-    watching: Session,
+    watching: Incarnation,
     killed: asyncio.Event,
     end: float,
 ) -> bool:
@@ -126,7 +126,7 @@ async def _one_worker(  # noqa: PLR0917 - all that one incarnation works with
         await asyncio.gather(running, return_exceptions=True)
 
 
-def _next(ledger: Ledger, watching: Session) -> float:
+def _next(ledger: Ledger, watching: Incarnation) -> float:
     """Seconds until something is due, or free because its worker is dead; without end where nothing is."""
     idle = watching.idle()
     known = [seconds for seconds in (idle.due, idle.gate, idle.suspect) if seconds is not None]
@@ -135,7 +135,7 @@ def _next(ledger: Ledger, watching: Session) -> float:
     return max(0.0, min(known, default=float("inf")))
 
 
-def _claimed(ledger: Ledger, watching: Session) -> bool:
+def _claimed(ledger: Ledger, watching: Incarnation) -> bool:
     def held(cursor: Cursor, machine: Machine) -> bool:
         return bool(cursor.rows(f"SELECT 1 FROM {machine.table} WHERE claimed_by IS NOT NULL LIMIT 1"))
 

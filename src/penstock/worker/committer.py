@@ -10,8 +10,8 @@ from typing import Any
 import structlog
 
 from penstock.ledger.commit import Busy, Result
+from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.prepare import PreparedOutcome
-from penstock.ledger.session import Session
 from penstock.model.clock import Rng
 from penstock.model.errors import LedgerUnavailable
 from penstock.worker.executor import Executor
@@ -30,8 +30,8 @@ _Waiting = tuple[PreparedOutcome, Done, Any]
 class GroupCommitter:
     """Queues entries and commits them in batches, keeping them while the database is away."""
 
-    def __init__(self, session: Session, executor: Executor, rng: Rng) -> None:
-        self.session = session
+    def __init__(self, incarnation: Incarnation, executor: Executor, rng: Rng) -> None:
+        self.incarnation = incarnation
         self._executor = executor
         self._rng = rng
         self._queue: deque[_Waiting] = deque()
@@ -89,6 +89,6 @@ class GroupCommitter:
         waits = pauses(self._rng)
         while True:
             try:
-                return await self._executor.run(self.session.commit, entries)
+                return await self._executor.run(self.incarnation.commit, entries)
             except LedgerUnavailable:
                 await asyncio.sleep(next(waits))

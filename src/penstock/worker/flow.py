@@ -47,10 +47,10 @@ class Io:
     """What a step may touch besides its connector: the time, chance, and reads of the ledger."""
 
     def __init__(
-        self, ledger: Ledger, executor: Executor, now: Callable[[], datetime], rng: Rng, doors: WorkerGates
+        self, ledger: Ledger, executor: Executor, now: Callable[[], datetime], rng: Rng, gates: WorkerGates
     ) -> None:
         self._ledger = ledger
-        self._doors = doors
+        self._gates = gates
         self._executor = executor
         self.now = now
         self.rng = rng
@@ -71,20 +71,20 @@ class Io:
     def check(self) -> None:
         """Right before a call by a client that is not Penstock's: past the lease it ends the step, and nothing is sent.
 
-        `Http`, doors and deliveries ask by themselves.
+        `Http`, gates and deliveries ask by themselves.
         """
         tenure.check()
 
     def gate(self, gate_id: str) -> AbstractAsyncContextManager[Pass]:
-        """The door of a later call of the step: `async with io.door("shop/acme/download"): …`.
+        """The gate of a later call of the step: `async with io.gate("shop/acme/download"): …`.
 
         Where it is closed, the unit waits until it opens and the step begins anew.
         """
-        return self._doors.through(gate_id)
+        return self._gates.through(gate_id)
 
     async def learn(self, gate_id: str, limit: str, *, left: float | None = None, rate: float | None = None) -> None:
         """What a response says of a limit: how much is left, how fast it refills. It may only lower ours."""
-        await self._doors.learn(gate_id, limit, left=left, rate=rate)
+        await self._gates.learn(gate_id, limit, left=left, rate=rate)
 
     def stage(self, unit: Unit, staged: Staged) -> Stage:
         """A batch of rows for the claimed unit, of any number: `async with io.stage(unit, staged) as stage: …`."""
@@ -122,7 +122,7 @@ class Flow(ABC, Generic[U, S, Seen]):
     def decide(unit: Any, now: datetime, settings: Any, seen: Any, /) -> Decision:
         """What to do with the unit now, and why. Pure: no clock, no I/O, no state of its own."""
 
-    def gate(self, unit: U) -> Gate:  # noqa: ARG002 - a flow without a provider needs no door
+    def gate(self, unit: U) -> Gate:  # noqa: ARG002 - a flow without a provider needs no gate
         """The gate that the unit's next step needs."""
         return Gate()
 

@@ -151,7 +151,7 @@ class WorkerGates:
         queue.extendleft(reversed(asked[granted:]))  # asked again, which tells until when
 
     async def failed(self, passes: Iterable[Pass], error: Exception) -> dict[str, datetime | None]:
-        """What a failed call means for the doors it went through; those that are now closed, and until when."""
+        """What a failed call means for the gates it went through; those that are now closed, and until when."""
         closed: dict[str, datetime | None] = {}
         reason = readable(str(error))
         for given in sorted(passes, key=lambda p: p.gate_id):

@@ -20,13 +20,14 @@ from penstock.model.outcome import Outcome
 from penstock.model.unit import Unit, replace
 from penstock.worker.failure import as_failure, traceback_of
 from penstock.worker.flow import AnyFlow
-from penstock.worker.step import Held, Parts, Stepping
+from penstock.worker.held import Held, Parts
+from penstock.worker.step import Step
 
 log = structlog.get_logger()
 _TURN_SECONDS = 0.01
 
 
-class Stepper(Stepping):
+class Holding:
     """Owns every unit the worker holds, and runs at most `concurrency` steps at once.
 
     `freed(seconds)` tells the worker that a unit was settled, and in how many seconds the commit made something due
@@ -41,7 +42,11 @@ class Stepper(Stepping):
         freed: Callable[[float | None], None],
         leased: Callable[[], bool] = lambda: True,
     ) -> None:
-        super().__init__(parts)
+        self._incarnation = parts.incarnation
+        self._executor = parts.executor
+        self._gates = parts.gates
+        self._clock = parts.clock
+        self._counts = parts.counts
         self._concurrency = concurrency
         self._freed = freed
         self._leased = leased
@@ -55,6 +60,10 @@ class Stepper(Stepping):
         self._running = 0
         self._spawning = False
         self._halted = False
+        #: Given back when the lease is next renewed: their steps were stopped, or nothing could be written of them.
+        self._interrupted: list[Held] = []
+        self._gated = parts.gated()
+        self._step = Step(parts, self)
 
     def starts(self, rate: float) -> int:
         """How many calls could leave before a place in a budget is good no longer, at so many steps a second.
@@ -69,7 +78,7 @@ class Stepper(Stepping):
         """Start work on freshly claimed units; siblings (see `Flow.batch_by`) step together."""
         singles: list[Held] = []
         groups: dict[Any, list[Held]] = {}
-        passes, at, holding, flow_of, with_door = claimed.passes, claimed.at, self.held, self._flow_of, self._with_door
+        passes, at, holding, flow_of, gated = claimed.passes, claimed.at, self.held, self._flow_of, self._gated
         for unit in claimed.units:
             name, flow = flow_of[type(unit)]
             key = (name, unit.unit_id)
@@ -78,7 +87,7 @@ class Stepper(Stepping):
                 # Taken from us and claimed anew: the older claim's step, begun or not, has lost its unit.
                 self._displaced(holding[key])
             holding[key] = held
-            if flow in with_door and not self._at_its_door(held):
+            if flow in gated and not self._at_its_gate(held):
                 continue
             if unit.suspicion:
                 self.suspects[key] = (self._clock.elapsed(), unit.suspicion)
@@ -88,7 +97,7 @@ class Stepper(Stepping):
                 groups.setdefault((name, getattr(unit, flow.batch_by)), []).append(held)
         fresh: list[Held | list[Held]] = [*singles, *groups.values()]
         if claimed.passes:
-            self._doors.seen(claimed.passes.values())
+            self._gates.seen(claimed.passes.values())
             self._ready.extendleft(reversed([item for item in fresh if _has_place(item)]))
             self._ready.extend(item for item in fresh if not _has_place(item))
             self._charge([[held] for held in singles if held.given is not None], groups.values())
@@ -109,27 +118,27 @@ class Stepper(Stepping):
                 owed[given.gate_id] = owed.get(given.gate_id, 0.0) + cost - len(group)
         for gate, times in owed.items():
             if times:
-                self._doors.charge(gate, times)
+                self._gates.charge(gate, times)
 
-    def _at_its_door(self, held: Held) -> bool:
+    def _at_its_gate(self, held: Held) -> bool:
         """Whether the unit came through the gate that its step needs; if not, it is put there and claimed again."""
         try:
             gate = held.flow.gate(held.unit).gate_id
         except Exception as error:  # noqa: BLE001 - a handler's bug
-            self._fail(held, error)
+            self._step.fail(held, error)
             return False
         if gate == held.unit.gate_id:
             return True
         after = replace(held.unit, gate_id=gate)
-        self._submit(held, Outcome(held.unit, after, f"stands behind {gate}", keep_crashes=True))
+        self._step.submit(held, Outcome(held.unit, after, f"stands behind {gate}", keep_crashes=True))
         return False
 
     def displace(self, units: Sequence[Held]) -> None:
         """The ledger knows nothing of these claims: their steps end, and whatever they come to is not written."""
         for held in units:
             self._displaced(held)
-            self.counts.lost += 1
-            self._drop(held, None)
+            self._counts.lost += 1
+            self.drop(held, None)
 
     def _displaced(self, held: Held) -> None:
         held.displaced = True
@@ -190,13 +199,13 @@ class Stepper(Stepping):
         if self._ready and not self._spawning and not self._halted and self._running < self._concurrency:
             self._spawning = True
             self._running += 1
-            self._spawn_task(self._runner())
+            self.spawn(self._runner())
 
     async def _runner(self) -> None:
         self._spawning = False
         task = asyncio.current_task()
         turn = self._clock.elapsed() + _TURN_SECONDS
-        ready, elapsed = self._ready, self._clock.elapsed
+        ready, step, elapsed = self._ready, self._step, self._clock.elapsed
         tenure.HOLDER.set(self.check)
         try:
             self._halt_unless_leased()
@@ -218,9 +227,9 @@ class Stepper(Stepping):
                 try:
                     if first is item and not first.displaced:
                         first.task, first.started, first.fresh = task, now, False
-                        await self._step(first)
+                        await step.alone(first)
                     else:
-                        await self._step_together(_undisplaced(item, task, now))
+                        await step.together(_undisplaced(item, task, now))
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:
@@ -248,7 +257,7 @@ class Stepper(Stepping):
         if isinstance(error, Exception):  # our own bug
             await self._let_go(group, error)
         else:
-            await self._failed(self._at_work(group), as_failure(error))
+            await self._step.failed(self._at_work(group), as_failure(error))
         return True
 
     def _at_work(self, group: list[Held]) -> list[Held]:
@@ -261,11 +270,11 @@ class Stepper(Stepping):
         log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
         for held in self._at_work(group):
             try:
-                await self._executor.run(self._session.crash, held.unit, readable(repr(error)))
+                await self._executor.run(self._incarnation.crash, held.unit, readable(repr(error)))
             except LedgerUnavailable:
-                self._interrupted.append(held)  # released when the lease is renewed
+                self.interrupt(held)
             else:
-                self._drop(held, None)
+                self.drop(held, None)
 
     def _cancelled(self, group: list[Held]) -> bool:
         """A halt is kept for later, a deadline ends in doubt; False for a cancellation that ends the runner.
@@ -280,27 +289,28 @@ class Stepper(Stepping):
             self._interrupted += mine
         elif any(h.displaced for h in group):
             for held in mine:
-                self._fail(held, InDoubt("a sibling's step was taken over meanwhile"))
+                self._step.fail(held, InDoubt("a sibling's step was taken over meanwhile"))
         elif any(h.overdue for h in mine):
             for held in mine:
                 limit = held.flow.deadline.total_seconds()
-                self._fail(held, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
+                self._step.fail(held, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
         elif not task.cancelling():
             for held in mine:
-                self._fail(held, BrokenFlow("the step was cancelled from within"))
+                self._step.fail(held, BrokenFlow("the step was cancelled from within"))
         else:
             return False
         while task.uncancel():
             """The runner goes on with the next unit."""
         return True
 
-    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the steps; it is waited for at the end."""
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _release_behind(self, gates: Collection[str]) -> None:
-        """A door has just closed: what is claimed and not begun waits behind it in the ledger, not here."""
+    async def release_behind(self, gates: Collection[str]) -> None:
+        """A gate has just closed: what is claimed and not begun waits behind it in the ledger, not here."""
         await self._release(self._take_back(lambda held: held.unit.gate_id in gates))
 
     async def _release(self, waiting: list[Held]) -> None:
@@ -308,16 +318,21 @@ class Stepper(Stepping):
         if not waiting:
             return
         try:
-            await self._executor.run(self._session.release, [(held.unit, False) for held in waiting])
+            await self._executor.run(self._incarnation.release, [(held.unit, False) for held in waiting])
         except LedgerUnavailable:
             self._interrupted += waiting  # released when the lease is renewed
             return
         for held in waiting:
-            self._drop(held, 0.0)
+            self.drop(held, 0.0)
 
-    def _drop(self, held: Held, soon: float | None) -> None:
+    def drop(self, held: Held, soon: float | None) -> None:
+        """The unit is settled: forget it, and tell the worker."""
         self._forget(held)
         self._freed(soon)
+
+    def interrupt(self, held: Held) -> None:
+        """Nothing can be written of the unit now: it is given back when the lease is renewed."""
+        self._interrupted.append(held)
 
     def _forget(self, held: Held) -> None:
         if self.held.get(held.key) is held:
@@ -325,7 +340,7 @@ class Stepper(Stepping):
             if self.suspects and self.suspects.pop(held.key, None) is not None:
                 self.suspect_settled.set()
         if held.given is not None:
-            self._doors.over(held.given)
+            self._gates.over(held.given)
             held.given = None
 
 

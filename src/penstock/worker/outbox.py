@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from penstock.ledger.delivery import D, Delivery, gate_of, machine
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.outbox import D, Delivery, EventRow, check_wish, gate_of, machine, read_event, subscribe
+from penstock.ledger.outbox import EventRow, check_wish, read_event, subscribe
 from penstock.model.errors import StepError, Transient, UsageError
 from penstock.model.outcome import Act, Decision, Event, Outcome, Wait
 from penstock.model.unit import replace

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.ledger.claim import Levels
 from penstock.model.clock import Clock
-from penstock.worker.holding import Stepper
+from penstock.worker.holding import Holding
 
 #: At most so many together, by level of suspicion: a third after each death.
 _WIDEST = (1_000, 300, 100, 30, 10, 3, 1)
@@ -38,8 +38,8 @@ class Quarantine:
     levels and says how many it got.
     """
 
-    def __init__(self, stepper: Stepper, clock: Clock, look: Look, claim: Claim) -> None:
-        self._stepper = stepper
+    def __init__(self, holding: Holding, clock: Clock, look: Look, claim: Claim) -> None:
+        self._holding = holding
         self._clock = clock
         self._look = look
         self._claim = claim
@@ -64,7 +64,7 @@ class Quarantine:
         levels = Levels(level, level if level < len(_WIDEST) else _MOST)
         ends = math.inf
         while self._clock.elapsed() < ends:
-            settled = self._stepper.suspect_settled
+            settled = self._holding.suspect_settled
             settled.clear()
             room = self._room(level)
             if room > 0 and not await self._claim(room, levels):
@@ -72,14 +72,14 @@ class Quarantine:
             if room > 0:
                 ends = min(ends, self._clock.elapsed() + _TURN_SECONDS)
             # While a group may grow it is looked at often; one that may not waits for its own.
-            seconds = _LOOK_AGAIN if len(self._stepper.suspects) < self._widest(level) else _LOOK_SELDOM
+            seconds = _LOOK_AGAIN if len(self._holding.suspects) < self._widest(level) else _LOOK_SELDOM
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(settled.wait(), seconds)
         return ends < math.inf
 
     def _room(self, level: int) -> int:
         """How many more may join those that are being stepped: nobody is held with more than its level allows."""
-        suspects = self._stepper.suspects
+        suspects = self._holding.suspects
         if not suspects:
             return 1
         seconds = self._clock.elapsed() - min(since for since, _ in suspects.values())
@@ -87,5 +87,5 @@ class Quarantine:
 
     def _widest(self, level: int) -> int:
         """How many may be held together when one of that level is among them."""
-        highest = max([level, *(suspicion for _, suspicion in self._stepper.suspects.values())])
+        highest = max([level, *(suspicion for _, suspicion in self._holding.suspects.values())])
         return _WIDEST[min(len(_WIDEST), highest) - 1]

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import structlog
 
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.columns import readable, unit_decoder
+from penstock.ledger.schema.columns import decoder_of, readable
 from penstock.ledger.store.database import Cursor, Database, present
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import (
@@ -44,21 +44,6 @@ from penstock.worker.failure import following_of, traceback_of
 from penstock.worker.flow import Flow, Io
 from penstock.worker.schedule_unit import S, Schedule, cadence_of, machine
 
-__all__ = [
-    "Job",
-    "JobResult",
-    "S",
-    "Schedule",
-    "Schedules",
-    "belated",
-    "cadence_of",
-    "decide",
-    "keep_schedules",
-    "late_schedules",
-    "machine",
-    "mend_schedules",
-    "wanted_by",
-]
 log = structlog.get_logger()
 _CRITICAL_FROM = 3
 # Retries, spaced suspects and two clocks that differ a little: none of them puts a tick off for so long.
@@ -117,7 +102,7 @@ class Schedules(Flow[Schedule, None, None]):
         try:
             result = await self._job(unit.job)(unit, io)
         except GateClosed:
-            raise  # nobody's failure: the job begins anew when the door opens
+            raise  # nobody's failure: the job begins anew when the gate opens
         except Exception as error:  # whatever goes wrong in a job, the schedule goes on ticking
             if isinstance(error, (Throttled, Fatal)) and error.through is not None:
                 raise  # the gate's affair, which it was told
@@ -191,7 +176,7 @@ def keep_schedules(ledger: Ledger, wanted: Sequence[Schedule], who: str) -> dict
 
 def _all(database: Database, cursor: Cursor) -> list[Schedule]:
     columns = ", ".join(machine.column(name) for name in machine.columns)
-    decode = unit_decoder(Schedule, database.dialect)
+    decode = decoder_of(database, Schedule)
     return [decode(row) for row in cursor.rows(f"SELECT {columns} FROM {machine.table} ORDER BY unit_id")]
 
 

@@ -25,12 +25,12 @@ from types import CodeType, FrameType
 
 import structlog
 
-from penstock.ledger.session import Session
+from penstock.ledger.incarnation import Incarnation
 from penstock.model import correlation
 from penstock.model.clock import Clock
 from penstock.worker import guardian
-from penstock.worker.holding import Stepper
-from penstock.worker.step import Held
+from penstock.worker.held import Held
+from penstock.worker.holding import Holding
 
 EXIT_CODE = 70
 """Of a process that its watchdog has ended."""
@@ -60,7 +60,7 @@ class Watchdog:
         self._over = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
-        self._watched: tuple[Session, Stepper] | None = None
+        self._watched: tuple[Incarnation, Holding] | None = None
         self._breathing = threading.Lock()
         self._guardian: subprocess.Popen[bytes] | None = None
         #: The end is decided: the worker's units are given away, and nothing may leave any more.
@@ -84,9 +84,9 @@ class Watchdog:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(_LOG_SECONDS)
 
-    def watch(self, session: Session, stepper: Stepper) -> None:
+    def watch(self, incarnation: Incarnation, holding: Holding) -> None:
         """From now on this is what the worker holds."""
-        self._watched = (session, stepper)
+        self._watched = (incarnation, holding)
 
     def _beat(self) -> None:
         assert self._loop is not None  # noqa: S101 - it was started
@@ -157,16 +157,16 @@ class Watchdog:
     def _give_back(self, blocking: list[Held], reason: str, problems: list[str]) -> None:
         try:
             if self._watched is not None:
-                session, stepper = self._watched
+                incarnation, holding = self._watched
                 together = len(blocking) > 1
                 if blocking and not together:
-                    session.crash(blocking[0].unit, reason)
-                session.release([(h.unit, h.begun) for h in list(stepper.held.values()) if h not in blocking])
+                    incarnation.crash(blocking[0].unit, reason)
+                incarnation.release([(h.unit, h.begun) for h in list(holding.held.values()) if h not in blocking])
                 if together:
                     # One of the siblings did it, and nobody knows which: all are suspects of this death.
                     problems[:] = ["siblings that were stepped together, all of them suspects"]
                     return
-                session.retire()
+                incarnation.retire()
             problems.clear()
         except Exception as error:  # noqa: BLE001 - the end comes all the same, and the lease frees what is left
             problems[:] = [repr(error)]

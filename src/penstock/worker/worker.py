@@ -1,4 +1,4 @@
-"""The worker: keeps a lease, claims due units, and lets the stepper and the committer do the rest.
+"""The worker: keeps a lease, claims due units, and lets its holding and the committer do the rest.
 
 One event loop; blocking work goes through the executor. A worker claims no more than it has slots for, so uncommitted
 work is bounded while the database is away.
@@ -21,20 +21,21 @@ import structlog
 
 from penstock.ledger.claim import Claimed, Levels
 from penstock.ledger.gates.budget import HORIZON
+from penstock.ledger.idle import Idle
+from penstock.ledger.incarnation import LEASE_MS, Incarnation
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.session import LEASE_MS, Idle, Session
 from penstock.model.clock import Rng, SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.worker.committer import GroupCommitter
 from penstock.worker.executor import Executor, ThreadExecutor, unless
 from penstock.worker.flow import AnyFlow, Io
 from penstock.worker.gates import WorkerGates
-from penstock.worker.holding import Stepper
+from penstock.worker.held import Counts, Parts
+from penstock.worker.holding import Holding
 from penstock.worker.patience import announce, pauses
 from penstock.worker.peers import Peers
 from penstock.worker.quarantine import Quarantine
 from penstock.worker.reconcile import Reconciliation
-from penstock.worker.step import Counts, Parts
 from penstock.worker.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -104,7 +105,7 @@ class Worker:
         self._claiming = asyncio.Lock()
         self._rate = 0.0
         self._measured = (0, self._clock.elapsed())
-        self._stepper: Stepper | None = None
+        self._holding: Holding | None = None
         # Steps that read much must not keep the lease from being renewed: they have threads of their own.
         self._readers: Executor = ThreadExecutor() if executor is None else executor
         # Nor must anything else: a renewal waits for no thread, and for no connection of the ledger's.
@@ -113,10 +114,10 @@ class Worker:
         self._watchdog: Watchdog | None = None
         if watchdog and executor is None and isinstance(self._clock, SystemClock):
             self._watchdog = Watchdog(self._clock, self.settings.lease_ms, lambda: self._lease_end)
-        self._doors = WorkerGates(
+        self._gates = WorkerGates(
             ledger.gates, self._executor, self._clock, self._rng, config_version, wake=self._poke.set
         )
-        self._io = Io(ledger, self._readers, self.now, self._rng, self._doors)
+        self._io = Io(ledger, self._readers, self.now, self._rng, self._gates)
 
     def now(self) -> datetime:
         """The ledger's time: as last learnt, and what has passed since, whatever this machine's clock is set to."""
@@ -128,7 +129,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether it holds units: a step of one may be waiting for somebody's answer."""
-        return self._stepper is not None and bool(self._stepper.held)
+        return self._holding is not None and bool(self._holding.held)
 
     def stop(self) -> None:
         """Finish or give back what is held, then let `run` return."""
@@ -157,43 +158,43 @@ class Worker:
             self._renewer.close()
 
     async def _incarnation(self) -> None:
-        session = self.ledger.session(served=list(self.flows), lease_ms=self.settings.lease_ms)
-        committer = GroupCommitter(session, self._executor, self._rng)
+        incarnation = self.ledger.incarnation(served=list(self.flows), lease_ms=self.settings.lease_ms)
+        committer = GroupCommitter(incarnation, self._executor, self._rng)
         parts = Parts(
-            session=session,
+            incarnation=incarnation,
             committer=committer,
             preparer=self.ledger.preparer,
             executor=self._executor,
             flows=self.flows,
             io=self._io,
-            doors=self._doors,
+            gates=self._gates,
             clock=self._clock,
             counts=self.counts,
         )
-        self._stepper = stepper = Stepper(
+        self._holding = holding = Holding(
             parts,
             concurrency=self.settings.concurrency,
             freed=self._freed,
             leased=self._leased,
         )
         if self._watchdog is not None:
-            self._watchdog.watch(session, stepper)
+            self._watchdog.watch(incarnation, holding)
         self._lease_end = math.inf
         asked = self._clock.uptime()
-        await unless(self._stop, self._register(session))
+        await unless(self._stop, self._register(incarnation))
         if self._stop.is_set():
             return
         self._lease_end = asked + self.settings.lease_ms
-        log.info("worker.started", worker=session.identity.id, machines=sorted(self.flows))
+        log.info("worker.started", worker=incarnation.identity.id, machines=sorted(self.flows))
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         committing = asyncio.create_task(committer.run(), name="committer")
-        quarantine = self._quarantine(session, stepper)
-        claiming = asyncio.create_task(self._claims(session, stepper, quarantine), name="claims")
-        leasing = asyncio.create_task(self._lease(session, stepper), name="lease")
+        quarantine = self._quarantine(incarnation, holding)
+        claiming = asyncio.create_task(self._claims(incarnation, holding, quarantine), name="claims")
+        leasing = asyncio.create_task(self._lease(incarnation, holding), name="lease")
         suspecting = asyncio.create_task(quarantine.run(), name="suspects")
-        comparing = asyncio.create_task(self._compare(session, stepper), name="compare")
-        watching = asyncio.create_task(self._watch(session, stepper), name="watch")
-        looking = asyncio.create_task(self._look_around(session), name="place")
+        comparing = asyncio.create_task(self._compare(incarnation, holding), name="compare")
+        watching = asyncio.create_task(self._watch(incarnation, holding), name="watch")
+        looking = asyncio.create_task(self._look_around(incarnation), name="place")
         helpers = [stopping, committing, claiming, suspecting, leasing, comparing, watching, looking]
         try:
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
@@ -202,38 +203,38 @@ class Worker:
             if leasing not in done:
                 claiming.cancel()
                 suspecting.cancel()
-                await self._wind_down(session, stepper, committer, committing)
+                await self._wind_down(incarnation, holding, committer, committing)
         finally:
-            stepper.halt()
+            holding.halt()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._doors.close(), _CLOSE_SECONDS)
-            everything = [*helpers, *stepper.tasks]
+                await asyncio.wait_for(self._gates.close(), _CLOSE_SECONDS)
+            everything = [*helpers, *holding.tasks]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
         if leasing in done:  # and no step goes on
             self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds
-            await self._patiently(session.survived)
-        log.info("worker.stopped", worker=session.identity.id, **dataclasses.asdict(self.counts))
+            await self._patiently(incarnation.survived)
+        log.info("worker.stopped", worker=incarnation.identity.id, **dataclasses.asdict(self.counts))
 
     def _leased(self) -> bool:
         ending = self._watchdog is not None and self._watchdog.ending
         return self._clock.uptime() < self._lease_end and not ending
 
-    async def _register(self, session: Session) -> None:
+    async def _register(self, incarnation: Incarnation) -> None:
         asked = self._clock.elapsed()
-        now = await self._patiently(functools.partial(session.register, self._config_version))
+        now = await self._patiently(functools.partial(incarnation.register, self._config_version))
         if now is not None:
             self._learn(now)
         if self._clock.elapsed() - asked > self.settings.renew_seconds:
             self._reap_from = self._clock.elapsed() + 2 * self.settings.renew_seconds  # there was an outage
-        found = await self._quietly(session.claims)
+        found = await self._quietly(incarnation.claims)
         self._peers.learn(found[1] if found else {})
         await self._patiently(self.ledger.gates.apply)
         await self._patiently(functools.partial(self.ledger.gates.reconfigured, self._config_version))
 
     async def _wind_down(
-        self, session: Session, stepper: Stepper, committer: GroupCommitter, committing: asyncio.Task[None]
+        self, incarnation: Incarnation, holding: Holding, committer: GroupCommitter, committing: asyncio.Task[None]
     ) -> None:
         """Finish what can be finished in time, give the rest back, and say goodbye."""
         deadline = self._clock.elapsed() + self.settings.stop_seconds
@@ -242,17 +243,17 @@ class Worker:
             return max(0.1, deadline - self._clock.elapsed())
 
         with contextlib.suppress(LedgerUnavailable, TimeoutError):
-            unstarted = [(unit, False) for unit in stepper.unstarted()]
-            await asyncio.wait_for(self._executor.run(session.release, unstarted), left())
-        if stepper.tasks:
-            await asyncio.wait(stepper.tasks, timeout=left())
+            unstarted = [(unit, False) for unit in holding.unstarted()]
+            await asyncio.wait_for(self._executor.run(incarnation.release, unstarted), left())
+        if holding.tasks:
+            await asyncio.wait(holding.tasks, timeout=left())
         committer.stop()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(committing), left())
         with contextlib.suppress(LedgerUnavailable, TimeoutError):
-            rest = [(held.unit, held.begun) for held in stepper.held.values()]
-            await asyncio.wait_for(self._executor.run(session.release, rest), left())
-            await asyncio.wait_for(self._executor.run(session.retire), left())
+            rest = [(held.unit, held.begun) for held in holding.held.values()]
+            await asyncio.wait_for(self._executor.run(incarnation.release, rest), left())
+            await asyncio.wait_for(self._executor.run(incarnation.retire), left())
 
     async def _patiently(self, work: Callable[[], T]) -> T | None:
         """Run ledger work, waiting while the database is away; None when told to stop meanwhile."""
@@ -265,47 +266,47 @@ class Worker:
             if self._stop.is_set():
                 return None
 
-    async def _watch(self, session: Session, stepper: Stepper) -> None:
+    async def _watch(self, incarnation: Incarnation, holding: Holding) -> None:
         """Watch the deadlines of steps and of the lease, and other processes, whatever the database does meanwhile."""
         while True:
             await asyncio.sleep(self.settings.watch_seconds)
-            stepper.cancel_overdue()
-            if self._peers.look(session.identity.process):
+            holding.cancel_overdue()
+            if self._peers.look(incarnation.identity.process):
                 self._poke.set()
             if self._clock.uptime() >= self._lease_end:
                 # Others may take over now. What is finished is still offered for commit, and the fence decides,
                 # but no step goes on that could have an effect.
-                stepper.halt()
+                holding.halt()
             self._measure()
 
-    async def _look_around(self, session: Session) -> None:
+    async def _look_around(self, incarnation: Incarnation) -> None:
         """Warn of a disk that fills up and of whoever holds the database back, before it is too late.
 
         And let the flows tend what is theirs.
         """
         while self.settings.place_seconds is not None:
-            for finding in await self._quietly(session.watch) or []:
+            for finding in await self._quietly(incarnation.watch) or []:
                 log.warning("ledger.place", subject=finding.subject, finding=finding.message)
             for flow in self.flows.values():
                 await self._quietly(functools.partial(flow.tend, self.ledger))
             await asyncio.sleep(self.settings.place_seconds)
         await self._stop.wait()
 
-    async def _lease(self, session: Session, stepper: Stepper) -> None:
+    async def _lease(self, incarnation: Incarnation, holding: Holding) -> None:
         """Renew the lease in time; returns when it was taken away."""
         pause = self.settings.renew_seconds
         while True:
             await asyncio.sleep(pause)
             asked = self._clock.uptime()
             try:
-                now = await self._renewer.run(session.renew)
+                now = await self._renewer.run(incarnation.renew)
             except LedgerUnavailable:
                 pause = min(self.settings.renew_seconds, _RENEW_AGAIN_SECONDS)
                 continue
             pause = self.settings.renew_seconds
             if now is None:
-                log.warning("worker.lease_lost", worker=session.identity.id, held=len(stepper.held))
-                self.counts.lost += len(stepper.held)
+                log.warning("worker.lease_lost", worker=incarnation.identity.id, held=len(holding.held))
+                self.counts.lost += len(holding.held)
                 return
             if asked >= self._lease_end:
                 # This worker was cut off for longer than its lease, and so may the others have been: first they renew.
@@ -314,37 +315,37 @@ class Worker:
             self._learn(now)
             self._renewed.set()
 
-    async def _compare(self, session: Session, stepper: Stepper) -> None:
+    async def _compare(self, incarnation: Incarnation, holding: Holding) -> None:
         """Compare with the ledger what is held and which gates fail; beside the renewals, which nothing may hold up."""
         reconciliation = Reconciliation()
         while True:
             await self._renewed.wait()
             self._renewed.clear()
-            interrupted = stepper.interrupted()
+            interrupted = holding.interrupted()
             if interrupted:
-                await self._patiently(functools.partial(session.release, interrupted))
-            stepper.resume()
-            await self._reconcile(session, stepper, reconciliation)
-            await self._doors.look_around()
+                await self._patiently(functools.partial(incarnation.release, interrupted))
+            holding.resume()
+            await self._reconcile(incarnation, holding, reconciliation)
+            await self._gates.look_around()
 
-    async def _reconcile(self, session: Session, stepper: Stepper, reconciliation: Reconciliation) -> None:
+    async def _reconcile(self, incarnation: Incarnation, holding: Holding, reconciliation: Reconciliation) -> None:
         """Give back claims that nobody holds, and drop what is held without a claim."""
         try:
-            claims, processes = await self._readers.run(session.claims)
+            claims, processes = await self._readers.run(incarnation.claims)
         except LedgerUnavailable:
             return
         self._peers.learn(processes)
-        forgotten, unclaimed = reconciliation.compare(claims, stepper.held)
+        forgotten, unclaimed = reconciliation.compare(claims, holding.held)
         if forgotten:
-            log.warning("worker.forgotten", worker=session.identity.id, units=len(forgotten))
-            await self._quietly(functools.partial(session.release_forgotten, forgotten))
+            log.warning("worker.forgotten", worker=incarnation.identity.id, units=len(forgotten))
+            await self._quietly(functools.partial(incarnation.release_forgotten, forgotten))
         if unclaimed:
-            log.warning("worker.unclaimed", worker=session.identity.id, units=len(unclaimed))
-            stepper.displace(unclaimed)
+            log.warning("worker.unclaimed", worker=incarnation.identity.id, units=len(unclaimed))
+            holding.displace(unclaimed)
 
     def _learn(self, now: datetime) -> None:
         """What time it is in the ledger. A file has no other than this machine's, which may be set while we work."""
-        if self.ledger.database.dialect == "postgresql":
+        if self.ledger.database.has_clock:
             self._learnt = (now, self._clock.elapsed())
 
     def _measure(self) -> None:
@@ -355,29 +356,29 @@ class Worker:
             self._rate = (self.counts.committed - committed) / (now - since)
             self._measured = (self.counts.committed, now)
 
-    def _room(self, stepper: Stepper) -> int:
+    def _room(self, holding: Holding) -> int:
         """How many more units to hold: enough to keep every step busy, and no more than is done in a moment.
 
         What one worker hoards, another cannot take; so the read-ahead follows what this worker gets done.
         """
         self._measure()
         ahead = max(self.settings.concurrency, int(self._rate * _AHEAD_SECONDS))
-        return min(self.settings.slots, self.settings.concurrency + ahead) - len(stepper.held)
+        return min(self.settings.slots, self.settings.concurrency + ahead) - len(holding.held)
 
-    async def _claims(self, session: Session, stepper: Stepper, quarantine: Quarantine) -> None:
+    async def _claims(self, incarnation: Incarnation, holding: Holding, quarantine: Quarantine) -> None:
         """Claim while there is room and something is due; otherwise sleep until the ledger says."""
         settings = self.settings
         unknown_at = reaped_at = self._clock.elapsed()
-        while await self._quietly(session.unpark_known):
+        while await self._quietly(incarnation.unpark_known):
             """A thousand at a time, until all that waited for this program are back."""
         claimed_at = -math.inf
         while True:
             self._poke.clear()
-            room = self._room(stepper)
-            if stepper.held and room < min(settings.claim_at_once, settings.slots, settings.concurrency) / 2:
+            room = self._room(holding)
+            if holding.held and room < min(settings.claim_at_once, settings.slots, settings.concurrency) / 2:
                 self._backlog = True
                 # A budget that nobody asks for overflows: behind such gates a little is claimed meanwhile.
-                late = claimed_at + HORIZON - self._clock.elapsed() if session.metered and room > 0 else None
+                late = claimed_at + HORIZON - self._clock.elapsed() if incarnation.metered and room > 0 else None
                 if late is None or late > 0:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._poke.wait(), late)
@@ -385,28 +386,28 @@ class Worker:
             claimed_at = self._clock.elapsed()
             if self._peers.dead or self._clock.elapsed() - reaped_at >= settings.watch_seconds:
                 reaped_at = self._clock.elapsed()
-                await self._reap(session)
+                await self._reap(incarnation)
                 quarantine.poke()
             asked = min(room, settings.claim_at_once)
-            if await self._claim(session, stepper, asked):
+            if await self._claim(incarnation, holding, asked):
                 continue
             # Where no call could leave, what is due behind a budget waits for a step to end.
             # So it does where a flow holds as many as it takes.
-            self._backlog = self._full or stepper.starts(self._rate) <= 0
+            self._backlog = self._full or holding.starts(self._rate) <= 0
             over = False
             while not over:
                 if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
                     unknown_at = self._clock.elapsed()
-                    await self._quietly(session.park_unknown)
-                    await self._quietly(session.unpark_known)
-                idle = await self._ask(session, quarantine)
+                    await self._quietly(incarnation.park_unknown)
+                    await self._quietly(incarnation.unpark_known)
+                idle = await self._ask(incarnation, quarantine)
                 if idle is not None and idle.lease is not None and idle.lease <= 0:
                     reaped_at = -math.inf
                 over = await self._sleep(idle)
 
-    async def _ask(self, session: Session, quarantine: Quarantine) -> Idle | None:
+    async def _ask(self, incarnation: Incarnation, quarantine: Quarantine) -> Idle | None:
         """When the ledger next has something to do; suspects that are due have it at once."""
-        idle = await self._quietly(session.idle)
+        idle = await self._quietly(incarnation.idle)
         if idle is not None and idle.suspect is not None and idle.suspect <= 0:
             quarantine.poke()
         return idle
@@ -434,49 +435,49 @@ class Worker:
         if self._backlog or (soon is not None and self._clock.elapsed() + soon < self._sleeping_until):
             self._poke.set()
 
-    def _wants(self, stepper: Stepper, share: int) -> dict[str, int]:
+    def _wants(self, holding: Holding, share: int) -> dict[str, int]:
         """How many units to claim of each machine: its share, as far as its flow takes so many at once."""
         limited = any(f.at_once is not None for f in self.flows.values())
-        held = Counter(machine for machine, _ in stepper.held) if limited else Counter()
+        held = Counter(machine for machine, _ in holding.held) if limited else Counter()
         left = {n: share if f.at_once is None else f.at_once - held[n] for n, f in self.flows.items()}
         self._full = any(room <= 0 for room in left.values())
         return {name: min(share, max(0, room)) for name, room in left.items()}
 
-    async def _claim(self, session: Session, stepper: Stepper, room: int) -> int:
+    async def _claim(self, incarnation: Incarnation, holding: Holding, room: int) -> int:
         share = math.ceil(room / max(1, len(self.flows)))
-        wants, starts = self._wants(stepper, share), stepper.starts(self._rate)
-        return await self._take(session, stepper, functools.partial(session.take, wants, starts))
+        wants, starts = self._wants(holding, share), holding.starts(self._rate)
+        return await self._take(incarnation, holding, functools.partial(incarnation.take, wants, starts))
 
-    async def _take(self, session: Session, stepper: Stepper, claim: Callable[[], Claimed]) -> int:
+    async def _take(self, incarnation: Incarnation, holding: Holding, claim: Callable[[], Claimed]) -> int:
         """Claim, and begin; one claim at a time, so that one whose answer was lost is known from one under way."""
         async with self._claiming:
             try:
                 claimed = await self._executor.run(claim)
             except LedgerUnavailable:
                 # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
-                claimed = await self._patiently(lambda: session.retake(set(stepper.held))) or Claimed([], {})
+                claimed = await self._patiently(lambda: incarnation.retake(set(holding.held))) or Claimed([], {})
             self.counts.claimed += len(claimed.units)
-            stepper.take(claimed)
+            holding.take(claimed)
             return len(claimed.units)
 
-    def _quarantine(self, session: Session, stepper: Stepper) -> Quarantine:
+    def _quarantine(self, incarnation: Incarnation, holding: Holding) -> Quarantine:
         async def claim(room: int, levels: Levels) -> int:
             claimed = 0
             for name in self.flows:
                 if claimed < room:
-                    n = self._wants(stepper, room - claimed)[name]
-                    take = functools.partial(session.take, {name: n}, n, levels)
-                    claimed += await self._take(session, stepper, take)
+                    n = self._wants(holding, room - claimed)[name]
+                    take = functools.partial(incarnation.take, {name: n}, n, levels)
+                    claimed += await self._take(incarnation, holding, take)
             return claimed
 
-        look = functools.partial(self._quietly, session.suspected)
-        return Quarantine(stepper, self._clock, look, claim)
+        look = functools.partial(self._quietly, incarnation.suspected)
+        return Quarantine(holding, self._clock, look, claim)
 
-    async def _reap(self, session: Session) -> None:
+    async def _reap(self, incarnation: Incarnation) -> None:
         # Who is cut off knows of nobody whether they are: first all have time to renew.
         if self._clock.elapsed() < self._reap_from or self._clock.uptime() >= self._lease_end:
             return
-        freed = await self._quietly(functools.partial(session.reap, self._peers.dead.copy()))
+        freed = await self._quietly(functools.partial(incarnation.reap, self._peers.dead.copy()))
         if freed is not None:
             self._peers.reaped()
         if freed:

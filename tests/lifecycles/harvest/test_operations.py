@@ -11,8 +11,9 @@ from penstock.lifecycles.harvest import operations, readings
 from penstock.lifecycles.harvest.feed import Span
 from penstock.lifecycles.harvest.partition.machine import P
 from penstock.lifecycles.harvest.run.machine import R, RunType
-from penstock.model.errors import Rejected, Throttled, Transient, UnknownUnit, UsageError
-from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, read, small, stones
+from penstock.model.errors import PlanChanged, Rejected, Throttled, Transient, UnknownUnit, UsageError
+from penstock.operations.carry import carry_out
+from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, asking, on_bench, read, small, stones
 
 
 def failing(source: Catalogue, spans: list[Span], number: int):
@@ -337,6 +338,32 @@ def test_a_plan_is_the_same_plan_a_minute_later(ledger_url):
         bench.clock.advance(60)
         assert digests() == first
         assert len(set(first)) == len(first)
+
+    on_bench(ledger_url, source, test)
+
+
+def test_what_is_done_together_is_planned_again_where_a_unit_has_changed(ledger_url):
+    """If that comes to the same it is done; otherwise a person looks again."""
+    source = Catalogue(stones(500))
+
+    async def test(bench: Bench) -> None:
+        source.trouble = failing(source, [], 1)
+        run = await bench.harvest()
+        bench.worker.stop()
+        bench.clock.advance(60)
+        ask = asking(bench.ledger, bench.settings)
+        plans = [bench.plan(operations.retry, run=str(run.run_id)) for _ in range(2)]
+        bench.ledger.move(_ref(run), R.FAILED, **BY_HAND)
+        (failed,) = [p for p in bench.partitions() if p.status is P.FAILED]
+        assert carry_out(bench.ledger, ask, plans[0]).count == 4
+        assert bench.run().status is R.WORKERS_RUNNING
+        with pytest.raises(UsageError, match="only a run that has failed can be retried"):
+            carry_out(bench.ledger, ask, plans[1])
+        bench.ledger.move(_ref(run), R.FAILED, **BY_HAND, error="enough")
+        with pytest.raises(PlanChanged, match="harvest retry: what it would change is no longer what was shown"):
+            carry_out(bench.ledger, ask, plans[1])
+        assert bench.run().status is R.FAILED
+        assert bench.ledger.get(_ref(failed)).status is P.PENDING
 
     on_bench(ledger_url, source, test)
 

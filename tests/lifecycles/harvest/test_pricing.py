@@ -85,7 +85,7 @@ def test_a_price_below_zero_sets_the_record_aside():
         ({"margin": "0.1", "absolute": "1"}, "not both"),
         ({"margin": None}, "not both"),
         ({"margin": "much"}, "margin is 'much'"),
-        ({"margin": "NaN"}, "no amount"),
+        ({"margin": "NaN"}, "not an amount"),
         ({"rounding": "0"}, "above 0"),
         ({"rounding_mode": "sideways"}, "half_even"),
         ({"priority": "first"}, "priority is 'first', which is no whole number"),

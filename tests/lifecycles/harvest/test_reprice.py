@@ -25,7 +25,8 @@ from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
 from penstock.worker.executor import InlineExecutor
-from penstock.worker.schedule import Schedule, Schedules
+from penstock.worker.schedule import Schedules
+from penstock.worker.schedule_unit import Schedule
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.consolidation import PATIENT, Site, a_run
 from tests.support.harvest import FEED, START, done, small

@@ -27,7 +27,7 @@ def test_a_run_that_waits_for_a_parked_partition(ledger_url):
         ledger.birth([run, partition], actor=Actor.SCHEDULER, who="test")
         who = {"actor": Actor.WORKER, "who": "test", "reason": "test"}
         ledger.move_many("harvest_run", [str(RUN)], R.WORKERS_RUNNING, **who)  # type: ignore[arg-type]
-        worker = ledger.session()
+        worker = ledger.incarnation()
         worker.register()
         (unit,) = worker.claim({"harvest_partition": 1})
         worker.park(unit, "its step killed 3 workers in a row")

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from penstock.connectors.watermark import FileBlob, ForeignBlob, Watermark
-from penstock.ledger import outbox as deliveries
+from penstock.ledger import delivery
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import EventRow
 from penstock.lifecycles.harvest import MACHINES, operations
@@ -164,7 +164,7 @@ def test_the_outbox_publishes_with_retries(ledger_url, tmp_path):
     clock = VirtualClock(START)
     blob = Broken(tmp_path / "watermark.json")
     subscriber = publisher({FEED: blob}.get)
-    machines = [*MACHINES, deliveries.machine]
+    machines = [*MACHINES, delivery.machine]
     with Ledger.open(ledger_url, machines, clock=clock, rng=Rng(3), create=True, data_tables=DATA_TABLES) as ledger:
         keep_subscriptions(ledger, [subscriber])
         worker = Worker(

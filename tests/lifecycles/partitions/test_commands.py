@@ -159,7 +159,7 @@ def test_a_range_and_what_is_done_about_it(shell):
         (("range", "google_ads", "--from", "2026-11-02", "--to", "2026-11-01"), "before it starts"),
         (
             ("list", "google_ads", "--from", "2026-11-01", "--status", "good"),
-            "must be pending, success or failed",
+            "must be one of pending, success, failed",
         ),
         (("validate", NAME, "--run", "yesterday", "--reason", "x"), "is not a run id"),
         (("validate", NAME, "--run", "2020-01-01T00:00:00.000Z", "--reason", "x"), "has no finalised run"),

@@ -17,7 +17,8 @@ from penstock.model.unit import Ref
 from penstock.raw.paths import PartitionKey
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
-from penstock.worker.schedule import Schedule, Schedules, keep_schedules
+from penstock.worker.schedule import Schedules, keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.support.ad_source import CUSTOMERS, AdExtractor, ad_source
 from tests.support.partitions import DAY, KEY, Partitions, Said, rows
 
@@ -117,7 +118,7 @@ def test_an_account_that_is_closed_charges_nobody_and_leaves_the_others_running(
 def test_a_run_that_landed_before_its_worker_died_is_recorded_and_not_asked_for_again(world):
     want(world)
     source = Said(rows())
-    session = world.ledger.session()
+    session = world.ledger.incarnation()
     session.register()
     (unit,) = session.claim({"extraction": 1})
     flow = world.flow(source)

@@ -28,7 +28,8 @@ from penstock.settings.typed import ConfigError
 from penstock.simulators.google_ads import Fault, GoogleAdsSimulator, failure, quota
 from penstock.simulators.google_data import Campaigns, Gaql
 from penstock.simulators.server import in_thread
-from penstock.worker.schedule import Schedule, Schedules, keep_schedules
+from penstock.worker.schedule import Schedules, keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.support.ad_source import CUSTOMERS
 from tests.support.google import DAILY, secrets
 from tests.support.partitions import KEY, Partitions

@@ -142,15 +142,15 @@ def test_nobody_else_gives_birth_to_a_partition_or_moves_it():
 
 def test_a_worker_can_neither_make_a_partition_safe_nor_point_it_at_a_run_of_its_own(world):
     good = {"status": P.SUCCESS, "current_run_id": "r", "record_count": 1}
-    with pytest.raises(IllegalMove, match="a birth as success is for validator, not for worker"):
+    with pytest.raises(IllegalMove, match="only validator may create a unit as success, not worker"):
         world.ledger.together([Birth(state(**good))], who="test")
     world.ledger.together([Birth(state(), actor=Actor.OPERATOR)], who="test")
     pending = world.state()
-    with pytest.raises(IllegalMove, match="pending -> success is for validator, not for worker"):
+    with pytest.raises(IllegalMove, match="only validator may move a unit from pending to success, not worker"):
         world.ledger.together([Move(pending, replace(pending, **good), "mine")], who="test")
     world.judge()
     safe = world.state()
-    with pytest.raises(IllegalMove, match="success -> success is for validator, not for worker"):
+    with pytest.raises(IllegalMove, match="only validator may move a unit from success to success, not worker"):
         world.ledger.together([Move(safe, replace(safe, current_run_id="mine"), "mine")], who="test")
     assert world.state() == safe
 

@@ -269,7 +269,7 @@ def test_daily_work_is_claimed_beside_a_backfill_however_much_of_it_is_due(world
     world.do(backfill, MANY)
     world.time.advance(3_600)  # all of it is overdue, and older than what comes now
     want(world, day(1))
-    session = world.ledger.session()
+    session = world.ledger.incarnation()
     session.register()
     taken = [unit.logical_date for unit in session.claim({"extraction": 4})]
     assert day(1).logical_date in taken

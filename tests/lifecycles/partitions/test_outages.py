@@ -67,7 +67,7 @@ def gate(world: Partitions, name: str = GATE) -> tuple[object, ...]:
 @pytest.mark.parametrize("backfill", [False, True], ids=["daily", "backfill"])
 @pytest.mark.parametrize("error", [away, late], ids=["refused", "timeout"])
 def test_three_hours_of_outage_end_no_partition(world, error, backfill):
-    """A backfill calls through a later door, the account's: it is that one which fails."""
+    """A backfill calls through a later gate, the account's: it is that one which fails."""
     want(world, *KEYS, backfill=backfill)
     source = Said(error)
     work(world, source, 3 * HOUR)

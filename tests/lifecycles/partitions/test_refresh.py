@@ -18,7 +18,8 @@ from penstock.model.errors import Rejected
 from penstock.model.machine import Actor
 from penstock.raw.paths import PartitionKey, run_id_at
 from penstock.settings.typed import TimeZone
-from penstock.worker.schedule import Schedule, Schedules, keep_schedules
+from penstock.worker.schedule import Schedules, keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.support.ad_source import CONFIG, CUSTOMERS
 from tests.support.partitions import DAY, KEY, QUERY, START, Partitions, Said, read_settings, rows
 

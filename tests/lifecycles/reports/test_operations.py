@@ -131,7 +131,7 @@ WRONG = [
     (operations.datasets, DatasetPage(first=date(2026, 11, 5), last=date(2026, 11, 1)), "ends before it starts"),
     (operations.datasets, DatasetPage(account="nobody"), "no account is called 'nobody'; the ledger has none"),
     (operations.datasets, DatasetPage(account=""), "no account is called ''"),
-    (operations.datasets, DatasetPage(after="yesterday"), "'yesterday' is not where a list ended"),
+    (operations.datasets, DatasetPage(after="yesterday"), "'yesterday' is not a cursor"),
     (operations.refresh, RefreshWanted(), "this would be every dataset; name some"),
     (operations.refresh, RefreshWanted(datasets=("",)), "no dataset ''"),
     (operations.refresh, RefreshWanted(datasets=("acme/never/daily/target",)), "no dataset 'acme/never/daily/target'"),

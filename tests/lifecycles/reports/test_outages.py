@@ -149,7 +149,7 @@ def test_why_says_that_nobody_answers_and_nothing_is_charged(ledger_url, tmp_pat
     async def test(b):
         down(b, Fault(503))
         await b.until(START + hours(1))
-        found = explain(b.ledger, {"report": b.flow}, ref_of(DATASETS[0]))
+        found = explain(b.ledger, b.flow, ref_of(DATASETS[0]))
         says = {link.topic: link.says for link in found.links}
         assert "the provider does not answer, " in says["gate"]
         assert "failures in a row since 2026-11-02T12:00:00.000Z" in says["gate"]

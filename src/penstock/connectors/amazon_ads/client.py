@@ -115,7 +115,7 @@ _REPORT_TYPES = {"target": ("spTargeting", ("targeting",)), "product": ("spAdver
 def daily(entity_type: str, day: date) -> ReportSpec:
     """The report of one day: `target` by targeting, `product` by advertised product."""
     if entity_type not in _REPORT_TYPES:
-        raise UsageError(f"{entity_type!r} is not an entity type; it is one of {', '.join(_REPORT_TYPES)}")
+        raise UsageError(f"{entity_type!r} is not an entity type; use one of {', '.join(_REPORT_TYPES)}")
     report_type, group_by = _REPORT_TYPES[entity_type]
     return ReportSpec(day, day, report_type, group_by, COLUMNS[entity_type])
 

@@ -85,7 +85,7 @@ class AmazonStream:
 
     def __post_init__(self) -> None:
         if not _SAFE.fullmatch(self.profile_id):
-            raise UsageError(f"{self.profile_id!r} is not a profile id; it has letters, digits, '.', '-' and '_'")
+            raise UsageError(f"{self.profile_id!r} is not a profile id; use letters, digits, '.', '-' and '_'")
 
     @property
     def folder(self) -> Path:
@@ -107,7 +107,7 @@ class AmazonStream:
     def snapshot(self, hour: datetime, entity_type: str) -> Created:
         """Open the report of an hour. Its id says all that `records` needs."""
         if entity_type not in _ENTITIES:
-            raise UsageError(f"{entity_type!r} is not an entity type; it is one of {', '.join(_ENTITIES)}")
+            raise UsageError(f"{entity_type!r} is not an entity type; use one of {', '.join(_ENTITIES)}")
         start = hour.astimezone(UTC)
         if start != start.replace(minute=0, second=0, microsecond=0):
             raise UsageError(f"{hour.isoformat()} is not the start of an hour")

@@ -59,7 +59,7 @@ class Query:
     def __post_init__(self) -> None:
         if not selected(self.gaql):
             raise UsageError(
-                f"query {self.name} is not GAQL; it is like SELECT campaign.id FROM campaign WHERE segments.date ="
+                f"query {self.name} is not GAQL; write it like SELECT campaign.id FROM campaign WHERE segments.date ="
                 f" '{DATE}'"
             )
         if re.search(r"[{}]", self.gaql.replace(DATE, "")):

@@ -13,5 +13,5 @@ def customer_digits(text: str) -> str:
     """A customer's id as digits: hyphens are removed. Raises UsageError for anything else."""
     digits = text.strip().replace("-", "")
     if not _DIGITS.fullmatch(digits):
-        raise UsageError(f"{text!r} is not a customer id; it is digits, with or without hyphens, like 123-456-7890")
+        raise UsageError(f"{text!r} is not a customer id; write digits, with or without hyphens, like 123-456-7890")
     return digits

@@ -10,7 +10,7 @@ import contextlib
 import re
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, overload
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -116,6 +116,10 @@ class Http:
         self._headers = _merged(_USUAL_HEADERS, headers or {})
         self._transport = transport or _network(context)
 
+    @overload
+    async def send(self, method: str, path: str, *, missing_ok: Literal[False] = False, **request: Any) -> Response: ...
+    @overload
+    async def send(self, method: str, path: str, *, missing_ok: bool, **request: Any) -> Response | None: ...
     async def send(self, method: str, path: str, *, missing_ok: bool = False, **request: Any) -> Response | None:
         """The response of a call that succeeded; with `missing_ok`, None for a 404. Raises a StepError otherwise.
 

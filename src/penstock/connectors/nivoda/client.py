@@ -69,13 +69,13 @@ class Api:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise UsageError(f"{self.url!r} is not an address of Nivoda's API; it is like {PRODUCTION}")
+            raise UsageError(f"{self.url!r} is not an address of Nivoda's API; write it like {PRODUCTION}")
         if self.updated_field is not None and not _UPDATED.fullmatch(self.updated_field):
             raise UsageError(
-                f"{self.updated_field!r} is not a field of an item; it is like updated_at or diamond.updated_at"
+                f"{self.updated_field!r} is not a field of an item; write it like updated_at or diamond.updated_at"
             )
         if self.token_life <= timedelta():
-            raise UsageError("token_life must be longer than nothing")
+            raise UsageError("token_life must be above zero")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,14 +29,11 @@ _DAY = timedelta(days=1)
 _QUIET_SECONDS = "900"
 _GATES = "nivoda/%"
 _BLOB = "watermark.json"
-_RULE = (
-    "INSERT INTO pricing_rules (id, priority, shape, margin, rounding) VALUES (:id, :priority, :shape,"
-    " CAST(:margin AS {0}), CAST('0.01' AS {0}))"
-)
+_RULE = "INSERT INTO pricing_rules (id, priority, shape, margin, rounding) VALUES (:id, :priority, :shape, {0}, {1})"
 #: Round stones at a tenth on top, everything else at a fifth; the lower priority comes first.
 _RULES: tuple[dict[str, Any], ...] = (
-    {"id": 1, "priority": 10, "shape": "ROUND", "margin": "0.10"},
-    {"id": 2, "priority": 20, "shape": None, "margin": "0.20"},
+    {"id": 1, "priority": 10, "shape": "ROUND", "margin": "0.10", "rounding": "0.01"},
+    {"id": 2, "priority": 20, "shape": None, "margin": "0.20", "rounding": "0.01"},
 )
 
 
@@ -72,7 +69,7 @@ class HarvestPart:
     async def happen(self, world: World) -> None:
         """Prices have rules from the start. In the first run the API throttles; on day 10 the catalogue changes."""
         database = world.ledger.database
-        statement = _RULE.format("numeric" if database.dialect == "postgresql" else "text")
+        statement = _RULE.format(database.sql.decimal("margin"), database.sql.decimal("rounding"))
         database.write(lambda cursor: [cursor.run(statement, **rule) for rule in _RULES])
         self._nivoda.faults["page"].append(throttle(_QUIET_SECONDS))
         await world.until(world.start + 10 * _DAY)
@@ -149,4 +146,4 @@ class HarvestPart:
         yield "penstock harvest runs"
         for run_id, *_ in self._runs(world)[:1]:
             yield f"penstock harvest partitions {run_id}"
-        yield "penstock harvest watermark"
+        yield "penstock harvest watermark show"

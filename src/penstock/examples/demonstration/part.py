@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from penstock.app.lifecycle import AnyLifecycle
 from penstock.app.program import Program
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.store.database import instant_sql
 from penstock.model.clock import Clock, instant, instant_text
 from penstock.operations.carry import Done, carry_out, make_plan
 from penstock.operations.declare import Ask, Operation
@@ -50,7 +49,7 @@ class World:
     def rows(self, sql: str, **given: Any) -> list[tuple[Any, ...]]:
         """What the ledger answers. An instant is a parameter in braces, any other begins with a colon."""
         instants = {name for name, value in given.items() if isinstance(value, datetime)}
-        text = sql.format(**{name: instant_sql(self.ledger.database, name) for name in instants})
+        text = sql.format(**{name: self.ledger.database.sql.instant(name) for name in instants})
         values = {name: instant_text(value) if name in instants else value for name, value in given.items()}
         return self.ledger.read(lambda cursor: [tuple(row) for row in cursor.rows(text, **values)])
 

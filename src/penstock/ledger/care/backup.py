@@ -83,7 +83,7 @@ def _refuse(path: Path, *, force: bool) -> None:
     if not os.path.lexists(path):
         return
     if not force:
-        msg = f"{path} is already there; choose another name, or replace it with --force"
+        msg = f"{path} exists already; choose another name, or replace it with --force"
         raise UsageError(msg)
     if path.is_symlink() or not path.is_file():
         msg = f"{path} is not a regular file, and --force replaces nothing else; choose another name"

@@ -1,4 +1,4 @@
-"""The doctor: looks for what must never be, and says where. It reads, and repairs nothing.
+"""The doctor: looks for what is wrong, and says where. It reads, and repairs nothing.
 
 Each check is a function that yields findings; `examine` runs them all.
 """
@@ -11,7 +11,6 @@ from datetime import timedelta
 from penstock.ledger.care import doctor_guards, doctor_history, doctor_standstill
 from penstock.ledger.care.doubt import restored
 from penstock.ledger.care.finding import Finding
-from penstock.ledger.care.surroundings import surroundings
 from penstock.ledger.gates.budget import breaker_open
 from penstock.ledger.gates.status import gate_statuses
 from penstock.ledger.history import require_ledger, workers_of
@@ -141,8 +140,8 @@ def _gates(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iter
 
 
 def _place(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
-    """Settings, disk and whoever holds the database back: see `surroundings`. A restored ledger must be put in doubt."""
-    yield from surroundings(database, cursor)
+    """Settings, disk and whoever holds the database back: see `Database.surroundings`. A restored ledger must be put in doubt."""
+    yield from database.surroundings(cursor)
     message = restored(database, cursor)
     if message is not None:
         yield Finding("place", database.url, message)

@@ -13,19 +13,13 @@ from penstock.ledger.history import BASELINE
 from penstock.ledger.schema.birth_rules import SQL
 from penstock.ledger.schema.definitions import stored
 from penstock.ledger.schema.foreign import HANDS
+from penstock.ledger.schema.guards import guards_of
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.machine import Actor, Machine
 
 MOST = 20
 LARGEST = 2**62
 Pair = tuple[str | None, str | None]
-
-
-def _who(database: Database, column: str) -> str:
-    """The word before the colon: who wrote, without the name."""
-    if database.dialect == "postgresql":
-        return f"split_part({column}, ':', 1)"
-    return f"substr({column}, 1, instr({column} || ':', ':') - 1)"
 
 
 def _declared(definition: Mapping[str, Any]) -> dict[Pair, set[str]]:
@@ -62,8 +56,9 @@ def present(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Ite
             ("version", "u.version < told.version"),
         ]
         if definition["judged"]:
-            wrong.append(("changed_by", f"told.actor <> u.changed_by AND {_who(database, 'told.actor')} <> 'prune'"))
-        wrong += _tracked(database, cursor, table, definition["tracked"])
+            who = database.sql.before_colon("told.actor")
+            wrong.append(("changed_by", f"told.actor <> u.changed_by AND {who} <> 'prune'"))
+        wrong += guards_of(database).untold(cursor, table, definition["tracked"])
         cases = " ".join(f"WHEN {condition} THEN '{column}'" for column, condition in wrong)
         rows = cursor.rows(
             f"""WITH newest AS (
@@ -86,32 +81,13 @@ def present(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Ite
             yield Finding("present", f"{name}:{unit_id}", text)
 
 
-def _tracked(database: Database, cursor: Cursor, table: str, columns: list[str]) -> list[tuple[str, str]]:
-    """Column to the condition under which the history tells another value. What it does not tell is left alone."""
-    if database.dialect == "sqlite":
-        told, now = "json_extract(told.data, '$.{0}')", "json_extract(json_object('{0}', u.{0}), '$.{0}')"
-        differs = f"json_type(told.data, '$.{{0}}') IS NOT NULL AND {told} IS NOT {now}"
-        return [(column, differs.format(column)) for column in columns]
-    rows = cursor.rows(
-        "SELECT attname FROM pg_attribute WHERE attrelid = CAST(quote_ident(:name) AS regclass)"
-        " AND format_type(atttypid, atttypmod) = 'timestamp with time zone'",
-        name=table,
-    )
-    moments = {str(row[0]) for row in rows}  # written down in whatever time zone the writer's session had
-    return [
-        (c, f"told.data ? '{c}' AND told.data -> '{c}' IS DISTINCT FROM COALESCE(to_jsonb(u.{c}), 'null')")
-        for c in columns
-        if c not in moments
-    ]
-
-
 def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
     """Each row of a history starts where the row before it ended, under a later version; the first is a birth.
 
     A wake-up by hand raises no version: it leaves the unit to whoever holds it.
     """
     hands = ", ".join(f"'{hand}'" for hand in HANDS)
-    woken = f"version = older AND from_status = to_status AND {_who(database, 'actor')} IN ({hands})"
+    woken = f"version = older AND from_status = to_status AND {database.sql.before_colon('actor')} IN ({hands})"
     rows = cursor.rows(
         f"""SELECT machine, unit_id, seq, from_status, before, version, older FROM (
               SELECT machine, unit_id, seq, from_status, to_status, version, actor,
@@ -131,8 +107,9 @@ def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine]) ->
 def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
     """Every birth and every change that the history tells of is, or once was, one of the machine's and its actors'."""
     known = {name: _legal(definition) for name, definition in stored(cursor).items()}
+    who = database.sql.before_colon("actor")
     rows = cursor.rows(
-        f"SELECT machine, from_status, to_status, {_who(database, 'actor')}, count(*), min(unit_id), max(seq)"
+        f"SELECT machine, from_status, to_status, {who}, count(*), min(unit_id), max(seq)"
         " FROM transition_log GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
     )
     for machine_name, source, target, who, count, unit_id, seq in rows:
@@ -153,7 +130,7 @@ def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
 
 def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
     """Where validators have the word, no unit was last written by anybody whom the machine does not name."""
-    who = _who(database, "changed_by")
+    who = database.sql.before_colon("changed_by")
     for name, definition in stored(cursor).items():
         if not definition["judged"]:
             continue

@@ -17,7 +17,7 @@ from penstock.ledger.history import WorkerStatus, workers_of
 from penstock.ledger.reap import UNKNOWN_MACHINE
 from penstock.ledger.schema.birth_rules import SQL
 from penstock.ledger.schema.definitions import stored
-from penstock.ledger.store.database import Cursor, Database, instant_sql, present
+from penstock.ledger.store.database import Cursor, Database, present
 from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Actor, Machine
 
@@ -43,7 +43,7 @@ def overdue(database: Database, cursor: Cursor, deadlines: Mapping[str, timedelt
         rows = cursor.rows(
             f"SELECT claimed_by, unit_id, since FROM (SELECT claimed_by, unit_id, {began} AS since"
             f" FROM {definition['table']} WHERE claimed_by IS NOT NULL) AS s"
-            f" WHERE since < {instant_sql(database, 'cutoff')} ORDER BY since, unit_id",
+            f" WHERE since < {database.sql.instant('cutoff')} ORDER BY since, unit_id",
             cutoff=instant_text(now - 2 * deadline - _MINUTE),
         )
         held: dict[str, list[tuple[str, datetime]]] = {}
@@ -106,7 +106,7 @@ def _waiting(
     Behind a gate on a budget, or one that lately was closed, much may wait rightly for those who serve it. Where nobody
     serves a machine, workers of others set its units aside.
     """
-    column, at = definition["shape"]["due"], instant_sql(database, "cutoff")
+    column, at = definition["shape"]["due"], database.sql.instant("cutoff")
     asked = " AND NOT g.metered AND g.throttles = 0" if served else ""
     parked = "" if served else " OR t.parked_reason = :unknown"
     which = (
@@ -128,7 +128,7 @@ def _waiting(
 
 def _taken(database: Database, cursor: Cursor, definition: Mapping[str, Any], cutoff: datetime) -> bool:
     """Whether anybody took a unit of the machine lately: then the others wait for their turn."""
-    taken = f"claimed_by IS NOT NULL OR claimed_at > {instant_sql(database, 'cutoff')}"
+    taken = f"claimed_by IS NOT NULL OR claimed_at > {database.sql.instant('cutoff')}"
     sql = f"SELECT 1 FROM {definition['table']} WHERE {taken} LIMIT 1"
     return bool(cursor.rows(sql, cutoff=instant_text(cutoff)))
 
@@ -184,7 +184,7 @@ def clock(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
     What somebody types is dated by the database itself, which in a simulation is not the ledger's time.
     """
     now = present(database, cursor)
-    at, here = instant_sql(database, "ahead"), instant_sql(database, "here")
+    at, here = database.sql.instant("ahead"), database.sql.instant("here")
     for name, definition in stored(cursor).items():
         table, driven = definition["table"], definition["shape"]["driven"]
         later = (

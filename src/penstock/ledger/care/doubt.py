@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.ledger.commit import insert_events
-from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.suspicion import Table
 from penstock.model.clock import Clock, instant_text
 from penstock.model.errors import LedgerMismatch
@@ -83,7 +83,7 @@ class Doubter:
         if self._since is None:
             return alive
         acted = f"claimed_by IS NOT NULL OR {table.due} IS NULL OR {table.due} <= {self._database.now_sql}"
-        return f"{alive} AND ({acted} OR changed_at >= {instant_sql(self._database, 'since')})"
+        return f"{alive} AND ({acted} OR changed_at >= {self._database.sql.instant('since')})"
 
     def _some(self, table: Table, ended: list[str], after: str, cursor: Cursor) -> tuple[int, str | None]:
         given = {**self._given, **self._database.bind_now()}
@@ -130,7 +130,7 @@ def mark_backup(clock: Clock) -> tuple[str, tuple[str, str]]:
 def restored(database: Database, cursor: Cursor) -> str | None:
     """What to do about a ledger that was restored and that nobody has put in doubt; None for any other."""
     known = _known(cursor)
-    home = _home(database, cursor)
+    home = database.sql.home(cursor)
     if _RESTORED not in known and known.get(_HOME, home) == home:
         return None
     return (
@@ -144,7 +144,7 @@ def refuse_restored(database: Database, cursor: Cursor) -> None:
     message = restored(database, cursor)
     if message is not None:
         raise LedgerMismatch(message)
-    home = _home(database, cursor)
+    home = database.sql.home(cursor)
     if home is not None and _HOME not in _known(cursor):
         cursor.run("INSERT INTO penstock_meta (name, value) VALUES (:name, :home)", name=_HOME, home=home)
 
@@ -152,11 +152,3 @@ def refuse_restored(database: Database, cursor: Cursor) -> None:
 def _known(cursor: Cursor) -> dict[str, str]:
     sql = "SELECT name, value FROM penstock_meta WHERE name IN (:home, :restored)"
     return {str(name): str(value) for name, value in cursor.rows(sql, home=_HOME, restored=_RESTORED)}
-
-
-def _home(database: Database, cursor: Cursor) -> str | None:
-    """Which database this is; a file has no such name."""
-    if database.dialect == "sqlite":
-        return None
-    sql = "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || oid FROM pg_database"
-    return str(cursor.rows(f"{sql} WHERE datname = current_database()")[0][0])

@@ -23,7 +23,7 @@ from penstock.ledger.history import BASELINE, require_ledger
 from penstock.ledger.schema import definitions
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import Rng, instant_text, parse_instant
 from penstock.model.errors import UnknownMachine
 
@@ -81,7 +81,7 @@ class Pruner:
         self._who = who
         self._rng = rng
         self._machine = machine
-        self._at = instant_sql(database, "before")
+        self._at = database.sql.instant("before")
         self._now, self._known = database.read(self._begin)
         self._rules = Eligible(self._known, self._before, self._at)
 
@@ -283,12 +283,11 @@ class Pruner:
             f" AND o.seq < l.seq) FROM {source} CROSS JOIN {HISTORY} l"
             " WHERE l.machine = :machine AND l.unit_id = n_unit_id AND l.seq = n_seq"
         )
+        key = self._database.sql.history_key
         which = (
-            f"seq IN (SELECT l.seq FROM {source} CROSS JOIN {HISTORY} l"
+            f"({key.replace('l.', '')}) IN (SELECT {key} FROM {source} CROSS JOIN {HISTORY} l"
             " WHERE l.machine = :machine AND l.unit_id = n_unit_id AND l.seq < n_seq)"
         )
-        if self._database.dialect == "postgresql":
-            which = "(machine, unit_id, seq) IN (SELECT l.machine, l.unit_id, " + which.removeprefix("seq IN (SELECT ")
 
         def work(cursor: Cursor) -> int:
             permit = self._permit(cursor, name)
@@ -351,10 +350,9 @@ class Pruner:
 
     def _permit(self, cursor: Cursor, machine: str) -> str:
         name = self._rng.token()
-        transaction = "CAST(pg_current_xact_id() AS text)" if self._database.dialect == "postgresql" else "'open'"
         cursor.run(
             "INSERT INTO prune_permit (id, machine, actor, reason, at, open)"
-            f" VALUES (:id, :machine, :actor, :reason, {self._database.now_sql}, {transaction})",
+            f" VALUES (:id, :machine, :actor, :reason, {self._database.now_sql}, {self._database.sql.transaction})",
             id=name,
             machine=machine,
             actor=self._who,

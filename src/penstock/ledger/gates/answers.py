@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.ledger import outbox
+from penstock.ledger import delivery
 from penstock.ledger.commit import insert_events
 from penstock.ledger.gates.budget import BREAKER_AFTER, Pass, Trouble, breaker_open, outage_seconds
 from penstock.ledger.gates.rows import GateRow, GateRows, text
@@ -106,7 +106,7 @@ class GateAnswers(GateRows):
         return until
 
     def worked(self, given: Pass) -> None:
-        """A call came through where calls had failed: the door is healthy. After a probe its budget begins empty."""
+        """A call came through where calls had failed: the gate is healthy. After a probe its budget begins empty."""
 
         def work(cursor: Cursor) -> None:
             found = self._locked(cursor, given.gate_id)
@@ -178,7 +178,7 @@ class GateAnswers(GateRows):
 
     def _alert(self, cursor: Cursor, kind: str, severity: str, key: str, payload: Mapping[str, Any]) -> None:
         # What the outbox says of itself is never delivered: whom it is about could not take it.
-        about = outbox.machine.name if str(payload["gate"]).startswith(outbox.gate_of("")) else None
+        about = delivery.machine.name if str(payload["gate"]).startswith(delivery.gate_of("")) else None
         row = ["default", f"{kind}:{key}", kind, severity, json.dumps(payload), about, None]
         insert_events(self._database, cursor, [row])
 

@@ -1,4 +1,4 @@
-"""Provider gates: who may pass, and who holds them; one row per door. What answers mean is in `gate_answers`.
+"""Provider gates: who may pass, and who holds them; one row per gate. What answers mean is in `answers`.
 
 Whoever changes a gate locks its row first; what it comes to is computed here, from the ledger's time, and written back.
 A gate without limits and without trouble is never locked: the claim passes it by its row alone.
@@ -143,7 +143,7 @@ class Gates(GateAnswers):
     # Closing, holding and letting go.
 
     def close(self, gate_id: str, seconds: float, reason: str) -> None:
-        """Close a door for so long; an earlier, later-reaching closing stands. Its budgets begin empty afterwards."""
+        """Close a gate for so long; an earlier, later-reaching closing stands. Its budgets begin empty afterwards."""
 
         def work(cursor: Cursor) -> None:
             self.ensure(cursor, [gate_id])

@@ -59,8 +59,8 @@ class GateRows:
     def __init__(self, database: Database, providers: Sequence[GateLimits] | None = None) -> None:
         self._database = database
         self.providers = providers
-        self._postgres = database.dialect == "postgresql"
-        self._lock = " FOR NO KEY UPDATE" if self._postgres else ""
+        self._lock = database.sql.for_update(keys=False)
+        self._at = database.sql.instant("at")
         self._gate_ids = statements.batch(database, {"gate_id": statements.TEXT})
         self._among = f"gate_id IN (SELECT n_gate_id FROM {self._gate_ids})"
         self._checked: set[str] = set()
@@ -96,8 +96,7 @@ class GateRows:
 
     def _births_lock(self, cursor: Cursor, *, shared: bool = False) -> None:
         """Until the transaction ends, gates are born or held, not both: none may slip through in between."""
-        if self._postgres:
-            cursor.run(f"SELECT pg_advisory_xact_lock{'_shared' if shared else ''}({_BIRTHS_LOCK})")
+        self._database.sql.lock(cursor, _BIRTHS_LOCK, shared=shared)
 
     def apply(self) -> int:
         """Give every gate the limits of its provider as configured; returns how many gates changed."""
@@ -181,10 +180,6 @@ class GateRows:
     def _ids(self, gates: Iterable[str]) -> str:
         return statements.batch_text([[g] for g in gates])
 
-    @property
-    def _at(self) -> str:
-        return "CAST(:at AS timestamptz)" if self._postgres else ":at"
-
     def _set(self, cursor: Cursor, names: Sequence[str], rows: Sequence[Row]) -> int:
         """Set columns of gates: each row is the gate and the values."""
         if not rows:
@@ -234,7 +229,7 @@ class GateRows:
             )
 
     def _locked(self, cursor: Cursor, gate_id: str) -> GateRow:
-        if self._postgres:
+        if self._database.sql.locks_rows:
             # The moment must be read when the lock is had: it may have been waited for.
             cursor.rows(f"SELECT 1 FROM gate WHERE gate_id = :gate{self._lock}", gate=gate_id)
         ((epoch, throttles, closed, why, ahead, held, reason, failures, since, now),) = cursor.rows(

@@ -19,6 +19,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from penstock.ledger.store.database import Database
 from penstock.model.clock import instant_text
 from penstock.model.errors import MachineError, TooLarge
 from penstock.model.outcome import MAX_VALUE
@@ -287,6 +288,11 @@ def _reader(kind: type, dialect: str) -> Callable[[Any], Any] | None:
 
 
 _DECODERS: dict[tuple[type[GuardedUnit], str], Any] = {}
+
+
+def decoder_of(database: Database, unit_type: type[G]) -> Callable[[Sequence[Any]], G]:
+    """A function from a row of this database, in `field_types` order, to a unit."""
+    return unit_decoder(unit_type, database.dialect)
 
 
 def unit_decoder(unit_type: type[G], dialect: str) -> Callable[[Sequence[Any]], G]:

@@ -97,7 +97,7 @@ def _refuse_strangers(database: Database, cursor: Cursor, wanted: Wanted, *, tak
     """Refuse a database of somebody else's, and a ledger of a newer program; the names of the tables that are there."""
     present = table_names(database, cursor)
     if present and "penstock_meta" not in present:
-        msg = "that database holds other tables and is not a Penstock ledger; give it an empty one"
+        msg = "that database holds other tables and is not a Penstock ledger; use an empty one"
         raise LedgerMismatch(msg)
     if present:
         migrate.refuse_newer(database, wanted.kernel, migrate.stamped(cursor, wanted.kernel) or 0)

@@ -60,9 +60,7 @@ def _folder(place: str) -> Path:
     locations = list(found.submodule_search_locations or ()) if found is not None else []
     path = Path(locations[0]) / folder if locations else None
     if path is None or not path.is_dir():
-        msg = (
-            f"{place!r} is no place of migrations; write package:folder, for example penstock.ledger.schema:migrations"
-        )
+        msg = f"{place!r} is not a place for migrations; write package:folder, as in penstock.ledger.schema:migrations"
         raise UsageError(msg)
     return path
 

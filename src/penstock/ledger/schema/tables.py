@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
 from penstock.ledger.schema.columns import Document, Instant, python_type, sql_type
 from penstock.ledger.schema.strict import STRICT
+from penstock.ledger.store.database import Database
 from penstock.ledger.store.statements import dead_letters
 from penstock.model.errors import MachineError
 from penstock.model.machine import Machine
@@ -283,6 +284,11 @@ sa.Index("stage_of_table", stage.c.table_name, stage.c.stage_id)
 def kernel_tables(dialect: str) -> list[sa.Table]:
     """Every table of the kernel for this dialect, in the order of creation."""
     return [*kernel.sorted_tables, *([_prune_probe()] if dialect == "sqlite" else []), transition_log(dialect)]
+
+
+def table_of(database: Database, machine: Machine) -> sa.Table:
+    """The table of a machine in this database."""
+    return machine_table(machine, database.dialect)
 
 
 @functools.cache

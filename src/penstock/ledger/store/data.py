@@ -54,7 +54,7 @@ def update_unchanged(
     given: dict[str, Any] = {"batch": statements.batch_text(rows)}
     sets = [f"{name} = n_to_{name}" for name in changed]
     for name, value in alike.items():
-        sets.append(f"{name} = {_bound(database, table.c[name].type, f'alike_{name}')}")
+        sets.append(f"{name} = {database.sql.parameter(f'alike_{name}', table.c[name].type)}")
         given[f"alike_{name}"] = value
     which = " AND ".join(f"t.{name} = n_{name}" for name in key)
     if database.dialect == "sqlite":
@@ -71,10 +71,3 @@ def update_unchanged(
         f"WITH mine AS MATERIALIZED ({mine}) UPDATE {table.name} AS t SET {', '.join(sets)} FROM mine WHERE {which}",
         given,
     )
-
-
-def _bound(database: Database, kind: statements.SqlType, name: str) -> str:
-    """A parameter of a column's type, given as a plain value."""
-    if database.dialect == "postgresql":
-        return f"CAST(:{name} AS {kind.compile(statements.POSTGRES)})"
-    return f":{name}"

@@ -6,13 +6,14 @@ write. Statements name their parameters `:name` in both dialects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
+from penstock.ledger.care.finding import Finding
 from penstock.ledger.store.presence import Presence
+from penstock.ledger.store.sql import Sql
 from penstock.model.clock import instant
-from penstock.model.unit import key_part
 
 T = TypeVar("T")
 Dialect = Literal["sqlite", "postgresql"]
@@ -52,6 +53,14 @@ class Database(Protocol):
         """Which of the two it is."""
 
     @property
+    def sql(self) -> Sql:
+        """What it writes in its own way."""
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether it has a clock of its own; a file has no other time than this machine's."""
+
+    @property
     def url(self) -> str:
         """Its address, without a password."""
 
@@ -88,12 +97,32 @@ class Database(Protocol):
     def now_sql(self) -> str:
         """An expression for the ledger's present instant; constant within the statement."""
 
-    @property
-    def lease_now_sql(self) -> str:
-        """An expression for the present on the clock that leases are measured by."""
-
     def lease_value_sql(self, milliseconds: int) -> str:
         """An expression for a lease that ends after so long."""
+
+    @property
+    def lease_left_sql(self) -> str:
+        """For a row of `worker`, how many seconds its lease runs on; below zero, or zero: it is over."""
+
+    def lease_over_sql(self, grace_ms: int) -> str:
+        """The condition for a row of `worker` whose lease is over, and not for want of a server to renew it at.
+
+        A server that has just started has nobody's renewals yet: for `grace_ms` no lease is over.
+        """
+
+    @property
+    def boot_sql(self) -> str:
+        """What the row of a worker of this machine has as `boot_id`; NULL where leases do not depend on it."""
+
+    @property
+    def same_boot_sql(self) -> str:
+        """The condition for a row of `worker` whose machine was not restarted since."""
+
+    def surroundings(self, cursor: Cursor) -> Iterator[Finding]:
+        """What is wrong with what it stands on, and what soon will be: disk, settings, whoever holds it back.
+
+        Quick to ask: workers ask every minute, and raise an alert before something fills up.
+        """
 
     def close(self) -> None:
         """Close every connection."""
@@ -103,36 +132,6 @@ def present(database: Database, cursor: Cursor) -> datetime:
     """The ledger's present instant."""
     now: datetime = instant(cursor.rows(f"SELECT {database.now_sql}", **database.bind_now())[0][0])
     return now
-
-
-def instant_sql(database: Database, name: str) -> str:
-    """A parameter that is an instant, given as `instant_text` writes it, to be compared with a column of instants."""
-    return f"CAST(:{name} AS timestamptz)" if database.dialect == "postgresql" else f":{name}"
-
-
-def day_sql(database: Database, name: str) -> str:
-    """A parameter that is a date, given in ISO format, to be compared with a column of dates."""
-    return f"CAST(:{name} AS date)" if database.dialect == "postgresql" else f":{name}"
-
-
-def first_key_sql(database: Database, value: str) -> tuple[str, dict[str, str]]:
-    """A condition that holds for every unit whose key begins with this value, and its parameters.
-
-    SQLite then finds them by the primary key. PostgreSQL sorts text by a collation, in which the range would be
-    another: there the condition always holds.
-    """
-    if database.dialect == "postgresql":
-        return "true", {}
-    # '0' is what follows '/'.
-    return "unit_id > :key_low AND unit_id < :key_high", {
-        "key_low": f"{key_part(value)}/",
-        "key_high": f"{key_part(value)}0",
-    }
-
-
-def identifier_sql(database: Database, name: str) -> str:
-    """A parameter that is an identifier (UUID), given as text, to be compared with a column of identifiers."""
-    return f"CAST(:{name} AS uuid)" if database.dialect == "postgresql" else f":{name}"
 
 
 def open_database(url: str, clock: Any, *, connections: int = CONNECTIONS) -> Database:

@@ -262,7 +262,7 @@ def which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[st
 def lock_units(database: Database, table: str) -> str:
     """Take the row locks of a batch of units in one order, so that committers never deadlock over parents."""
     source = batch(database, {"unit_id": sa.Text()})
-    tail = " FOR NO KEY UPDATE" if database.dialect == "postgresql" else ""
+    tail = database.sql.for_update(keys=False)
     return f"SELECT unit_id FROM {table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id{tail}"
 
 
@@ -335,16 +335,16 @@ def claim(database: Database, machine: Machine, *, metered: bool = False, suspec
     taken = ["claimed_by = :worker", f"claimed_at = {now}", "version = t.version + 1"]
     sets = ", ".join([*taken, *_on_claim(database, machine)])
     if database.dialect == "postgresql":
-        doors = _asked_doors(database, now) if metered else _doors_postgres(table, due, free, now)
+        gates = _asked_gates(database, now) if metered else _gates_postgres(table, due, free, now)
         picked = _pick_postgres(table, due, free, metered=metered)
         returning = ", ".join(f"t.{machine.column(c)}" for c in machine.columns)
         took = f"UPDATE {table} AS t SET {sets} FROM picked WHERE t.unit_id = picked.unit_id RETURNING {returning}"
-        return (f"WITH {doors}, {picked} {took}",)
+        return (f"WITH {gates}, {picked} {took}",)
     columns = ", ".join(machine.column(c) for c in machine.columns)
     mine = "unit_id IN (SELECT value FROM json_each(:ids))"
     source = f"{table} {{0}} INDEXED BY {table}_{'suspects' if suspects else 'due'}"
-    doors = _doors_sqlite(source.format("k"), due, free)
-    pick = f"WITH {doors} SELECT json_group_array(unit_id) FROM ({_pick_sqlite(source.format('c'), due, free)})"
+    gates = _gates_sqlite(source.format("k"), due, free)
+    pick = f"WITH {gates} SELECT json_group_array(unit_id) FROM ({_pick_sqlite(source.format('c'), due, free)})"
     behind = _pick_behind(source.format("c"), due, free)
     return (
         f"SELECT json_group_array(unit_id) FROM ({behind})" if metered else pick,
@@ -372,30 +372,30 @@ def _on_claim(database: Database, machine: Machine) -> list[str]:
 _ME = "me AS MATERIALIZED (SELECT id FROM worker WHERE id = :worker AND reaped_at IS NULL FOR KEY SHARE)"
 
 
-def _doors_postgres(table: str, due: str, free: str, now: str) -> str:
+def _gates_postgres(table: str, due: str, free: str, now: str) -> str:
     # LIMIT 1 makes the planner ask gate by gate: an EXISTS it would turn round into one scan over all that is due.
     return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
-doors AS MATERIALIZED (SELECT g.gate_id FROM gate g CROSS JOIN LATERAL (
+gates AS MATERIALIZED (SELECT g.gate_id FROM gate g CROSS JOIN LATERAL (
     SELECT FROM {table} d WHERE d.gate_id = g.gate_id AND d.{due} <= (SELECT now FROM moment) AND {free} LIMIT 1) AS waiting
   WHERE EXISTS (SELECT 1 FROM me) AND {is_open("(SELECT now FROM moment)")} AND {_UNASKED}
   ORDER BY (g.gate_id > :gate) DESC, g.gate_id)"""
 
 
-def _asked_doors(database: Database, now: str) -> str:
+def _asked_gates(database: Database, now: str) -> str:
     source = batch(database, {"gate_id": TEXT, "share": sa.Integer()})
     return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
-doors AS MATERIALIZED (SELECT n_gate_id AS gate_id, n_share AS share FROM {source} WHERE EXISTS (SELECT 1 FROM me))"""
+gates AS MATERIALIZED (SELECT n_gate_id AS gate_id, n_share AS share FROM {source} WHERE EXISTS (SELECT 1 FROM me))"""
 
 
 def _pick_postgres(table: str, due: str, free: str, *, metered: bool) -> str:
-    share = "doors.share" if metered else "(SELECT (:n + count(*) - 1) / greatest(count(*), 1) FROM doors)"
-    return f"""picked AS MATERIALIZED (SELECT u.unit_id FROM doors CROSS JOIN LATERAL (
-    SELECT unit_id FROM {table} c WHERE c.gate_id = doors.gate_id AND c.{due} <= (SELECT now FROM moment) AND {free}
+    share = "gates.share" if metered else "(SELECT (:n + count(*) - 1) / greatest(count(*), 1) FROM gates)"
+    return f"""picked AS MATERIALIZED (SELECT u.unit_id FROM gates CROSS JOIN LATERAL (
+    SELECT unit_id FROM {table} c WHERE c.gate_id = gates.gate_id AND c.{due} <= (SELECT now FROM moment) AND {free}
     ORDER BY c.{due}, c.unit_id LIMIT {share}
     FOR NO KEY UPDATE SKIP LOCKED) u LIMIT :n)"""
 
 
-def _doors_sqlite(source: str, due: str, free: str) -> str:
+def _gates_sqlite(source: str, due: str, free: str) -> str:
     # SQLite has no LATERAL: each gate's share is cut off at the (due, unit_id) of its last unit, found by OFFSET. Where
     # there is one gate alone nothing is cut off.
     due_units = f"FROM {source} WHERE k.gate_id = g.gate_id AND k.{due} <= :now AND {free}"
@@ -406,14 +406,14 @@ def _doors_sqlite(source: str, due: str, free: str) -> str:
   WHERE EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
     AND {is_open(":now")} AND {_UNASKED} AND EXISTS (SELECT 1 {due_units})
   ORDER BY g.gate_id > :gate DESC, g.gate_id),
-doors AS MATERIALIZED (SELECT g.gate_id, COALESCE({several} (SELECT k.{due} {last}) END, :now) AS last_due,
+gates AS MATERIALIZED (SELECT g.gate_id, COALESCE({several} (SELECT k.{due} {last}) END, :now) AS last_due,
   COALESCE({several} (SELECT k.unit_id {last}) END, char(1114111)) AS last_id FROM live g)"""
 
 
 def _pick_sqlite(source: str, due: str, free: str) -> str:
-    return f"""SELECT c.unit_id FROM doors CROSS JOIN {source}
-    WHERE c.gate_id = doors.gate_id AND {free}
-      AND (c.{due}, c.unit_id) <= (doors.last_due, doors.last_id) LIMIT :n"""
+    return f"""SELECT c.unit_id FROM gates CROSS JOIN {source}
+    WHERE c.gate_id = gates.gate_id AND {free}
+      AND (c.{due}, c.unit_id) <= (gates.last_due, gates.last_id) LIMIT :n"""
 
 
 def _pick_behind(source: str, due: str, free: str) -> str:

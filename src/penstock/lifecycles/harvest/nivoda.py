@@ -80,9 +80,9 @@ def mapping(unit: str, currency: str = CURRENCY) -> Callable[[str], dict[str, An
             raise Unmappable("it has no price")
         amount = _amount(price, factor)
         if amount is None:
-            raise Unmappable(f"a price of {price!s:.40} {unit} is none")
+            raise Unmappable(f"a price of {price!s:.40} {unit} is not possible")
         if carats is not None and not (carats.is_finite() and _ZERO < carats <= _HEAVIEST):
-            raise Unmappable(f"a stone of {carats!s:.40} carats is none")
+            raise Unmappable(f"a stone of {carats!s:.40} carats is not possible")
         number = certificate.number
         return {
             "offer_id": item.id,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
-from penstock.ledger.store.database import identifier_sql, instant_sql
 from penstock.lifecycles.harvest.chunk.machine import C, Chunk, harvest_chunk
 from penstock.lifecycles.harvest.partition.decide import LIVE, is_given_up
 from penstock.lifecycles.harvest.partition.machine import (
@@ -71,7 +70,7 @@ class StartParameters(WhichFeed, frozen=True):
 class SetParameters(WhichFeed, frozen=True):
     """Which feed, and as far back as when."""
 
-    moment: Annotated[datetime, argument("How far back.", example="2026-11-15T02:00:00Z")]
+    moment: Annotated[datetime, argument("The instant to go back to.", example="2026-11-15T02:00:00Z")]
 
 
 class PublishParameters(WhichFeed, frozen=True):
@@ -196,7 +195,7 @@ def reopen(ask: Ask[HarvestSettings], wanted: WhichRun) -> Each:
     if run.status is not R.CONSOLIDATING:
         hint = f"; 'penstock harvest retry {run.run_id}' consolidates what is left" if run.status is R.FAILED else ""
         raise UsageError(f"run {run.run_id} is {run.status}; chunks are reopened only while it consolidates{hint}")
-    own = f"run_id = {identifier_sql(ask.reader.database, 'run_id')} AND status = '{C.FAILED}'"
+    own = f"run_id = {ask.reader.database.sql.identifier('run_id')} AND status = '{C.FAILED}'"
     sql = f"SELECT unit_id FROM harvest_chunk WHERE {own}"
     ids = [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql, run_id=str(run.run_id)))]
     if not ids:
@@ -332,7 +331,7 @@ def _watermark(reader: Reader, feed: str) -> Watermark:
 
 
 def _updated_since(reader: Reader, feed: str, moment: datetime) -> int:
-    since = instant_sql(reader.database, "moment")
+    since = reader.database.sql.instant("moment")
     sql = f"SELECT count(*) FROM diamonds WHERE feed = :feed AND source_updated_at >= {since}"
     return int(reader.read(lambda cursor: cursor.rows(sql, feed=feed, moment=instant_text(moment)))[0][0])
 

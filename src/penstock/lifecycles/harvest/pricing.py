@@ -211,5 +211,5 @@ def _amount(row: Mapping[str, Any], name: str) -> Decimal:
     except (decimal.InvalidOperation, TypeError, ValueError):
         value = Decimal("NaN")
     if not value.is_finite():
-        raise BadRule(f"pricing rule {row['id']}: {name} is {row[name]!r:.40}, which is no amount")
+        raise BadRule(f"pricing rule {row['id']}: {name} is {row[name]!r:.40}, which is not an amount")
     return value

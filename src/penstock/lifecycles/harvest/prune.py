@@ -13,7 +13,7 @@ from functools import partial
 import sqlalchemy as sa
 
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.store.database import Cursor, identifier_sql, instant_sql
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected
 from penstock.model.clock import instant_text
 
@@ -34,7 +34,7 @@ def prune_raw_records(
     ledger: Ledger, tables: Collection[sa.Table], keep: timedelta, now: datetime, *, at_most: int = AT_MOST
 ) -> Gone:
     """Remove raw rows of runs that ended before, some thousands in a transaction."""
-    before, own = instant_sql(ledger.database, "before"), identifier_sql(ledger.database, "run_id")
+    before, own = ledger.database.sql.instant("before"), ledger.database.sql.identifier("run_id")
     over = (
         f"SELECT r.unit_id FROM run_metadata r WHERE (r.status = 'completed' AND r.completed_at < {before}) OR"
         f" (r.status = 'failed' AND r.changed_at < {before} AND EXISTS (SELECT 1 FROM run_metadata l"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from penstock.ledger.store.database import Cursor, identifier_sql
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.partition.decide import LIVE
 from penstock.lifecycles.harvest.partition.machine import P, Partition, harvest_partition
 from penstock.lifecycles.harvest.run.decide import Known
@@ -70,7 +70,7 @@ def find_run(reader: Reader, text: str) -> Run:
 
 def partitions_of(reader: Ledger | Reader, run_id: UUID) -> list[Partition]:
     """The partitions of a run, in order."""
-    sql = f"SELECT unit_id FROM partition_progress WHERE run_id = {identifier_sql(reader.database, 'run_id')}"
+    sql = f"SELECT unit_id FROM partition_progress WHERE run_id = {reader.database.sql.identifier('run_id')}"
     ids = [str(row[0]) for row in reader.read(lambda cursor: cursor.rows(sql, run_id=str(run_id)))]
     found: list[Partition] = reader.get_many(harvest_partition, ids) if ids else []
     return sorted(found, key=lambda p: p.ordinal)

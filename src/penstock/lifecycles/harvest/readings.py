@@ -30,7 +30,7 @@ class RunsFilter(Parameters, frozen=True):
     """Which runs."""
 
     feed: Annotated[str | None, option("Only of this feed.")] = None
-    limit: Annotated[int, option("At most so many.", ge=1, le=100_000)] = 20
+    limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 20
 
 
 class ShowParameters(WhichRun, frozen=True):
@@ -55,13 +55,11 @@ class RunRow(Row, frozen=True):
     ]
     status: Annotated[R, column("Where it stands.", show="state")]
     phase: Annotated[Phase | None, column("How far consolidation has come.", show="detail")]
-    partitions: Annotated[
-        str, column("Partitions completed, of all of them, and how many have failed.", heading="parts")
-    ]
+    partitions: Annotated[str, column("Partitions completed, of all of them.", heading="parts")]
     records: Annotated[int, column("Records fetched so far.")]
     unseen: Annotated[int | None, column("Live records that a full run did not see and kept.", show="detail")]
     started_at: Annotated[datetime, column("When it was started.", heading="started")]
-    ends_at: Annotated[datetime | None, column("When it was completed, or will be at this pace.", heading="ends")]
+    ends_at: Annotated[datetime | None, column("When it was completed, or will be at this pace.", show="detail")]
     error: Annotated[str | None, column("Why it has failed.", show="text")]
     forced_by: Annotated[str | None, column("Who had it consolidated although partitions failed.", show="detail")]
     run_id: Annotated[str, column("Its id.", show="detail")]
@@ -117,7 +115,8 @@ class WatermarkRow(Row, frozen=True):
 
     feed: Annotated[str, column("Whose it is.")]
     last_updated_at: Annotated[datetime, column("Up to when everything was read.", heading="read up to")]
-    last_run_id: Annotated[str | None, column("The run that moved it.", heading="run")]
+    run: Annotated[str | None, column("The run that moved it.", show="reference")]
+    last_run_id: Annotated[str | None, column("The whole id of that run.", show="detail")]
     last_run_completed_at: Annotated[datetime | None, column("When that run was completed.", heading="completed")]
     publication: Annotated[str, column("Whether the published one says the same: published, unpublished or conflict.")]
     published_at: Annotated[datetime | None, column("When it was published.", heading="published")]
@@ -131,8 +130,9 @@ class FeedRow(Row, frozen=True):
     feed: Annotated[str, column("Its name.")]
     state: Annotated[str, column("active, paused, new, or gone: no longer configured.")]
     runs: Annotated[int, column("How many runs it has had.")]
-    open_run: Annotated[str | None, column("The run that is under way.", heading="under way")]
-    prices: Annotated[str | None, column("How far its records are priced again, or when they last were.", show="text")]
+    run: Annotated[str | None, column("The run that is under way.", show="reference", heading="under way")]
+    open_run: Annotated[str | None, column("The whole id of that run.", show="detail")]
+    prices: Annotated[str | None, column("How far its records are priced again, or when they were.", show="detail")]
     says: Annotated[str, column("What becomes of it.", show="text", heading="what becomes of it")]
 
 
@@ -198,6 +198,7 @@ def watermark_show(ask: Ask[HarvestSettings]) -> Page[WatermarkRow]:
         WatermarkRow(
             feed=str(feed),
             last_updated_at=instant(updated),
+            run=None if run_id is None else str(run_id)[:_SHORT],
             last_run_id=None if run_id is None else str(run_id),
             last_run_completed_at=instant(completed),
             publication=str(publication),
@@ -314,14 +315,13 @@ _OF_RUN = (
 
 def _run(run: Run, how_far: Progress) -> dict[str, Any]:
     """The fields of `RunRow`."""
-    failed = f", {run.failed_workers} failed" if run.failed_workers else ""
     return {
         "run": str(run.run_id)[:_SHORT],
         "feed": run.feed,
         "run_type": run.run_type,
         "status": run.status,
         "phase": run.phase,
-        "partitions": f"{run.completed_workers}/{run.expected_workers}{failed}",
+        "partitions": f"{run.completed_workers}/{run.expected_workers}",
         "records": how_far.fetched,
         "unseen": run.unseen,
         "started_at": run.started_at,
@@ -378,4 +378,7 @@ def _feed(name: str, paused: Mapping[str, bool], there: tuple[int, Any, str | No
     else:
         state, started = "active", instant_text(instant(last))
         says = f"harvested by the schedule {schedule_of(name)}; the last run was started at {started}"
-    return FeedRow(feed=name, state=state, runs=number, open_run=under_way, prices=prices, says=says)
+    if prices is not None:
+        says += f"; {prices}"
+    run = None if under_way is None else under_way[:_SHORT]
+    return FeedRow(feed=name, state=state, runs=number, run=run, open_run=under_way, prices=prices, says=says)

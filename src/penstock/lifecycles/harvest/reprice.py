@@ -26,7 +26,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import Exact, plain, readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.data import update_unchanged
-from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.ledger.store.database import Cursor, Database
 from penstock.lifecycles.harvest.feed import Feed, Unmappable
 from penstock.lifecycles.harvest.pricing import WORDS, BadRule, Pricer, compile_rules, digest
 from penstock.lifecycles.harvest.run.consolidate import rules_in_force
@@ -325,5 +325,5 @@ def _finish(database: Database, cursor: Cursor, priced: Priced, wanted: str, now
 
 
 def _close(database: Database, cursor: Cursor, feed: str, status: str, now: datetime) -> None:
-    sql = f"UPDATE harvest_reprice SET status = :status, finished_at = {instant_sql(database, 'now')}"
+    sql = f"UPDATE harvest_reprice SET status = :status, finished_at = {database.sql.instant('now')}"
     cursor.run(f"{sql} WHERE feed = :feed AND status = '{RUNNING}'", feed=feed, status=status, now=instant_text(now))

@@ -19,7 +19,7 @@ from penstock.ledger.commit import insert_events
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import EventRow
 from penstock.ledger.schema.columns import readable
-from penstock.ledger.store.database import Cursor, Database, instant_sql
+from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import StepError
 from penstock.model.outcome import Event
@@ -91,7 +91,7 @@ def publish(ledger: Ledger, feed: str, blob: Blob) -> Row | None:
     if row is None or row.publication == PUBLISHED:
         return row
     if row.publication == CONFLICT:
-        raise ForeignBlob(f"{blob.address} was written by somebody else, and nobody has settled it yet")
+        raise ForeignBlob(f"{blob.address} was written by somebody else, and nobody has decided about it yet")
     try:
         etag = blob.swap(row.blob().encode(), row.etag)
     except StepError as error:
@@ -183,7 +183,7 @@ def repairer(blobs: Callable[[str], Blob | None]) -> Callable[[str, Io], Any]:
 
 def _same(database: Database) -> str:
     """The row as it was read: another run may have moved it since."""
-    return f"feed = :feed AND last_updated_at = {instant_sql(database, 'moment')}"
+    return f"feed = :feed AND last_updated_at = {database.sql.instant('moment')}"
 
 
 def _published(database: Database, cursor: Cursor, row: Row, etag: str) -> None:

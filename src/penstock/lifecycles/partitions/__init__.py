@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow
-    from penstock.worker.schedule import Schedule
+    from penstock.worker.schedule_unit import Schedule
 
 
 def data() -> Data:
@@ -30,7 +30,7 @@ def data() -> Data:
 
 def schedules(_: PartitionSettings) -> Sequence[Schedule]:
     """Partitions are wanted every fifteen minutes."""
-    from penstock.worker.schedule import Schedule
+    from penstock.worker.schedule_unit import Schedule
 
     return [Schedule(name=jobs.ENUMERATE, job=jobs.ENUMERATE, every="15m", settings_version="usual")]
 

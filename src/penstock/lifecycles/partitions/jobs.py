@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.ledger.store.database import Database
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult, Schedule
+    from penstock.worker.schedule import JobResult
+    from penstock.worker.schedule_unit import Schedule
 
 ENUMERATE = "enumerate-partitions"
 AT_ONCE = 5_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import readable
-from penstock.ledger.store.database import Database, day_sql
+from penstock.ledger.store.database import Database
 from penstock.lifecycles.partitions.decide import Judged, judge
 from penstock.lifecycles.partitions.machine import partition
 from penstock.lifecycles.partitions.settings import PartitionSettings
@@ -155,7 +155,7 @@ def _differs(ledger: Ledger, key: PartitionKey, verdict: Verdict) -> bool | None
 def _attempts(database: Database, key: PartitionKey, select: str, which: str, **given: Any) -> Sequence[Sequence[Any]]:
     sql = (
         f"{select} FROM partition_attempt WHERE source = :source AND customer_id = :customer_id"
-        f" AND query_name = :query_name AND logical_date = {day_sql(database, 'logical_date')} {which}"
+        f" AND query_name = :query_name AND logical_date = {database.sql.day('logical_date')} {which}"
     )
     named = {name: str(getattr(key, name)) for name in PARTS}
     return database.read(lambda cursor: cursor.rows(sql, **named, **given))

@@ -110,8 +110,8 @@ class ListWanted(RangeThen, frozen=True):
     """Which partitions to list, and how many."""
 
     status: Annotated[tuple[P, ...], option("Only partitions in this status.")] = ()
-    limit: Annotated[int, option("At most so many.", ge=1, le=100_000)] = 100
-    after: Annotated[str | None, option("Go on after an earlier list, with what it said.")] = None
+    limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 100
+    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
 
 
 class ReprocessWanted(RangeWanted, frozen=True):

@@ -200,7 +200,7 @@ class GoogleAdsLogin(Settings):
     ] = None
     version: Annotated[str, says("The version of the API; each lives about a year.", reads=_version)] = _USUAL.version
     api_url: Annotated[Url, says("Where the API is served.")] = Url(_USUAL.api_url)
-    token_url: Annotated[Url, says("Where tokens are.")] = Url(_USUAL.token_url)
+    token_url: Annotated[Url, says("Where tokens are issued.")] = Url(_USUAL.token_url)
 
 
 class PartitionSettings(Settings):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow
-    from penstock.worker.schedule import Schedule
+    from penstock.worker.schedule_unit import Schedule
 
 
 def data() -> Data:
@@ -35,7 +35,7 @@ def build(settings: ReportSettings, ports: Ports) -> Sequence[AnyFlow]:
 
 def schedules(_: ReportSettings) -> Sequence[Schedule]:
     """Datasets are made every five minutes and pruned every hour."""
-    from penstock.worker.schedule import Schedule
+    from penstock.worker.schedule_unit import Schedule
 
     return [
         Schedule(name=jobs.UPDATE, job=jobs.UPDATE, every="5m", settings_version="usual"),

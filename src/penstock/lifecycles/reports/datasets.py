@@ -20,7 +20,7 @@ from penstock.ledger.births import AT_ONCE, Product, Side, birth_products
 from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.care.prune_rules import Finished
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.store.database import Cursor, instant_sql
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
 from penstock.lifecycles.reports.settings import HOUR, Account, ReportSettings, gate_of
 from penstock.lifecycles.reports.sources import Streams
@@ -280,7 +280,7 @@ def _note_states(ledger: Ledger, accounts: Mapping[str, Account], there: Mapping
 
 
 def _change_states(ledger: Ledger, cursor: Cursor, changed: Iterable[tuple[str, str, bool]], now: datetime) -> int:
-    cast = instant_sql(ledger.database, "at")
+    cast = ledger.database.sql.instant("at")
     woken = 0
     for name, state, back in changed:
         cursor.run(
@@ -325,7 +325,7 @@ def prune_report_datasets(ledger: Ledger, settings: ReportSettings, now: datetim
     them any more. What landed in the raw sink stays.
     """
     pruner = Pruner(ledger.database, Ages(), who=who, rng=rng)
-    at = instant_sql(ledger.database, "before")
+    at = ledger.database.sql.instant("before")
     gone = 0
     for aggregation in Aggregation:
         retention = settings.retention(aggregation)

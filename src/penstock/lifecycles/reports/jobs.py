@@ -10,7 +10,8 @@ from penstock.lifecycles.reports.settings import ReportSettings
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult, Schedule
+    from penstock.worker.schedule import JobResult
+    from penstock.worker.schedule_unit import Schedule
 
 UPDATE, PRUNE = "update-report-datasets", "prune-report-datasets"
 

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any, NamedTuple
 
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Database, Row, day_sql, first_key_sql, instant_sql
+from penstock.ledger.store.database import Database, Row
 from penstock.lifecycles.reports import sources
 from penstock.lifecycles.reports.decide import offset_name
 from penstock.lifecycles.reports.jobs import UPDATE
@@ -45,12 +45,12 @@ def condition(database: Database, scope: Scope, *, status: S | None = None, unit
             parts.append(f"{name} = :{name}")
             given[name] = str(value)
     if scope.account is not None:
-        sql, more = first_key_sql(database, scope.account)
+        sql, more = database.sql.first_key(scope.account)
         parts.append(sql)
         given |= more
     for name, sign, day in (("first", ">=", scope.first), ("last", "<=", scope.last)):
         if day is not None:
-            parts.append(f"report_date {sign} {day_sql(database, name)}")
+            parts.append(f"report_date {sign} {database.sql.day(name)}")
             given[name] = day.isoformat()
     if unit_ids:
         source = statements.batch(database, {"unit_id": statements.TEXT})
@@ -97,8 +97,8 @@ def _after(database: Database, mark: str | None) -> tuple[str, dict[str, Any]]:
     try:
         given = {"after_due": instant_text(parse_instant(due)), "after_id": unit_id}
     except BadInstant:
-        raise UsageError(f"{mark!r} is not where a list ended; give what the list said, or leave it out") from None
-    at = instant_sql(database, "after_due")
+        raise UsageError(f"{mark!r} is not a cursor; take it from the end of the list before") from None
+    at = database.sql.instant("after_due")
     later = f"next_refresh_at > {at} OR (next_refresh_at = {at} AND unit_id > :after_id)"
     return f"(next_refresh_at IS NULL OR {later})", given
 

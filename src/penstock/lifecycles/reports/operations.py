@@ -52,13 +52,13 @@ class DatasetFilter(Scope, frozen=True):
 class DatasetPage(DatasetFilter, frozen=True):
     """Which datasets to list, and how many."""
 
-    limit: Annotated[int, option("At most so many.", ge=1, le=100_000)] = 20
-    after: Annotated[str | None, option("Go on after an earlier list, with what it said.")] = None
+    limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 20
+    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
 
 
 _Named = Annotated[
     tuple[str, ...],
-    argument("These datasets, else all that the options name.", example="acme/2026-11-01/daily/target"),
+    argument("These datasets; else all that match the options.", example="acme/2026-11-01/daily/target"),
 ]
 
 
@@ -220,7 +220,7 @@ def accounts(ask: ReportAsk) -> Page[Standing]:
 
 @operation("refresh", "Fetch datasets again now, whatever their offsets say.")
 def refresh(ask: ReportAsk, wanted: RefreshWanted) -> Plan:
-    """Each gets a report for its latest offset, whatever served that or gave it up before; also those in error."""
+    """Each gets a report for its latest offset, even if that was served or given up before; also those in error."""
     if wanted == RefreshWanted():
         raise UsageError("this would be every dataset; name some, or give an account, a status, a kind or dates")
     moves = Moves(machine)

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.schema.columns import plain
-from penstock.ledger.store.database import Cursor, Row, instant_sql
+from penstock.ledger.store.database import Cursor, Row
 from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
 from penstock.model.move_set import MOVED
@@ -31,7 +31,7 @@ _COLUMNS = ("action_id", "position", "unit_id", "version", "part", "result", "la
 _LOOK_SECONDS = 0.2
 _KEPT = timedelta(days=1)
 # A command serves bulk actions alone and goes away again: what it does not know is not unknown.
-_ALONE = WorkerSettings(unknown_seconds=math.inf)
+ALONE = WorkerSettings(unknown_seconds=math.inf)
 Watch = Callable[[int, int | None], None]
 
 
@@ -99,7 +99,7 @@ def drive(
 
 
 async def _drive(ledger: Ledger, ref: Ref, progress: Watch, config_version: str | None) -> BulkAction:
-    worker = Worker(ledger, [BulkActions()], _ALONE, config_version=config_version)
+    worker = Worker(ledger, [BulkActions()], ALONE, config_version=config_version)
     working = asyncio.create_task(worker.run())
     try:
         while True:
@@ -146,7 +146,7 @@ def _after(last: str, cursor: Cursor) -> list[Row]:
 
 def _sweep(ledger: Ledger, action_id: str, cursor: Cursor) -> int:
     sql = (
-        f"DELETE FROM bulk_item WHERE action_id = :action AND laid_at < {instant_sql(ledger.database, 'before')}"
+        f"DELETE FROM bulk_item WHERE action_id = :action AND laid_at < {ledger.database.sql.instant('before')}"
         f" AND NOT EXISTS (SELECT 1 FROM {bulk_action.table} WHERE unit_id = :action)"
     )
     return cursor.run(sql, action=action_id, before=instant_text(ledger.clock.now() - _KEPT))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
 
+from penstock.ledger.care.finding import Finding
 from penstock.ledger.store.database import CONNECTIONS, Dialect, Row
 from penstock.ledger.store.postgres.address import Address
 from penstock.ledger.store.postgres.connection import Connection, answers, connect
 from penstock.ledger.store.postgres.pool import Pool, is_full
-from penstock.ledger.store.postgres.share import Places, places
+from penstock.ledger.store.postgres.share import Places, places, too_many
+from penstock.ledger.store.postgres.sql import PostgresSql
 from penstock.ledger.store.presence import Presence
 from penstock.model.clock import Clock, SystemClock, instant_text
 from penstock.model.errors import CommitUnknown, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable
@@ -63,6 +65,10 @@ class PostgresDatabase:
     """A ledger in a PostgreSQL database, over at most `connections` connections of this process."""
 
     dialect: Dialect = "postgresql"
+    sql = PostgresSql()
+    has_clock = True
+    boot_sql = "NULL"
+    same_boot_sql = "true"
 
     def __init__(self, url: str, clock: Clock, *, connections: int = CONNECTIONS) -> None:
         address = Address.parse(url)
@@ -83,8 +89,14 @@ class PostgresDatabase:
         return "(SELECT date_trunc('milliseconds', clock_timestamp()))"
 
     @property
-    def lease_now_sql(self) -> str:
-        return self.now_sql
+    def lease_left_sql(self) -> str:
+        return f"EXTRACT(EPOCH FROM lease_until - {self.now_sql})"
+
+    def lease_over_sql(self, grace_ms: int) -> str:
+        over = f"lease_until < {self.now_sql}"
+        if not grace_ms or self._virtual:  # on a clock of its own the server's start says nothing
+            return over
+        return f"{over} AND clock_timestamp() > pg_postmaster_start_time() + interval '{grace_ms} milliseconds'"
 
     def lease_value_sql(self, milliseconds: int) -> str:
         return f"{self.now_sql} + interval '{milliseconds} milliseconds'"
@@ -128,8 +140,8 @@ class PostgresDatabase:
             found = places(cursor, self.now_sql, worker, **self.bind_now())
             if not self._admitted and found.workers > found.ours:
                 msg = (
-                    f"{self.url}: {found.workers - 1} workers hold a connection each, and of the {found.server} that"
-                    f" the server takes {found.ours} are theirs; stop a worker, or raise max_connections"
+                    f"{self.url}: {found.workers - 1} workers use all {found.ours} connections that are theirs, of the"
+                    f" server's {found.server}; stop a worker, or raise max_connections"
                 )
                 raise LedgerUnavailable(msg)
             return result, found
@@ -138,6 +150,14 @@ class PostgresDatabase:
         self._admitted = True
         self._pool.size = self.connections if found is None else min(self.connections, found.share())
         return result
+
+    def surroundings(self, cursor: Any) -> Iterator[Finding]:
+        from penstock.ledger.store.postgres.surroundings import surroundings
+
+        yield from surroundings(cursor)
+        # Behind a pooler the server's places are not the workers' to count.
+        if not cursor.connection.pooled:
+            yield from too_many(places(cursor, self.now_sql, **self.bind_now()), self.connections)
 
     def close(self) -> None:
         self._pool.close()

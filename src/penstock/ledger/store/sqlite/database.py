@@ -19,8 +19,10 @@ from typing import Any, TypeVar
 import msgspec
 from pysqlite3 import dbapi2 as driver
 
+from penstock.ledger.care.finding import Finding
 from penstock.ledger.store.database import Dialect, Row
 from penstock.ledger.store.presence import Presence
+from penstock.ledger.store.sqlite.sql import SqliteSql
 from penstock.ledger.store.sqlite.writer_lock import WriterLock
 from penstock.model.clock import Clock, instant_text
 from penstock.model.errors import (
@@ -108,8 +110,12 @@ class SqliteDatabase:
     """A ledger in one file."""
 
     dialect: Dialect = "sqlite"
+    sql = SqliteSql()
+    has_clock = False
     now_sql = ":now"
-    lease_now_sql = ":uptime"
+    lease_left_sql = "CASE WHEN boot_id = :boot_id THEN (lease_until - :uptime) / 1000.0 ELSE 0 END"
+    boot_sql = ":boot_id"
+    same_boot_sql = "boot_id IS :boot_id"
 
     def __init__(self, path: str, clock: Clock) -> None:
         if not safe_version(driver.sqlite_version):
@@ -131,6 +137,9 @@ class SqliteDatabase:
 
     def lease_value_sql(self, milliseconds: int) -> str:
         return f":uptime + {milliseconds}"
+
+    def lease_over_sql(self, grace_ms: int) -> str:  # noqa: ARG002 - there is no server that might have been away
+        return "(lease_until < :uptime OR boot_id IS NOT :boot_id)"
 
     def bind_now(self) -> Mapping[str, Any]:
         return {
@@ -217,6 +226,11 @@ class SqliteDatabase:
             raise
         self._idle_readers.append(reader)
         return result
+
+    def surroundings(self, cursor: Any) -> Iterator[Finding]:
+        from penstock.ledger.store.sqlite.surroundings import surroundings
+
+        return surroundings(self.path, cursor)
 
     def close(self) -> None:
         # A thread that still reads, or waits behind somebody's lock, keeps its connection; the process's end closes it.

@@ -105,7 +105,7 @@ def _opened(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except (PermissionError, IsADirectoryError) as error:  # waiting would not help
-        msg = f"{path} cannot be opened ({error.strerror}), and every writer needs it; make it a file of this user's"
+        msg = f"{path} cannot be opened ({error.strerror}), and every writer needs it; make this user its owner"
         raise UsageError(msg) from error
     except OSError as error:
         raise LedgerUnavailable(f"{path}: {error.strerror}") from error

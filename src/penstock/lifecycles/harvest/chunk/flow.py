@@ -18,7 +18,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.rows import weight_of
 from penstock.ledger.schema.columns import document, readable
 from penstock.ledger.store.data import text_sql
-from penstock.ledger.store.database import Cursor, Database, identifier_sql
+from penstock.ledger.store.database import Cursor, Database
 from penstock.lifecycles.harvest.chunk.decide import Seen, decide
 from penstock.lifecycles.harvest.chunk.machine import C, Chunk, harvest_chunk
 from penstock.lifecycles.harvest.feed import Feed, Unmappable
@@ -97,7 +97,7 @@ class Chunks(Flow[Chunk, HarvestSettings, Seen]):
 
 def of_run(database: Database) -> str:
     """A condition on `run_id`, with the parameter `:run_id`."""
-    return f"run_id = {identifier_sql(database, 'run_id')}"
+    return f"run_id = {database.sql.identifier('run_id')}"
 
 
 def seen_of(ledger: Ledger, run_id: UUID) -> Seen:

@@ -14,7 +14,6 @@ from typing import Any
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import identifier_sql
 from penstock.lifecycles.harvest.feed import Configured, Feed, Span, Window
 from penstock.lifecycles.harvest.partition.decide import Alive, decide, doubt_of, is_short, turn_page
 from penstock.lifecycles.harvest.partition.machine import (
@@ -256,7 +255,7 @@ def _worker_told(ledger: Ledger, feed: Feed, partition: Partition, rows: Sequenc
 def _known_records(ledger: Ledger, feed: Feed, partition: Partition, among: Iterable[str]) -> set[str]:
     """Those of the records that an earlier page brought, whichever partition's it was."""
     source = statements.batch(ledger.database, {"record": statements.TEXT})
-    run_id = identifier_sql(ledger.database, "run_id")
+    run_id = ledger.database.sql.identifier("run_id")
     sql = (
         f"SELECT {feed.identity} FROM {feed.raw.name} WHERE run_id = {run_id}"
         f" AND {feed.identity} IN (SELECT n_record FROM {source})"
@@ -268,7 +267,7 @@ def _known_records(ledger: Ledger, feed: Feed, partition: Partition, among: Iter
 def found_records(ledger: Ledger, feed: Feed, partition: Partition) -> int:
     """How many distinct records of a partition there are: every one has one row, wherever pages overlapped."""
     first = partition.ordinal * POSITIONS
-    run_id = identifier_sql(ledger.database, "run_id")
+    run_id = ledger.database.sql.identifier("run_id")
     sql = f"SELECT count(*) FROM {feed.raw.name} WHERE run_id = {run_id} AND position >= :first AND position < :last"
     given = {"run_id": str(partition.run_id), "first": first, "last": first + POSITIONS}
     return int(ledger.read(lambda cursor: cursor.rows(sql, **given))[0][0])

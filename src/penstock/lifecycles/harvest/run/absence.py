@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.data import begins_sql
-from penstock.ledger.store.database import Cursor, identifier_sql
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.feed import UNNAMED, Feed
 from penstock.lifecycles.harvest.run.machine import Phase, Run, RunType
 from penstock.lifecycles.harvest.settings import HarvestSettings
@@ -60,7 +60,7 @@ async def _look(run: Run, feed: Feed, settings: HarvestSettings, io: Io, judged_
     if run.forced_by is None and live >= judged_from and unseen > live * settings.most_deleted:
         raise Rejected(
             f"it did not see {unseen:,} of {live:,} records, more than {settings.most_deleted:.3g} of them;"
-            " if they are gone indeed, allow it with harvest.most_deleted and retry"
+            " if they are really gone, raise harvest.most_deleted and retry"
         )
     return Outcome(run, replace(run, unseen=unseen), f"{unseen:,} of {live:,} records were not seen", keep_claim=True)
 
@@ -111,7 +111,7 @@ def _doubt(ledger: Ledger, run: Run) -> str | None:
     """Why what the run did not see may be there all the same; None: it read everything."""
     if run.records_consolidated + run.records_rejected == 0:
         return "it saw no record at all"
-    own = f"FROM partition_progress WHERE run_id = {identifier_sql(ledger.database, 'run_id')}"
+    own = f"FROM partition_progress WHERE run_id = {ledger.database.sql.identifier('run_id')}"
     proved = "verified_at IS NOT NULL AND doubt IS NULL"
     others = f"SELECT partition_id, doubt, status {own} AND NOT ({proved}) ORDER BY ordinal"
 
@@ -128,7 +128,7 @@ def _doubt(ledger: Ledger, run: Run) -> str | None:
 
 def _seen_again(ledger: Ledger, run: Run, feed: Feed, limit: int) -> tuple[list[str], list[str]]:
     """Some of the records that the run saw: those that are soft-deleted, and those that an earlier run missed."""
-    run_id, name = identifier_sql(ledger.database, "run_id"), feed.identity
+    run_id, name = ledger.database.sql.identifier("run_id"), feed.identity
     # SQLite goes through a cross join from left to right: the run's rows are few where it is incremental.
     sql = (
         f"SELECT c.{name}, CASE WHEN c.deleted_at IS NULL THEN 0 ELSE 1 END FROM {feed.raw.name} AS r"
@@ -140,7 +140,7 @@ def _seen_again(ledger: Ledger, run: Run, feed: Feed, limit: int) -> tuple[list[
 
 def _not_seen(feed: Feed, ledger: Ledger) -> str:
     """Live records of the feed that the run has no raw row of; one that was set aside, or not named, was seen."""
-    run_id = identifier_sql(ledger.database, "run_id")
+    run_id = ledger.database.sql.identifier("run_id")
     raw = f"NOT EXISTS (SELECT 1 FROM {feed.raw.name} AS r WHERE r.run_id = {run_id} AND r."
     missing = f"{raw}{feed.identity} = c.{feed.identity})"
     if feed.known_by is not None:
@@ -151,7 +151,7 @@ def _not_seen(feed: Feed, ledger: Ledger) -> str:
 
 def _unseen(ledger: Ledger, run: Run, feed: Feed, limit: int) -> tuple[list[str], list[str]]:
     """Some of the records that it did not see: those that an earlier run missed too, and those that none did."""
-    run_id = identifier_sql(ledger.database, "run_id")
+    run_id = ledger.database.sql.identifier("run_id")
     sql = (
         f"SELECT c.{feed.identity}, CASE WHEN c.missed_by_run_id IS NULL THEN 0 ELSE 1 END {_not_seen(feed, ledger)}"
         f" AND (c.missed_by_run_id IS NULL OR c.missed_by_run_id <> {run_id}) LIMIT {limit}"

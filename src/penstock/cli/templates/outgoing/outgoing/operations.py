@@ -18,7 +18,7 @@ class Wanted(Parameters, frozen=True):
     """Which items to list."""
 
     status: Annotated[S | None, option("Only items in this state.")] = None
-    limit: Annotated[int, option("At most so many.", ge=1, le=10_000)] = 20
+    limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 20
 
 
 class ItemRow(Row, frozen=True):

@@ -1,4 +1,4 @@
-"""Gates as steps meet them: later doors, what answers close, places that went stale, and who is told."""
+"""Gates as steps meet them: later gates, what answers close, places that went stale, and who is told."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def seconds(flow: Probe) -> list[float]:
 
 
 def through(*errors: Exception, gate: str = LATER) -> Any:
-    """An act whose call through a later door fails with these, one after the other, and then succeeds."""
+    """An act whose call through a later gate fails with these, one after the other, and then succeeds."""
     waiting = list(errors)
 
     async def act(unit: Any, io: Io) -> Any:
@@ -43,10 +43,10 @@ def through(*errors: Exception, gate: str = LATER) -> Any:
     return act
 
 
-# Later doors of a step.
+# Later gates of a step.
 
 
-def test_a_later_door_that_is_closed_makes_the_unit_wait_uncharged(world):
+def test_a_later_gate_that_is_closed_makes_the_unit_wait_uncharged(world):
     (ref,) = world.born(invoice(gate_id=GATE))
     world.close_gate(LATER, 40)
     flow = Probe(through())
@@ -59,7 +59,7 @@ def test_a_later_door_that_is_closed_makes_the_unit_wait_uncharged(world):
     assert seconds(flow) == [0, 40]
 
 
-def test_a_later_door_that_is_held_is_looked_at_once_a_minute(world):
+def test_a_later_gate_that_is_held_is_looked_at_once_a_minute(world):
     (ref,) = world.born(invoice(gate_id=GATE))
     world.ledger.gates.pause(LATER, "operator:anna", "audit")
     flow = Probe(through())
@@ -71,7 +71,7 @@ def test_a_later_door_that_is_held_is_looked_at_once_a_minute(world):
     assert world.unit(ref).status is InvoiceState.SENT
 
 
-def test_a_throttle_through_a_later_door_closes_that_door_and_not_the_units_own(world):
+def test_a_throttle_through_a_later_gate_closes_that_gate_and_not_the_units_own(world):
     (ref,) = world.born(invoice(gate_id=GATE))
     flow = Probe(through(Throttled("slow down", 30)))
     work(world, flow, seconds=5)
@@ -85,7 +85,7 @@ def test_a_throttle_through_a_later_door_closes_that_door_and_not_the_units_own(
     assert row(world, "throttles", LATER) == (0,), "the success healed it"
 
 
-def test_a_later_door_is_told_even_if_the_step_deals_with_the_answer(world):
+def test_a_later_gate_is_told_even_if_the_step_deals_with_the_answer(world):
     (ref,) = world.born(invoice(gate_id=GATE))
 
     async def act(unit: Any, io: Io) -> Any:
@@ -99,7 +99,7 @@ def test_a_later_door_is_told_even_if_the_step_deals_with_the_answer(world):
     assert row(world, "throttles", LATER) == (1,)
 
 
-def test_a_fatal_answer_through_a_later_door_stops_its_account_and_parks_nobody(world):
+def test_a_fatal_answer_through_a_later_gate_stops_its_account_and_parks_nobody(world):
     (ref,) = world.born(invoice())
     work(world, Probe(through(Fatal("401"), gate="files/acme/download")), seconds=5)
     assert row(world, "held_by", "files/acme") == ("fatal",)
@@ -109,7 +109,7 @@ def test_a_fatal_answer_through_a_later_door_stops_its_account_and_parks_nobody(
     assert (found.due_at - after(0)).total_seconds() == pytest.approx(60, abs=1)
 
 
-def test_other_errors_through_a_later_door_are_the_units(world):
+def test_other_errors_through_a_later_gate_are_the_units(world):
     (ref,) = world.born(invoice(gate_id=GATE))
     flow = Probe(through(Transient("503"), Rejected("no such file")))
     work(world, flow, seconds=20)
@@ -118,25 +118,25 @@ def test_other_errors_through_a_later_door_are_the_units(world):
     assert row(world, "throttles, closed_until", LATER) == (0, None)
 
 
-def test_a_bug_inside_a_door_gives_its_probe_back(world):
+def test_a_bug_inside_a_gate_gives_its_probe_back(world):
     world.born(invoice(gate_id=GATE))
     gates = world.ledger.gates
     gates.enter(LATER, 1)
     gates.throttle(Pass(LATER, 0), 0, "429", 0.0)
     flow = Probe(through(KeyError("id")))
     work(world, flow, seconds=10)
-    assert seconds(flow) == [0, pytest.approx(2, abs=0.5)], "the bug's retry found the door ready for a probe"
+    assert seconds(flow) == [0, pytest.approx(2, abs=0.5)], "the bug's retry found the gate ready for a probe"
     assert row(world, "throttles", LATER) == (0,)
 
 
-def test_a_door_that_needs_no_gate_is_no_door(world):
+def test_the_gate_of_nobody_is_always_open(world):
     (ref,) = world.born(invoice(gate_id=GATE))
     work(world, Probe(through(Throttled("slow down", 5), gate="none")), seconds=8)
     assert row(world, "throttles") == (0,), "the unit's own gate was closed by it, and has healed"
     assert world.unit(ref).status is InvoiceState.SENT
 
 
-def test_a_later_door_on_a_budget_lets_through_what_it_has(world):
+def test_a_later_gate_on_a_budget_lets_through_what_it_has(world):
     limited(world, per_second(2, 4), name=LATER)
     crowd(world, 20)
     flow = Probe(through())
@@ -178,7 +178,7 @@ class LateExecutor(InlineExecutor):
         return await super().run(work, *arguments)
 
 
-def doors(world: Any, desk: Desk, executor: Any = None) -> WorkerGates:
+def gates(world: Any, desk: Desk, executor: Any = None) -> WorkerGates:
     return WorkerGates(desk, executor or LateExecutor(), world.time, Rng(1), "v1")  # type: ignore[arg-type]
 
 
@@ -187,7 +187,7 @@ def test_leave_is_asked_for_together(world):
     world.ledger.gates.enter(GATE, 1)
     world.time.advance(100)
     desk = Desk(world.ledger.gates)
-    made = doors(world, desk)
+    made = gates(world, desk)
 
     async def main() -> list[Any]:
         return await asyncio.gather(*(made.enter(GATE) for _ in range(8)), return_exceptions=True)
@@ -202,7 +202,7 @@ def test_who_is_not_granted_leave_hears_when_it_opens(world):
     world.ledger.gates.enter(GATE, 1)
     world.time.advance(100)
     desk = Desk(world.ledger.gates)
-    made = doors(world, desk)
+    made = gates(world, desk)
 
     async def main() -> list[Any]:
         return await asyncio.gather(*(made.enter(GATE) for _ in range(20)), return_exceptions=True)
@@ -219,7 +219,7 @@ def test_who_is_not_granted_leave_hears_when_it_opens(world):
 
 def test_a_gate_without_limits_is_asked_four_times_a_second_at_most(world):
     desk = Desk(world.ledger.gates)
-    made = doors(world, desk)
+    made = gates(world, desk)
 
     async def main() -> None:
         for _ in range(100):
@@ -244,15 +244,15 @@ def test_a_place_that_came_too_late_is_asked_for_again(world):
             await asyncio.sleep(self.stalls.pop(0))
             return found
 
-    made = doors(world, desk, Stalled())
+    made = gates(world, desk, Stalled())
     assert isinstance(simulate(world.time, lambda: made.enter(GATE)), Pass)
     assert desk.asked == [1, 1]
 
 
-def test_a_ledger_that_is_away_is_a_closed_door(world):
+def test_a_ledger_that_is_away_is_a_closed_gate(world):
     desk = Desk(world.ledger.gates)
     desk.away = True
-    made = doors(world, desk)
+    made = gates(world, desk)
 
     async def main() -> None:
         with pytest.raises(GateClosed, match="the wire is cut") as caught:
@@ -339,7 +339,7 @@ def test_a_worker_that_stops_before_its_probe_began_makes_room_for_the_next(worl
     assert world.one("SELECT count(*) FROM invoice WHERE status = 'SENT'") >= 3
 
 
-def test_what_was_claimed_and_not_begun_goes_back_when_the_door_closes(world):
+def test_what_was_claimed_and_not_begun_goes_back_when_the_gate_closes(world):
     crowd(world, 30)
 
     async def act(unit: Any, io: Io) -> Any:
@@ -441,7 +441,7 @@ def test_one_place_is_used_again_as_soon_as_it_is_free(world):
 def test_calls_that_cost_more_pay_for_it(world):
     limited(world, per_second(10, 20))
     crowd(world, 12)
-    flow = Probe(door=lambda unit: Gate(GATE, cost=5))
+    flow = Probe(gate=lambda unit: Gate(GATE, cost=5))
     work(world, flow, seconds=20)
     times = seconds(flow)
     assert len(times) == 12
@@ -467,7 +467,7 @@ def test_siblings_make_one_call_and_pay_for_one(world):
     assert tokens(world) == pytest.approx(390 - 1, abs=0.01)
 
 
-def test_a_unit_that_keeps_its_claim_asks_the_door_it_comes_to(world):
+def test_a_unit_that_keeps_its_claim_asks_the_gate_it_comes_to(world):
     (ref,) = world.born(invoice(gate_id=GATE))
     world.close_gate(LATER, 20)
 
@@ -476,7 +476,7 @@ def test_a_unit_that_keeps_its_claim_asks_the_door_it_comes_to(world):
             return Outcome(unit, replace(unit, remote_id="r-1"), "noted", keep_claim=True)
         return sent(unit)
 
-    flow = Probe(act, door=lambda unit: Gate(LATER if unit.remote_id else GATE))
+    flow = Probe(act, gate=lambda unit: Gate(LATER if unit.remote_id else GATE))
     work(world, flow, seconds=10)
     found = world.unit(ref)
     assert (found.gate_id, found.remote_id, found.due_at, found.claimed_by) == (LATER, "r-1", after(20), None)

@@ -1,0 +1,85 @@
+"""What PostgreSQL writes in its own way (see `store.sql`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.ledger.store.database import Cursor
+    from penstock.ledger.store.sql import SqlType
+
+
+class PostgresSql:
+    """Parameters are cast to the type of what they are compared with; rows are locked one by one."""
+
+    transaction = "CAST(pg_current_xact_id() AS text)"
+    history_key = "l.machine, l.unit_id, l.seq"
+    locks_rows = True
+
+    def parameter(self, name: str, kind: SqlType) -> str:
+        from penstock.ledger.store.statements import POSTGRES
+
+        return f"CAST(:{name} AS {kind.compile(POSTGRES)})"
+
+    def instant(self, name: str) -> str:
+        return f"CAST(:{name} AS timestamptz)"
+
+    def day(self, name: str) -> str:
+        return f"CAST(:{name} AS date)"
+
+    def identifier(self, name: str) -> str:
+        return f"CAST(:{name} AS uuid)"
+
+    def decimal(self, name: str) -> str:
+        return f"CAST(:{name} AS numeric)"
+
+    def first_key(self, value: str) -> tuple[str, dict[str, str]]:  # noqa: ARG002 - see below
+        # Text is sorted by a collation, in which the range would be another.
+        return "true", {}
+
+    def listed(self, name: str) -> str:
+        return f"SELECT jsonb_array_elements_text(CAST(:{name} AS jsonb))"
+
+    def gathered(self, column: str) -> str:
+        return f"CAST(jsonb_agg({column}) AS text)"
+
+    def earliest(self, moments: Sequence[str]) -> str:
+        return f"LEAST({', '.join(moments)})" if moments else "NULL"  # which ignores NULL
+
+    def latest(self, one: str, other: str) -> str:
+        return f"GREATEST({one}, {other})"  # which ignores NULL
+
+    def last_characters(self, text: str, count: int) -> str:
+        return f"right({text}, {count})"
+
+    def before_colon(self, text: str) -> str:
+        return f"split_part({text}, ':', 1)"
+
+    def for_update(self, of: str = "", *, keys: bool = True, skip: bool = False) -> str:
+        what = "UPDATE" if keys else "NO KEY UPDATE"
+        return f" FOR {what}{f' OF {of}' if of else ''}{' SKIP LOCKED' if skip else ''}"
+
+    def lock(self, cursor: Cursor, number: int, *, shared: bool = False) -> None:
+        cursor.run(f"SELECT pg_advisory_xact_lock{'_shared' if shared else ''}({number})")
+
+    def lock_events(self, cursor: Cursor) -> None:
+        cursor.run("LOCK TABLE event_log IN SHARE ROW EXCLUSIVE MODE")
+
+    def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
+        cursor.run(f"SET LOCAL lock_timeout = {milliseconds}")
+
+    def some_rows(self, table: str, key: Sequence[str], condition: str, limit: int) -> str:  # noqa: ARG002 - by place
+        return f"ctid = ANY (ARRAY (SELECT ctid FROM {table} WHERE {condition} LIMIT {limit}))"
+
+    def units_of_items(self, items: str, wanted: str, table: str, unit: str) -> str:
+        # LATERAL with a lock: the planner goes item by item, whatever it believes of how many there are.
+        return (
+            f"WITH t AS MATERIALIZED (SELECT t.unit_id, t.version FROM {items} WHERE {wanted})"
+            f" SELECT found.unit_id FROM t CROSS JOIN LATERAL (SELECT u.unit_id FROM {table} AS u WHERE {unit} LIMIT 1"
+            " FOR NO KEY UPDATE SKIP LOCKED) AS found"
+        )
+
+    def home(self, cursor: Cursor) -> str | None:
+        sql = "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || oid FROM pg_database"
+        return str(cursor.rows(f"{sql} WHERE datname = current_database()")[0][0])
