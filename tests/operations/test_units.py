@@ -41,7 +41,7 @@ def test_units_are_listed_by_machine_and_key_page_by_page(desk):
     [
         ({"machine": "order", "after": "price:a"}, "--after 'price:a' is not a cursor of order"),
         ({"after": "odrer:acme/1"}, "no machine is called 'odrer'; did you mean order?"),
-        ({"after": "order:acme"}, "has 1 parts"),
+        ({"after": "order:acme"}, "has 1 part"),
         ({"younger_than": timedelta(days=900_000)}, "--younger-than reaches back beyond the year 1"),
         ({"older_than": timedelta(days=900_000)}, "--older-than reaches back beyond the year 1"),
     ],

@@ -31,7 +31,7 @@ _COLUMNS = ("action_id", "position", "unit_id", "version", "part", "result", "la
 _LOOK_SECONDS = 0.2
 _KEPT = timedelta(days=1)
 # A command serves bulk actions alone and goes away again: what it does not know is not unknown.
-_ALONE = WorkerSettings(unknown_seconds=math.inf)
+ALONE = WorkerSettings(unknown_seconds=math.inf)
 Watch = Callable[[int, int | None], None]
 
 
@@ -99,7 +99,7 @@ def drive(
 
 
 async def _drive(ledger: Ledger, ref: Ref, progress: Watch, config_version: str | None) -> BulkAction:
-    worker = Worker(ledger, [BulkActions()], _ALONE, config_version=config_version)
+    worker = Worker(ledger, [BulkActions()], ALONE, config_version=config_version)
     working = asyncio.create_task(worker.run())
     try:
         while True:
