@@ -49,6 +49,9 @@ CONSOLIDATION = """{rows:,} raw rows that lie there become canonical ones: inser
 it copies them from a table. Neither marks anything or can be resumed. *The plain plan* is: 2,000 rows
 fetched, mapped and priced, upserted by 100, marked."""
 
+COMMANDS = """Milliseconds of processor time, user and system, from the start of the process to its end: the least of
+{times} runs, on a small ledger. What Python compiles is there already."""
+
 HOW = """`make bench` measures everything and writes this file. `.venv/bin/python -m benchmarks.run --help` lists how
 to measure a part, which then takes its place among the others, or all of it quickly with small counts. The first run
 makes `.venv-bench` for the peers from `benchmarks/requirements.txt`; the PostgreSQL is the one of the tests.
@@ -123,6 +126,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
         ("How partitions stand", PARTITIONS, "partitions", _partitions),
         ("A harvest", HARVEST, "harvest", _harvest),
         ("Consolidation", CONSOLIDATION, "harvest_consolidation", _consolidation),
+        ("Commands", COMMANDS, "commands", _commands),
     ):
         lines = [*getattr(results, part).values()]
         if lines:
@@ -279,6 +283,13 @@ def _consolidation(results: Results) -> Table:
         for name, rates in line["rates"].items()
     ]
     return Table(["database", "contender", "inserting /s", "updating /s", "most MB"], rows, text=2)
+
+
+def _commands(results: Results) -> Table:
+    databases = list(results.commands)
+    names = list(next(iter(results.commands.values()))["milliseconds"])
+    rows = [[f"`{name}`", *(f"{results.commands[d]['milliseconds'][name]:.0f}" for d in databases)] for name in names]
+    return Table(["command", *(f"{database}, ms" for database in databases)], rows)
 
 
 def _settings(results: Results) -> Table:

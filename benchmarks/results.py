@@ -28,6 +28,7 @@ class Results:
     partitions: dict[str, Line] = field(default_factory=dict)
     harvest: dict[str, Line] = field(default_factory=dict)
     harvest_consolidation: dict[str, Line] = field(default_factory=dict)
+    commands: dict[str, Line] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -84,6 +85,7 @@ def checks(results: Results) -> list[Check]:
         *_claims_checks(results),
         *_lifecycle_checks(results),
         *_harvest_checks(results),
+        *_commands_checks(results),
     ]
     for database, line in results.memory.items():
         what = f"{database}: worker's memory, drift over {line['items']:,} units"
@@ -149,6 +151,27 @@ def _lifecycle_checks(results: Results) -> list[Check]:
         what = f"{database}: how {line['partitions']:,} partitions stand"
         found.append(Check(what, line["year"]["median_ms"] / 1000, "s", limit=1, at_most=True))
     return found
+
+
+#: Milliseconds of processor time at most. Those of `status` and `why` are what they took before readings were declared.
+COMMANDS = {
+    "penstock --help": 80,
+    "penstock reports --help": 130,
+    "penstock units --help": 130,
+    "penstock status": 550,
+    "penstock why schedule:nightly": 730,
+}
+
+
+def _commands_checks(results: Results) -> list[Check]:
+    # Help asks no database, and the figures of the others are SQLite's.
+    line = results.commands.get(contenders.SQLITE)
+    found = line["milliseconds"] if line else {}
+    return [
+        Check(f"processor time of `{name}`", found[name], "ms", limit=limit, at_most=True)
+        for name, limit in COMMANDS.items()
+        if name in found
+    ]
 
 
 def _harvest_checks(results: Results) -> list[Check]:

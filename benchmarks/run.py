@@ -33,6 +33,7 @@ ONCE = {
     "reports": ("reports", "big_report"),
     "partitions": ("partitions",),
     "harvest": ("harvest", "harvest_consolidation"),
+    "commands": ("commands",),
 }
 PARTS = ("rates", "waits", *ONCE)
 DOCUMENT = environment.ROOT / "docs" / "benchmarks.md"
@@ -46,6 +47,7 @@ QUICK = {
     "partitions": ("--items", "20"),
     "harvest": ("--stones", "5000"),
     "harvest_consolidation": ("--rows", "5000"),
+    "commands": ("--times", "2"),
 }
 
 

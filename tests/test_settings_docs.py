@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.app.app import App
-from penstock.app.discover import load, shipped
-from penstock.app.shipped import SHIPPED
+from penstock.app.discover import load
+from penstock.app.shipped import SHIPPED, shipped
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "configuration.md").read_text()
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)

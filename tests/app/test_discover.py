@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from penstock.app.app import App
 from penstock.app.discover import load
@@ -68,11 +69,24 @@ def test_an_unknown_section_is_told_with_the_one_that_was_meant(file: Path) -> N
     ("place", "says"),
     [
         ("nowhere_at_all:lifecycle", "'nowhere_at_all' cannot be imported: ModuleNotFoundError"),
-        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no 'nothing'"),
+        ("tests.support.crash_app:nothing", "module 'tests.support.crash_app' has no attribute 'nothing'"),
+        ("module_that_ends:lifecycle", "'module_that_ends' cannot be imported: SystemExit: 7"),
+        ("module_that_errs:lifecycle", "'module_that_errs' cannot be imported: AttributeError: "),
+        ("module_called_log:lifecycle", "module_called_log:lifecycle cannot be called 'log': [log] is a section of"),
+        (
+            "module_called_reports:lifecycle",
+            "module_called_reports:lifecycle cannot be called 'reports': Penstock",
+        ),
         ("tests.support.crash_app:JOB", "tests.support.crash_app:JOB is a Machine, not a penstock.Lifecycle"),
     ],
 )
 def test_what_is_no_lifecycle_is_refused_with_its_place(file: Path, place: str, says: str) -> None:
+    (file.parent / "module_that_ends.py").write_text("raise SystemExit(7)\n")
+    (file.parent / "module_that_errs.py").write_text("import os\nos.nothing\n")
+    for name in ("log", "reports"):
+        (file.parent / f"module_called_{name}.py").write_text(
+            f"from penstock import Lifecycle, NoSettings\nlifecycle = Lifecycle('{name}', 'Mine.', NoSettings)\n"
+        )
     file.write_text(f'lifecycles = ["{place}"]\n[ledger]\nurl = 7\n')
     text = refusal(file)
     assert f"{file}: lifecycles: {says}" in text
@@ -85,6 +99,38 @@ def test_a_module_that_breaks_says_where_and_its_section_is_not_called_unknown(f
     (line,) = refusal(file).splitlines()
     why = "AttributeError: module 'json' has no attribute 'lifecycle' (breaks_within.py, line 3)"
     assert line == f"{file}: lifecycles: 'breaks_within' cannot be imported: {why}"
+
+
+def test_a_place_in_another_form_is_one_line(file: Path) -> None:
+    file.write_text('lifecycles = ["tests.support.crash_app", 7]\n')
+    assert len(refusal(file).splitlines()) == 1
+    file.write_text('lifecycles = ["tests.support.crash_app"]\n')
+    assert refusal(file).endswith('must be module:attribute, as in "shop.contacts:lifecycle"')
+
+
+def test_what_a_module_prints_is_no_answer(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file.parent / "module_that_prints.py").write_text(
+        "from penstock import Lifecycle, NoSettings\nprint('hello')\n"
+        "lifecycle = Lifecycle('loud', 'Loud.', NoSettings)\n"
+    )
+    file.write_text('lifecycles = ["module_that_prints:lifecycle"]\n')
+    assert names(file) == ["loud"]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("table", ["worker", "gate", "bulk_item", "transition_log"])
+def test_a_table_of_the_kernels_own_is_refused(table: str) -> None:
+    mine = Machine("mine", INVOICE.unit, INVOICE.births, INVOICE.edges, table=table, terminal=INVOICE.terminal)
+    with pytest.raises(UsageError, match=f"^kernel and other both have a table '{table}'; rename one of them$"):
+        _ = App(Lifecycle("other", "Another.", NoSettings, [mine])).data
+
+
+def test_two_lifecycles_with_one_data_table_are_refused() -> None:
+    def data() -> Data:
+        return Data([sa.Table("prices", sa.MetaData(), sa.Column("name", sa.Text))])
+
+    with pytest.raises(UsageError, match=r"^one and two both have a table 'prices'; rename one of them$"):
+        _ = App(Lifecycle("one", "1.", NoSettings, data=data), Lifecycle("two", "2.", NoSettings, data=data)).data
 
 
 def test_two_lifecycles_with_one_machine_are_refused_and_both_are_named() -> None:

@@ -113,7 +113,7 @@ def a_lifecycle_that_is_not_there(folder: Path, request: pytest.FixtureRequest) 
 
 @kind("--config")
 def a_lifecycle_without_its_attribute(folder: Path, request: pytest.FixtureRequest) -> Case:
-    return Case(written(folder, 'lifecycles = ["json:lifecycle"]\n'), ["module 'json' has no 'lifecycle'"])
+    return Case(written(folder, 'lifecycles = ["json:lifecycle"]\n'), ["module 'json' has no attribute 'lifecycle'"])
 
 
 @kind("--config")

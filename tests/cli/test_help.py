@@ -10,14 +10,16 @@ import click
 import pytest
 
 from penstock.app.app import TAKEN
-from penstock.app.discover import shipped
 from penstock.app.kernel import lifecycle as kernel
 from penstock.app.lifecycle import AnyLifecycle
-from penstock.app.shipped import SHIPPED
+from penstock.app.shipped import SHIPPED, shipped
 from penstock.cli.declared import DeclaredCommand, lifecycle_group
 from penstock.cli.main import COMMANDS, KERNEL, cli
+from penstock.ledger.ledger import Ledger
+from penstock.model.machine import Actor
 from penstock.settings.kernel import KernelSettings
 from penstock.settings.shapes import fields_of
+from penstock.worker.schedule_unit import Schedule
 from tests.support import shop
 from tests.support.terminal import in_terminal
 
@@ -28,8 +30,14 @@ HEAVY = (
 HEAVIER = (*HEAVY, "msgspec", "penstock.model.machine", "penstock.settings.file", "penstock.operations")
 
 
+READS_WITHOUT = (
+    *("aiohttp", "alembic", "asyncio", "email", "psycopg", "rich", "sqlalchemy", "ssl", "structlog"),
+    *("penstock.ledger.ledger", "penstock.ledger.schema.tables", "penstock.simulators", "penstock.worker.flow"),
+)
+
+
 def loaded(cwd: Path, given: list[str], heavy: tuple[str, ...]) -> list[str]:
-    """What of these is loaded once help was printed."""
+    """What of these is loaded once the command has printed its answer."""
     code = (
         "import sys, penstock.cli.main as m\n"
         f"sys.argv = ['penstock', *{given!r}]\n"
@@ -37,7 +45,7 @@ def loaded(cwd: Path, given: list[str], heavy: tuple[str, ...]) -> list[str]:
         f"sys.stderr.write(' '.join(n for n in {heavy!r} if n in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=True)
-    assert "Usage: penstock" in done.stdout
+    assert done.stdout.startswith("Usage: penstock") == (given[-1] in {"-h", "--help"})
     return done.stderr.split()
 
 
@@ -55,6 +63,30 @@ def test_help_of_the_kernels_commands_loads_nothing_heavy(given, tmp_path):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_help_of_a_lifecycle_loads_nothing_heavy(name, tmp_path):
     assert loaded(tmp_path, [name, "--help"], HEAVY) == []
+
+
+@pytest.fixture(scope="module")
+def with_a_ledger(penstock, tmp_path_factory):
+    """A folder with every shipped lifecycle switched on, and a ledger that has one unit."""
+    folder = tmp_path_factory.mktemp("read")
+    (folder / "penstock.toml").write_text("".join(f"[{name}]\n" for name in SHIPPED))
+    assert penstock("db", "upgrade", cwd=folder).code == 0
+    schedule = Schedule(name="nightly", job="prune", every="1d", settings_version="1")
+    with Ledger.open(f"sqlite:///{folder}/penstock.db", kernel.machines) as ledger:
+        ledger.birth([schedule], actor=Actor.SCHEDULER, who="scheduler:test")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("status", "machines", "units list", "units show schedule:nightly", "history schedule:nightly"),
+        *("schedules list", "reports accounts", "harvest feeds", "partitions cadence"),
+    ],
+)
+def test_reading_a_ledger_loads_neither_what_makes_it_nor_what_works_on_it(with_a_ledger, given):
+    """One JSON text on standard output: with nothing to list, the sentence that says so goes to standard error."""
+    assert loaded(with_a_ledger, [*given.split(), "--json"], READS_WITHOUT) == []
 
 
 def test_root_help_knows_the_commands_that_the_kernel_declares():

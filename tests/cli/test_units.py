@@ -18,13 +18,16 @@ def site(penstock, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def create(folder: Path, typed: str) -> subprocess.CompletedProcess[str]:
+def create(folder: Path, typed: str | bytes) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock", "units", "create", "invoice", "--reason", "a test", "--yes"]
-    return subprocess.run(command, cwd=folder, input=typed, capture_output=True, text=True, check=False, timeout=60)
+    bytes_typed = typed if isinstance(typed, bytes) else typed.encode()
+    done = subprocess.run(command, cwd=folder, input=bytes_typed, capture_output=True, check=False, timeout=60)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def test_each_line_is_a_unit(site, penstock):
-    done = create(site, GOOD)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_each_line_is_a_unit(site, penstock, mark):
+    done = create(site, f"{mark}{GOOD}")
     assert (done.returncode, done.stdout) == (0, "done: create 2 invoice units\n"), done
     assert "invoice:acme/2" in penstock("units", "list", cwd=site).out
 
@@ -35,6 +38,7 @@ def test_each_line_is_a_unit(site, penstock):
         (f"{GOOD}nonsense\n", "line 4 of standard input is not a JSON object"),
         (f"{GOOD}[1]\n", "line 4 of standard input is not a JSON object"),
         (f'{GOOD}{{"tenant": "acme"}}\n', "row 3: number, amount_minor must be set for a new invoice"),
+        (GOOD.encode() + b'{"tenant": "\xff"}\n', "line 4 of standard input is not a JSON object"),
         ("", "say what to create"),
     ],
 )
@@ -42,4 +46,5 @@ def test_a_line_that_is_wrong_is_named_and_nothing_is_written(site, penstock, ty
     done = create(site, typed)
     assert done.returncode == 2, done
     assert says in done.stderr
+    assert done.stderr.count("\n") == 1
     assert "invoice:" not in penstock("units", "list", cwd=site).out

@@ -21,14 +21,18 @@ from penstock.model.errors import PlanChanged, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
 from penstock.model.unit import NOW, Ref
+from penstock.operations.bulk import actions
 from penstock.operations.bulk.actions import drive, sweep_items
-from penstock.operations.bulk.machine import B, bulk_action
+from penstock.operations.bulk.flow import BulkActions, halved
+from penstock.operations.bulk.machine import B, BulkAction, bulk_action
 from penstock.operations.bulk.tables import bulk_item
 from penstock.operations.carry import carry_out, check_digest, make_plan
 from penstock.operations.declare import Ask, Operation, operation
 from penstock.operations.fields import Parameters
 from penstock.operations.plan import Each, Moves
 from penstock.operations.reader import Reader
+from penstock.testing import work_until_idle
+from penstock.worker.worker import Worker
 from tests.support.machines import INVOICE, Invoice
 
 MACHINES = (INVOICE, bulk_action)
@@ -74,6 +78,12 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
 
 def born(ledger: Ledger, count: int) -> None:
     assert ledger.birth(invoices(count), actor=Actor.API, who="test") == count
+
+
+def action_of(ledger: Ledger, ref: Ref) -> BulkAction:
+    found = ledger.get(ref)
+    assert isinstance(found, BulkAction)
+    return found
 
 
 def results(ledger: Ledger) -> dict[str | None, int]:
@@ -195,7 +205,9 @@ DRIVER = """
 import sys
 from penstock.ledger.ledger import Ledger
 from penstock.model.unit import Ref
+from penstock.operations.bulk import actions
 from penstock.operations.bulk.actions import drive, sweep_items
+from penstock.operations.bulk.flow import BulkActions, halved
 from penstock.operations.bulk.machine import bulk_action
 from tests.support.machines import INVOICE
 with Ledger.open(sys.argv[1], [INVOICE, bulk_action]) as ledger:
@@ -210,13 +222,12 @@ def _killed(ledger: Ledger, url: str, count: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", DRIVER, url, str(ref)])
     try:
         deadline = time.monotonic() + 60
-        while ledger.get(ref).position == 0 and time.monotonic() < deadline:  # type: ignore[attr-defined]
+        while action_of(ledger, ref).position == 0 and time.monotonic() < deadline:
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
     finally:
         process.wait()
-    between = ledger.get(ref)
-    assert between.position > 0  # type: ignore[attr-defined]
+    assert action_of(ledger, ref).position > 0
     action = drive(ledger, ref)
     expected = len(plan.plan)
     assert (action.status, action.moved, action.skipped) == (B.DONE, expected, 0)
@@ -235,3 +246,48 @@ def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(ledger: Ledger, 
 @pytest.mark.nightly
 def test_a_hundred_thousand_survive_a_kill(ledger: Ledger, ledger_url: str) -> None:
     _killed(ledger, ledger_url, 106_000)
+
+
+def test_an_action_that_is_parked_is_not_waited_for(ledger: Ledger) -> None:
+    born(ledger, MANY)
+    ref = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
+    ledger.park([ref], who="ann", reason="stop")
+    assert drive(ledger, ref).parked_reason == "stop"
+    assert actions.results(ledger, ref.unit_id) == (0, {})
+
+
+def test_what_was_moved_before_a_cancel_is_counted(ledger: Ledger) -> None:
+    born(ledger, MANY)
+    ref = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
+    halved(ledger, action_of(ledger, ref), 0, 1_000)
+    ledger.move_many(bulk_action.name, [ref.unit_id], B.CANCELLED, actor=Actor.OPERATOR, who="ann", reason="enough")
+    assert drive(ledger, ref).status is B.CANCELLED
+    assert actions.results(ledger, ref.unit_id) == (1_000, {})
+
+
+def test_an_action_waits_for_a_worker_that_has_its_machine(ledger: Ledger, ledger_url: str) -> None:
+    born(ledger, MANY)
+    ref = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
+    with Ledger.open(ledger_url, [bulk_action], data_tables=[bulk_item]) as other:
+        work_until_idle(other, [BulkActions()], within=timedelta(seconds=1))
+    waiting = action_of(ledger, ref)
+    assert (waiting.status, waiting.crashes, waiting.parked_at, waiting.position) == (B.RUNNING, 0, None, 0)
+    ledger.wake([ref], who="ann", reason="its lifecycle is back")
+    assert drive(ledger, ref).moved == 2_850
+
+
+def test_a_command_that_drives_its_action_parks_no_units_of_others(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def noted(*given: Any, **named: Any) -> Worker:
+        asked.append(given)
+        return Worker(*given, **named)
+
+    monkeypatch.setattr(actions, "Worker", noted)
+    born(ledger, MANY)
+    ref = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
+    assert drive(ledger, ref).status is B.DONE
+    ((_, _, settings),) = asked
+    assert settings.unknown_seconds == float("inf"), "it serves bulk actions alone: what it does not know has an owner"

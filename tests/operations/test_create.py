@@ -53,6 +53,9 @@ def test_a_value_may_have_equals_signs_and_any_text(desk):
         (("shop=acme", "number=1", "status=held"), "only api may create a unit as held, not operator"),
         (("shop=acme",), "number must be set for a new order"),
         (("shop=a\0b", "number=1"), "has a NUL character"),
+        (("shop=acme", "number=1", "confirmed_at=0001-01-01T00:00:00+14:00"), "confirmed_at cannot be kept"),
+        (("shop=acme", "number=1", f"tags={'[' * 20_000}"), "is not JSON"),
+        (("shop=acme", "number=1", "shop=globex"), "--set names the column 'shop' twice"),
         (("number",), "--set 'number' must be column=value"),
         ((), "say what to create"),
     ],
@@ -95,3 +98,10 @@ def test_an_unknown_machine_is_put_right(desk):
 
 def test_a_guarded_unit_has_no_schedule(desk):
     assert desk.do("units create", machine="price", set=("name=gold",)).count == 1
+
+
+def test_a_bulk_action_is_not_made_by_hand(desk):
+    texts = dict.fromkeys(("action_id", "operation", "says", "target", "digest", "requested_by", "reason"), "x")
+    row = {**texts, "requested_at": "2026-11-01T10:00:00Z", "parts": [1], "total": 5}
+    with pytest.raises(UsageError, match="row 1: a bulk action is started by an operation on many units"):
+        desk.plan("units create", machine="bulk_action", rows=(row,))

@@ -159,3 +159,9 @@ def test_hostile_reasons_are_texts(desk):
     (row,) = desk.read("dead list").rows
     assert desk.do("dead dismiss", cause=row.cause).count == 1
     assert desk.read("dead list").rows == []
+
+
+@pytest.mark.parametrize("operation", ["dead retry", "dead dismiss"])
+def test_a_machine_that_nobody_drives_has_no_dead_letters(desk, operation):
+    with pytest.raises(UsageError, match="price is not driven by workers; it has no dead letters"):
+        desk.plan(operation, machine="price")

@@ -36,6 +36,21 @@ def test_units_are_listed_by_machine_and_key_page_by_page(desk):
     assert desk.read("units list", limit=14).next is None
 
 
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"machine": "order", "after": "price:a"}, "--after 'price:a' is not a cursor of order"),
+        ({"after": "odrer:acme/1"}, "no machine is called 'odrer'; did you mean order?"),
+        ({"after": "order:acme"}, "has 1 part"),
+        ({"younger_than": timedelta(days=900_000)}, "--younger-than reaches back beyond the year 1"),
+        ({"older_than": timedelta(days=900_000)}, "--older-than reaches back beyond the year 1"),
+    ],
+)
+def test_a_cursor_of_another_list_and_a_span_beyond_time_are_refused(desk, wanted, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        desk.read("units list", **wanted)
+
+
 def test_filters_hold_together_and_counts_are_asked_for(desk):
     first, second, third = desk.orders(3, gate_id="shop/acme")
     desk.born(Order(shop="globex", number=9, due_at=NOW + timedelta(hours=2), gate_id="shop2"), Price(name="a"))

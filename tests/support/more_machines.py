@@ -9,7 +9,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from penstock.ledger.schema.columns import Day, Document, Exact, Identifier, Instant
+from penstock.ledger.schema.column_types import Day, Document, Exact, Identifier, Instant
 from penstock.model.machine import Edge, Machine
 from penstock.model.state import State, done, rest
 from penstock.model.unit import Unit

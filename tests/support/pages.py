@@ -12,8 +12,7 @@ import click
 import msgspec
 
 from penstock.app.app import App
-from penstock.app.discover import shipped
-from penstock.app.shipped import SHIPPED
+from penstock.app.shipped import SHIPPED, shipped
 from penstock.cli.declared import DeclaredCommand, row_of
 from penstock.cli.main import cli
 from penstock.examples import invoices

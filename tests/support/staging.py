@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.ledger.schema.columns import Document
+from penstock.ledger.schema.column_types import Document
 from penstock.ledger.stage import Staged
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.outcome import Act, Decision, Outcome, Wait

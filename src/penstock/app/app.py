@@ -48,10 +48,13 @@ class App:
     def data(self) -> Data:
         """The tables, views and staged tables of all. Raises UsageError where two of them have one name."""
         parts = [lifecycle.data() for lifecycle in self.lifecycles]
-        given = zip(self.lifecycles, parts, strict=True)
-        # Tables and views are one kind: the database has one space of names.
-        own = ((name, one) for one, part in given for name in (*(table.name for table in part.tables), *part.views))
-        _refuse_twice("a table", itertools.chain(_tables(self.lifecycles), own))
+        # Machines' tables, data tables and views are one kind: the database has one space of names.
+        own = (
+            (name, one)
+            for one, part in zip(self.lifecycles, parts, strict=True)
+            for name in (*(m.table for m in one.machines), *(table.name for table in part.tables), *part.views)
+        )
+        _refuse_twice("a table", itertools.chain(_kernel_tables(self), own))
         return Data(
             [table for part in parts for table in part.tables],
             {name: view for part in parts for name, view in part.views.items()},
@@ -108,6 +111,12 @@ def _refuse_clashes(app: App) -> None:
 
 def _tables(lifecycles: Iterable[AnyLifecycle]) -> Iterator[tuple[str, AnyLifecycle]]:
     return ((machine.table, one) for one in lifecycles for machine in one.machines)
+
+
+def _kernel_tables(app: App) -> Iterator[tuple[str, AnyLifecycle]]:
+    from penstock.ledger.schema.tables import kernel_tables
+
+    return ((table.name, app.lifecycles[0]) for table in kernel_tables("sqlite"))
 
 
 def _refuse_twice(what: str, named: Iterable[tuple[str, AnyLifecycle]]) -> None:

@@ -6,6 +6,7 @@ group `penstock.lifecycles` too. `lifecycles = ["shop.contacts:lifecycle"]` name
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -17,10 +18,11 @@ from typing import Any
 from penstock.app.app import App
 from penstock.app.lifecycle import AnyLifecycle, Lifecycle
 from penstock.app.program import Program
-from penstock.app.shipped import SHIPPED
+from penstock.app.shipped import SHIPPED, shipped
 from penstock.model.clock import Clock
 from penstock.model.errors import UsageError
 from penstock.settings import file
+from penstock.settings.kernel import KernelSettings, names_a_place
 from penstock.settings.typed import ConfigError, Settings
 
 GROUP = "penstock.lifecycles"
@@ -33,6 +35,8 @@ class _Found:
     lifecycles: dict[str, AnyLifecycle]
     named: list[str]
     errors: list[str]
+    #: Where each that the file names comes from.
+    places: dict[str, str]
 
 
 def load(
@@ -89,35 +93,44 @@ def load(
 
 def _find(raw: Mapping[str, Any], path_text: str) -> _Found:
     """The shipped lifecycles that have a section, and those that the file names."""
-    found = _Found({}, [], [])
+    found = _Found({}, [], [], {})
     for name in SHIPPED:
         if name in raw:
             found.lifecycles[name] = shipped(name)
     given = raw.get("lifecycles", ())
     for place in given if isinstance(given, list) else ():
+        if not isinstance(place, str) or not names_a_place(place):
+            continue  # told by the settings
         try:
-            lifecycle = import_lifecycle(str(place))
+            lifecycle = import_lifecycle(place)
         except UsageError as error:
             found.errors.append(f"{path_text}: lifecycles: {error}")
             continue
-        if lifecycle.name in found.lifecycles:
-            found.errors.append(f"{path_text}: lifecycles: {place} is called {lifecycle.name!r}, and so is another")
+        if lifecycle.name in KernelSettings.__struct_fields__:
+            why = f"[{lifecycle.name}] is a section of Penstock's own"
+            found.errors.append(f"{path_text}: lifecycles: {place} cannot be called {lifecycle.name!r}: {why}")
+            continue
+        if lifecycle.name in SHIPPED and lifecycle is not shipped(lifecycle.name):
+            why = "Penstock brings one of that name"
+            found.errors.append(f"{path_text}: lifecycles: {place} cannot be called {lifecycle.name!r}: {why}")
+            continue
+        if lifecycle.name in found.places:
+            both = f"{found.places[lifecycle.name]} and {place}"
+            found.errors.append(f"{path_text}: lifecycles: {both} are both called {lifecycle.name!r}; rename one")
+        found.places[lifecycle.name] = place
         found.lifecycles[lifecycle.name] = lifecycle
         found.named.append(lifecycle.name)
     return found
-
-
-def shipped(name: str) -> AnyLifecycle:
-    """One of the lifecycles that Penstock brings."""
-    return import_lifecycle(f"{SHIPPED[name].module}:lifecycle")
 
 
 def import_lifecycle(place: str) -> AnyLifecycle:
     """The lifecycle at `module:attribute`. Raises UsageError that says what is wrong."""
     module, _, attribute = place.partition(":")
     try:
-        imported = importlib.import_module(module)
-    except Exception as error:  # whatever a module does when it is imported
+        # Standard output is for answers: what a module prints when it is imported may not spoil them.
+        with contextlib.redirect_stdout(sys.stderr):
+            imported = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
         raise UsageError(f"{module!r} cannot be imported: {type(error).__name__}: {error}{_place(error)}") from error
     try:
         found = getattr(imported, attribute)
@@ -128,7 +141,7 @@ def import_lifecycle(place: str) -> AnyLifecycle:
     return found
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Where in the module the error was raised; a SyntaxError says so itself."""
     import traceback
 

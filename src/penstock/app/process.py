@@ -16,8 +16,7 @@ import structlog
 
 from penstock.app.program import Program
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.install import table_names
-from penstock.ledger.store.database import open_database
+from penstock.ledger.store.database import open_database, table_names
 from penstock.ledger.store.presence import Presence
 from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import importlib
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from penstock.app.lifecycle import AnyLifecycle
 
 
 class Shipped(NamedTuple):
@@ -17,3 +21,9 @@ SHIPPED = {
     "harvest": Shipped("penstock.lifecycles.harvest", "A whole catalogue, fetched in partitions and consolidated."),
     "partitions": Shipped("penstock.lifecycles.partitions", "Landed data, and which run of it is safe to consume."),
 }
+
+
+def shipped(name: str) -> AnyLifecycle:
+    """One of the lifecycles that Penstock brings."""
+    found: AnyLifecycle = importlib.import_module(SHIPPED[name].module).lifecycle
+    return found

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.operations.fields import Parameters
 
 _SHOWN = 10
+_CHANGED = "it changed since it was looked at"
 _NOBODY = "nobody can be asked here; say --yes, or --dry-run to only look"
 
 
@@ -98,7 +99,7 @@ def _go_on(one: _Act, done: Done) -> Done:
     import msgspec
 
     from penstock.observe.logs import configure_logs
-    from penstock.operations.bulk.actions import drive
+    from penstock.operations.bulk.actions import drive, results
 
     # The worker inside is this command's own: what it says of its start and its end is nobody's concern.
     configure_logs("error")
@@ -115,11 +116,17 @@ def _go_on(one: _Act, done: Done) -> Done:
     except KeyboardInterrupt:
         echo(f"{done.action} is not ended: a worker goes on with it", err=True)
         raise
+    if action.parked_at is not None:
+        echo(f"{done.action} is parked: {action.parked_reason}", err=True)
+        echo(f"to go on:    penstock units unpark {done.action} --reason TEXT", err=True)
+    moved, left = results(one.ledger, action.action_id)
     skipped = {**done.skipped}
-    if action.skipped:
-        skipped["it changed since it was looked at"] = action.skipped
-    ended = "" if str(action.status) == "done" else f" ({action.status})"
-    return msgspec.structs.replace(done, count=done.count + action.moved, skipped=skipped, says=f"{done.says}{ended}")
+    for why, count in left.items():
+        said = _CHANGED if why == "changed since" else why
+        skipped[said] = skipped.get(said, 0) + count
+    state = "parked" if action.parked_at is not None else str(action.status)
+    ended = "" if state == "done" else f" ({state})"
+    return msgspec.structs.replace(done, count=done.count + moved, skipped=skipped, says=f"{done.says}{ended}")
 
 
 def _key(done: Done) -> str:

@@ -207,7 +207,7 @@ def _lines(ctx: click.Context) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if sys.stdin.isatty():
         return found
-    for number, line in enumerate(sys.stdin, start=1):
+    for number, line in enumerate(sys.stdin.buffer, start=1):  # read as UTF-8, whatever the terminal speaks
         if not line.strip():
             continue
         try:

@@ -19,8 +19,7 @@ from penstock.examples.demonstration.part import Table
 from penstock.examples.demonstration.play import MARK, Demonstration, require
 from penstock.ledger import history
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.install import table_names
-from penstock.ledger.store.database import open_database
+from penstock.ledger.store.database import open_database, table_names
 from penstock.ledger.store.postgres.address import Address
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UsageError

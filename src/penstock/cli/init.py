@@ -54,8 +54,7 @@ def _chosen(names: tuple[str, ...]) -> tuple[dict[str, AnyLifecycle], list[str]]
 
 
 def _content(own: dict[str, AnyLifecycle], on: list[str]) -> str:
-    from penstock.app.discover import shipped
-    from penstock.app.shipped import SHIPPED
+    from penstock.app.shipped import SHIPPED, shipped
     from penstock.settings.sample import sample, toml
 
     every = {name: shipped(name) for name in SHIPPED} | {one.name: one for one in own.values()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+
+from penstock.model.near import near
 
 
 class Kind(click.ParamType[Any]):
@@ -29,8 +30,8 @@ class Kind(click.ParamType[Any]):
         try:
             return self.read(value)
         except ValueError:
-            near = difflib.get_close_matches(value, self.choices, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            close = near(value, self.choices)
+            hint = f"; did you mean {close[0]}?" if close else ""
             raise click.BadParameter(f"must be {self.must}{hint}", ctx, param) from None
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+from penstock.model.near import near
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -63,8 +64,8 @@ class LazyGroup(click.Group):
         name = args[0]
         found = self.get_command(ctx, name)
         if found is None and not ctx.resilient_parsing and not name.startswith("-"):
-            near = difflib.get_close_matches(name, self.list_commands(ctx), 2)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"'{ctx.command_path} --help' lists them"
+            close = near(name, self.list_commands(ctx), 2)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"'{ctx.command_path} --help' lists them"
             raise click.UsageError(f"{ctx.command_path} has no command {name!r}; {hint}", ctx)
         if found is None:
             return super().resolve_command(ctx, args)

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from penstock.app.shipped import SHIPPED
+from penstock.app.shipped import SHIPPED, shipped
 from penstock.cli.lazy import Entry, LazyGroup
 from penstock.cli.terminal import Declined, echo
 from penstock.model.errors import LedgerError, LedgerUnavailable, PenstockError, UsageError
@@ -74,8 +74,6 @@ class Root(LazyGroup):
         from penstock.cli import declared
 
         if name in SHIPPED:
-            from penstock.app.discover import shipped
-
             return declared.lifecycle_group(shipped(name))
         if name not in COMMANDS and name in self.entries(ctx):
             from penstock.cli.setup import load_program

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
+
 from penstock.ledger.gates.status import GateStatus, gate_statuses
-from penstock.ledger.schema.install import table_names
-from penstock.ledger.store.database import Cursor, Database, Row, present
+from penstock.ledger.store.database import Cursor, Database, Row, present, table_names
 from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import LedgerMismatch, UnknownMachine, UnknownUnit, UsageError
@@ -19,8 +19,7 @@ BASELINE = "prune:"
 """How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineStatus:
+class MachineStatus(Struct, frozen=True):
     """How the units of one machine stand."""
 
     name: str
@@ -32,8 +31,7 @@ class MachineStatus:
     parked: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
+class WorkerStatus(Struct, frozen=True):
     """A worker that holds a lease."""
 
     id: str
@@ -45,8 +43,7 @@ class WorkerStatus:
     config_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Struct, frozen=True):
     """An event with a severity."""
 
     at: datetime
@@ -56,8 +53,7 @@ class Alert:
     payload: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """The whole ledger at a glance."""
 
     now: datetime
@@ -68,8 +64,7 @@ class Status:
     alerts: list[Alert]
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Struct, frozen=True):
     """One row of a unit's history; a birth has no `from_status`, a death no `to_status`."""
 
     seq: int
@@ -84,8 +79,7 @@ class Transition:
     action_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AsOf:
+class AsOf(Struct, frozen=True):
     """How a unit stood at a moment; `status` is None before its birth and after its death."""
 
     unit: str

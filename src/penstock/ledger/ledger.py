@@ -175,13 +175,25 @@ class Ledger:
         return self.database.read(lambda cursor: present(self.database, cursor))
 
     def move_many(
-        self, machine: str, unit_ids: Sequence[str], to: str, *, actor: Actor, who: str, reason: str, **changes: Any
+        self,
+        machine: str,
+        unit_ids: Sequence[str] | Mapping[str, int],
+        to: str,
+        *,
+        actor: Actor,
+        who: str,
+        reason: str,
+        **changes: Any,
     ) -> Moved:
-        """Pull the same edge for many units; those that cannot go are skipped, each with its reason."""
+        """Pull the same edge for many units; those that cannot go are skipped, each with its reason.
+
+        Given with the versions that were seen, a unit that has another is skipped too.
+        """
+        seen = unit_ids if isinstance(unit_ids, Mapping) else {}
         found = self.machine(machine)
         moved: list[Ref] = []
         skipped: dict[Ref, str] = {}
-        units = {u.unit_id: u for u in self.get_many(found, unit_ids)}
+        units = {u.unit_id: u for u in self.get_many(found, list(unit_ids))}
         entries = []
         for unit_id in dict.fromkeys(unit_ids):
             ref = Ref(machine, unit_id)
@@ -189,6 +201,9 @@ class Ledger:
                 skipped[ref] = "no such unit"
                 continue
             before = units[unit_id]
+            if seen.get(unit_id, before.version) != before.version:
+                skipped[ref] = "it changed since it was looked at"
+                continue
             try:
                 entries.append(self.preparer.move(before, self._after(before, to, changes), reason, actor, who))
             except IllegalMove as error:

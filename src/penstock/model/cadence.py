@@ -7,15 +7,17 @@ daylight-saving change skips become the first instant after the gap; those that 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING
 
 from penstock.model.clock import EPOCH, truncate
 from penstock.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"(\d+)\s*([smhd])\Z")
@@ -46,6 +48,8 @@ def parse_time(text: str) -> time:
 
 def parse_zone(name: str) -> ZoneInfo:
     """`Europe/Madrid`. Raises UsageError."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -117,7 +121,7 @@ class Cadence:
 
     every: timedelta | None = None
     at: Sequence[time] = ()
-    zone: ZoneInfo = field(default_factory=lambda: ZoneInfo("UTC"))
+    zone: ZoneInfo = field(default_factory=lambda: parse_zone("UTC"))
     window: Window | None = None
     jitter: timedelta = timedelta()
 
@@ -199,5 +203,7 @@ class Cadence:
         """A share of the jitter that depends on the name alone, so that it never moves."""
         if not self.jitter:
             return timedelta()
+        import hashlib
+
         share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
         return timedelta(milliseconds=int(self.jitter.total_seconds() * 1000 * share))

@@ -6,13 +6,15 @@ simulated one. Instants are aware datetimes in UTC with milliseconds; their one 
 
 from __future__ import annotations
 
-import random
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.model.errors import BadInstant
+
+if TYPE_CHECKING:
+    from random import Random
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -93,7 +95,9 @@ class Rng:
     """Chance as an argument: seeded in simulation, from the system otherwise."""
 
     def __init__(self, seed: int | None = None) -> None:
-        self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311 - repeatable on purpose
+        import random  # who only reads a ledger draws nothing
+
+        self._random: Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311 - repeatable on purpose
 
     def uniform(self, low: float, high: float) -> float:
         return self._random.uniform(low, high)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.model.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """One budget: `rate` per second and at most `burst` at once, of which a call takes `cost`. Raises UsageError."""
 
     name: str
@@ -27,8 +27,7 @@ class Limit:
             raise UsageError(msg)
 
 
-@dataclass(frozen=True, slots=True)
-class GateLimits:
+class GateLimits(Struct, frozen=True):
     """The limits of one provider, or of one of its accounts (`accounting/acme`); each gate behind it has its own."""
 
     name: str

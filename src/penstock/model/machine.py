@@ -6,7 +6,6 @@ declaration come the runtime check, the database's guard and history triggers, t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +14,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.model.errors import IllegalMove, MachineError
 from penstock.model.reserved import RESERVED
@@ -49,8 +50,7 @@ class Actor(StrEnum):
     API = "api"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """One legal transition. `on_claim`: claiming a unit in `source` is itself this transition.
 
     `trigger` is a verb where people pull it (`retry`), and says what happened where workers do (`loaded`). `by_hand`
@@ -67,17 +67,15 @@ class Edge:
     by_hand: Callable[[Any, datetime], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OnError:
+class OnError(Struct, frozen=True):
     """Where errors lead. `retry=None` keeps the state; `dead=None` parks instead of a dead letter."""
 
     retry: str | None = None
     dead: str | None = None
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    policy: RetryPolicy = RetryPolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(Struct, frozen=True):
     """Fan-in: which unit of which machine counts this one, and when all have ended.
 
     `by` names the child's fields that make up the parent's key. `counts` maps a counter column of the parent to
@@ -288,6 +286,8 @@ class Machine:
             "counters": list(self.counters),
             "parent": self.parent and self.parent.facts(),
         }
+        import hashlib
+
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def mermaid(self) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from penstock.model.clock import Rng
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?\Z")  # float() would also take 1_000, 1e3 and nan
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """How often and how patiently to try again. `max_retries=3` means at most four calls."""
 
     max_retries: int = 3
@@ -64,6 +63,8 @@ def parse_retry_after(value: str, now: datetime) -> float | None:
     if _NUMBER.match(text):
         seconds = float(text)
     else:
+        from email.utils import parsedate_to_datetime  # a provider that names a date is rare
+
         try:
             moment = parsedate_to_datetime(text)
             aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -198,16 +198,8 @@ def _move_part(ledger: Ledger, ask: Ask[Any], plan: Each, part: Part, carried: C
     changes = at_once(plan, part, ask.now)
     for start in range(0, len(part.units), _AT_ONCE):
         seen = dict(part.units[start : start + _AT_ONCE])
-        same = []
-        for unit in ledger.get_many(plan.machine, list(seen)):
-            if unit.version == seen.pop(unit.unit_id):
-                same.append(unit.unit_id)
-            else:
-                carried.skipped[Ref(plan.machine.name, unit.unit_id)] = "it changed since it was looked at"
-        for unit_id in seen:
-            carried.skipped[Ref(plan.machine.name, unit_id)] = "it is gone"
         moved = ledger.move_many(
-            plan.machine.name, same, part.target, actor=Actor.OPERATOR, who=ask.who, reason=ask.reason, **changes
+            plan.machine.name, seen, part.target, actor=Actor.OPERATOR, who=ask.who, reason=ask.reason, **changes
         )
         carried.count += len(moved.moved)
         carried.skipped |= moved.skipped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.model.errors import IllegalMove, PenstockError, UsageError
 from penstock.model.machine import Actor, Machine
+from penstock.model.near import near
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, field_types, replace, unit_id_of
 from penstock.operations.declare import Ask, operation
 from penstock.operations.fields import Parameters, argument, option, standard_input
@@ -39,7 +40,7 @@ def create(ask: Ask[KernelSettings], wanted: NewUnits) -> Births:
         raise UsageError("say what to create: --set column=value, or JSON lines on standard input, and not both")
     if not ask.reader.keeps(machine):
         raise UsageError(f"the ledger has no table for {machine.name} yet; run 'penstock db upgrade'")
-    rows: Sequence[Mapping[str, Any]] = [dict(map(_pair, wanted.set))] if wanted.set else wanted.rows
+    rows: Sequence[Mapping[str, Any]] = [_pairs(wanted.set)] if wanted.set else wanted.rows
     made: dict[str, GuardedUnit] = {}
     for number, row in enumerate(rows, start=1):
         where = "" if wanted.set else f"row {number}: "
@@ -58,11 +59,16 @@ def create(ask: Ask[KernelSettings], wanted: NewUnits) -> Births:
 OPERATIONS = [create]
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"--set {text!r} must be column=value")
-    return name, value
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--set {text!r:.100} must be column=value")
+        if name in found:
+            raise UsageError(f"--set names the column {name!r:.100} twice")
+        found[name] = value
+    return found
 
 
 def _unit(ask: Ask[Any], machine: Machine, row: Mapping[str, Any], *, texts: bool) -> GuardedUnit:
@@ -71,8 +77,8 @@ def _unit(ask: Ask[Any], machine: Machine, row: Mapping[str, Any], *, texts: boo
     values = {}
     for name, value in row.items():
         if name not in types:
-            near = difflib.get_close_matches(str(name)[:100], types, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(types)}"
+            close = near(name, types)
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(types)}"
             raise UsageError(f"{machine.name} has no column {str(name)[:100]!r} that can be set; {hint}")
         values[name] = _value(name, types[name], value, texts=texts)
     if machine.driven:
@@ -97,18 +103,20 @@ def _refuse_unstorable(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         try:
             made = plain(value)
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise UsageError(f"{name} cannot be kept: {error}") from None
         if isinstance(made, str) and ("\0" in made or (not isinstance(value, str) and "\\u0000" in made)):
             raise UsageError(f"{name} cannot be kept: it has a NUL character")
 
 
+@functools.cache  # asked for every row
 def _columns(machine: Machine) -> dict[str, Any]:
     """The columns that a person may set, and their types."""
     hidden = (set(DRIVEN_COLUMNS) - _GIVEN) | machine.generated() | set(machine.counters)
     return {name: kind for name, kind in field_types(machine.unit).items() if name not in hidden}
 
 
+@functools.cache
 def _required(machine: Machine) -> list[str]:
     fields = msgspec.structs.fields(machine.unit)
     return [field.name for field in fields if field.required and field.name in _columns(machine)]
@@ -120,11 +128,11 @@ def _value(name: str, kind: Any, value: Any, *, texts: bool) -> Any:
     if texts and plain & {dict, list}:
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UsageError(f"{name}: {value!r:.100} is not JSON") from None
     try:
         made = msgspec.convert(value, kind, strict=not texts)
-    except (msgspec.ValidationError, ValueError, OverflowError) as error:
+    except (msgspec.ValidationError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{name}: {value!r:.100} {_wanted(kind, str(error))}") from None
     if getattr(made, "tzinfo", False) is None and hasattr(made, "hour"):
         raise UsageError(f"{name}: {value!r:.100} has no time zone; write it with an offset, 2026-11-15T19:31:00Z")

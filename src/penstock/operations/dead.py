@@ -336,6 +336,8 @@ def _chosen(ask: Ask[Any], wanted: DeadSelected) -> tuple[Machine, list[str]]:
     if wanted.machine is None:
         raise UsageError("which dead letters? name units as machine:key, say --cause, or --machine and filters")
     (machine,) = machines_of(ask, wanted)
+    if not machine.driven:
+        raise UsageError(f"{machine.name} is not driven by workers; it has no dead letters")
     return machine, _filtered(ask, machine, wanted)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from penstock.ledger.schema.columns import Instant
+from penstock.ledger.schema.column_types import Instant
 
 dismissal = sa.Table(
     "dismissal",

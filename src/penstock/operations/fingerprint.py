@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 _LENGTH = 8
@@ -30,5 +29,7 @@ def cause_of(reason: str | None) -> str:
 
 def fingerprint(machine: str, state: str, cause: str) -> str:
     """Eight characters that stand for a cause in a state of a machine."""
+    import hashlib
+
     told = hashlib.sha256(f"{machine}\0{state}\0{cause}".encode(errors="replace"))
     return told.hexdigest()[:_LENGTH]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import msgspec
 
 from penstock.model.errors import UsageError
 from penstock.model.limits import GateLimits
+from penstock.model.near import near
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.plan import GateChange
@@ -134,9 +134,9 @@ def _under(gate_id: str, prefix: str) -> bool:
 
 
 def _unknown(gate: str, known: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(gate[:200], known, 3) or known[:3]
+    close = near(gate, known, 3) or known[:3]
     none = "there are none yet: one is made when a unit first needs it"
-    return UsageError(f"no gate is called {gate!r}; " + (f"there is {', '.join(near)}" if near else none))
+    return UsageError(f"no gate is called {gate!r}; " + (f"there is {', '.join(close)}" if close else none))
 
 
 def _counted(gates: Sequence[str]) -> str:

@@ -7,9 +7,10 @@ for the moment of the act, so that a plan made a minute later is the same plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
 
 from penstock.model.machine import Machine
 from penstock.model.outcome import Birth, Event, Move, Write
@@ -23,19 +24,17 @@ __all__ = ["NOW", "Births", "Each", "GateChange", "Moves", "Park", "Part", "Plan
 Skipped: TypeAlias = Mapping[Ref, str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(Struct, frozen=True, eq=False):
     """Units that get the same change: from one state to another (or none), with the same values of columns."""
 
     source: str
     target: str
     changes: Mapping[str, Any]
     #: `unit_id` and the version that was seen.
-    units: list[tuple[str, int]] = field(default_factory=list)
+    units: list[tuple[str, int]] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Each:
+class Each(Struct, frozen=True):
     """Moves of units of one machine, each by itself: one that has changed meanwhile is skipped, the others go.
 
     `says` is what is done, as a command without a full stop: "fetch 12 datasets again". `warnings` are sentences to
@@ -56,8 +55,7 @@ class Each:
         return (Ref(self.machine.name, unit_id) for part in self.parts for unit_id, _ in part.units)
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(Struct, frozen=True):
     """Changes that are made in one transaction or not at all.
 
     `then` are moves that it starts as a bulk action. `about` are the units that its rows are about, where it moves and
@@ -80,23 +78,21 @@ class Together:
         return changed or len(self.events)
 
 
-@dataclass(frozen=True, slots=True)
-class Births:
+class Births(Struct, frozen=True):
     """Units to be made where they are not there yet: given one by one, or as products of two sides."""
 
     machine: Machine
     says: str
     units: Sequence[GuardedUnit] = ()
     products: Sequence[Product] = ()
-    skipped: Skipped = field(default_factory=dict)
+    skipped: Skipped = {}
     warnings: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.units) + sum(len(product) for product in self.products)
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
+class _Named(Struct, frozen=True):
     """Units by their references, each by itself."""
 
     refs: Sequence[Ref]
@@ -107,20 +103,19 @@ class _Named:
         return len(self.refs)
 
 
-class Wake(_Named):
+class Wake(_Named, frozen=True):
     """Units that are to be looked at now."""
 
 
-class Park(_Named):
+class Park(_Named, frozen=True):
     """Units that are set aside: no worker takes them until they are unparked."""
 
 
-class Unpark(_Named):
+class Unpark(_Named, frozen=True):
     """Units that were set aside and are to go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class GateChange:
+class GateChange(Struct, frozen=True):
     """Gates that are paused or resumed: the one of that name and all below it. `span` None: until they are resumed."""
 
     name: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import BadInstant, UnknownMachine, UnknownUnit, UsageError
 from penstock.model.machine import Machine
+from penstock.model.near import near
 from penstock.model.unit import Ref, parse_key
 from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters, argument, option
@@ -90,8 +90,8 @@ def named_machine(ask: Ask[Any], name: str) -> Machine:
 
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(name[:100], known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+    close = near(name, known)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known) or 'none'}"
     return UsageError(f"no {what} is called {name!r}; {hint}")
 
 
@@ -114,8 +114,7 @@ def _refuse_unfit(machine: Machine, wanted: Filter) -> None:
 
 def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
     """The filters as SQL. Raises UsageError for an instant, a span or a text that cannot be read."""
-    from penstock.ledger.gates.rows import under
-    from penstock.ledger.store.statements import dead_letters
+    from penstock.ledger.store.statements import dead_letters, under
 
     parts: list[str] = []
     values: dict[str, Any] = {}
@@ -154,7 +153,11 @@ def _moments(now: datetime, machine: Machine, wanted: Filter) -> Iterator[tuple[
         yield "due", machine.due, "<=", now if wanted.due == NOW else read_instant(wanted.due)
     for name, sign, span in (("older", "<", wanted.older_than), ("younger", ">=", wanted.younger_than)):
         if span is not None:
-            yield name, "changed_at", sign, now - span
+            try:
+                before = now - span
+            except OverflowError:
+                raise UsageError(f"--{name}-than reaches back beyond the year 1") from None
+            yield name, "changed_at", sign, before
 
 
 def read_instant(text: str) -> datetime:

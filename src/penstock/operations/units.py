@@ -15,7 +15,7 @@ from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
 from penstock.operations.declare import Ask, Page, Reading, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.selection import Condition, Filter, Moment, condition, counts_of, machines_of
+from penstock.operations.selection import Condition, Filter, Moment, condition, counts_of, machines_of, read_refs
 from penstock.operations.why import Why, explain
 from penstock.settings.kernel import KernelSettings
 
@@ -93,7 +93,7 @@ class UnitDetail(Row, frozen=True, kw_only=True):
 def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
     """Ordered by machine and key. A page ends with a cursor; --after it shows the next one."""
     machines = machines_of(ask, wanted)
-    start = None if wanted.after is None else Ref.parse(wanted.after)
+    start = None if wanted.after is None else _cursor(ask, wanted, wanted.after)
     at = Moment(ask.reader.database, ask.now)
 
     def work(cursor: Cursor) -> tuple[list[UnitRow], dict[str, int]]:
@@ -117,6 +117,14 @@ def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
         next=rows[wanted.limit - 1].unit if more else None,
         counts=counts if wanted.count else None,
     )
+
+
+def _cursor(ask: Ask[Any], wanted: UnitList, text: str) -> Ref:
+    """Where the page before ended. Raises UsageError for a cursor of another list."""
+    (ref,) = read_refs(ask, [text])
+    if wanted.machine not in (None, ref.machine):
+        raise UsageError(f"--after {text!r:.100} is not a cursor of {wanted.machine}")
+    return ref
 
 
 def _some(cursor: Cursor, machine: Machine, where: Condition, after: str | None, most: int) -> Iterator[UnitRow]:
@@ -237,7 +245,7 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
 def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
     ref = Ref.parse(wanted.unit)
     ask.reader.get(ref)
-    return explain(ask.reader.as_ledger(), _flow_of(ask, ref.machine), ref)
+    return explain(ask.reader, _flow_of(ask, ref.machine), ref)
 
 
 def _flow_of(ask: Ask[KernelSettings], machine: str) -> AnyFlow | str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.ledger.history import WorkerStatus
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.store.database import Cursor
+    from penstock.operations.reader import Reader
     from penstock.worker.flow import AnyFlow
 
 
@@ -48,7 +49,7 @@ class Why(msgspec.Struct, frozen=True):
     ]
 
 
-def explain(ledger: Ledger, flow: AnyFlow | str, ref: Ref) -> Why:
+def explain(ledger: Ledger | Reader, flow: AnyFlow | str, ref: Ref) -> Why:
     """Follow the chain of one unit. Raises UnknownMachine, BadReference or UnknownUnit."""
     from penstock.ledger.gates.status import gate_statuses
     from penstock.ledger.history import workers_of
@@ -71,7 +72,8 @@ def explain(ledger: Ledger, flow: AnyFlow | str, ref: Ref) -> Why:
 
 
 def _state(machine: Machine, unit: GuardedUnit) -> Link:
-    says = f"{unit.status}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
+    what = f"{unit.status} ({machine.status(unit.status).says})"
+    says = f"{what}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
     by_hand = [e for e in machine.edges if e.source == unit.status and Actor.OPERATOR in e.actors]
     if by_hand:
         says += "; operators can " + " or ".join(f"{e.trigger} it (→ {e.target})" for e in by_hand)
@@ -92,9 +94,9 @@ def _driven(machine: Machine, unit: Unit, now: datetime, workers: list[WorkerSta
     if unit.parked_at is not None:
         yield Link("park", f"set aside for a person: {unit.parked_reason}", holds=True, blocks=True)
     if unit.attempts or unit.crashes:
-        retried = f"{unit.attempts} {'retry' if unit.attempts == 1 else 'retries'} made"
-        broke = f"{unit.crashes} {'step' if unit.crashes == 1 else 'steps in a row'} broke"
-        yield Link("retries", f"{retried}, {broke}" if unit.crashes else retried)
+        retried = f"{unit.attempts} {'retry' if unit.attempts == 1 else 'retries'} made" if unit.attempts else ""
+        broke = f"{unit.crashes} {'step' if unit.crashes == 1 else 'steps in a row'} broke" if unit.crashes else ""
+        yield Link("retries", ", ".join(filter(None, (retried, broke))))
     if unit.doubts:
         yield Link("doubt", "nobody knows what its last step did: the next one looks first")
     if unit.suspicion:
@@ -145,7 +147,7 @@ def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
         yield Link("budget", f"{said}, a call takes {limit.cost:,.4g}")
 
 
-def _family(ledger: Ledger, cursor: Cursor, machine: Machine, unit: GuardedUnit) -> Iterator[Link]:
+def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: GuardedUnit) -> Iterator[Link]:
     if machine.parent is not None:
         by = "/".join(key_part(getattr(unit, name)) for name in machine.parent.by)
         yield Link("parent", f"it counts for {machine.parent.machine}:{by}")

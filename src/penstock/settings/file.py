@@ -6,7 +6,6 @@ in the file starts at the file's own folder. A section switches its lifecycle on
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from penstock.model.limits import GateLimits
+from penstock.model.near import near
 from penstock.settings.kernel import KernelSettings, gate_limits
 from penstock.settings.reader import Key, read_section, shown, shown_key
 from penstock.settings.redaction import conceal
@@ -193,12 +193,12 @@ class _Reading:
         for name, value in self.raw.items():
             if name in _KERNEL or name in kinds:
                 continue
-            near = difflib.get_close_matches(name[:100], names, 1)
+            close = near(name, names)
             if isinstance(value, Mapping):
-                hint = f"did you mean [{near[0]}]?" if near else f"known are {', '.join(names)}"
+                hint = f"did you mean [{close[0]}]?" if close else f"known are {', '.join(names)}"
                 self._say(f"[{shown_key((name,))}] is not a section or a lifecycle; {hint}")
             else:
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+                hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
                 self._say(f"{shown_key((name,))} is not a setting; {hint}")
 
     def sections(self, kinds: Mapping[str, type[Settings]], on: Collection[str]) -> dict[str, Settings]:

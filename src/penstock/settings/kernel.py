@@ -31,7 +31,7 @@ class LedgerSettings(Settings):
     ] = 6
 
 
-class WorkerSettings(Settings):
+class WorkerSection(Settings):
     """`[worker]`."""
 
     concurrency: Annotated[
@@ -155,7 +155,7 @@ class KernelSettings(Settings):
         says("Lifecycles of your own, as module:attribute.", examples=[["shop.contacts:lifecycle"]]),
     ] = ()
     ledger: Annotated[LedgerSettings, says("Where units and their history are kept.")] = LedgerSettings()
-    worker: Annotated[WorkerSettings, says("How a process works.")] = WorkerSettings()
+    worker: Annotated[WorkerSection, says("How a process works.")] = WorkerSection()
     log: Annotated[LogSettings, says("What a process tells.")] = LogSettings()
     raw: Annotated[RawSettings, says("Where landed data is kept.")] = RawSettings()
     gates: Annotated[
@@ -184,7 +184,7 @@ class KernelSettings(Settings):
     ] = {}
 
     def __post_init__(self) -> None:
-        wrong = [name for name in self.lifecycles if not _is_named(name)]
+        wrong = [name for name in self.lifecycles if not names_a_place(name)]
         if wrong:
             form = 'must be module:attribute, as in "shop.contacts:lifecycle"'
             raise ValueError("\n".join(f'lifecycles: "{name}" {form}' for name in wrong))
@@ -210,6 +210,7 @@ def _refuse_repeated(limits: tuple[Limit, ...]) -> None:
         raise ValueError(f"limits: {', '.join(repeated)} is there twice; each limit needs a name of its own")
 
 
-def _is_named(text: str) -> bool:
+def names_a_place(text: str) -> bool:
+    """Whether it has the form `module:attribute`."""
     module, colon, attribute = text.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -11,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
+from penstock.model.near import near
 from penstock.settings.scalars import ANYTHING, Scalar
 from penstock.settings.shapes import REQUIRED, Field, Items, Section, Shape, Table, fields_of, holds_secret
 from penstock.settings.typed import Settings
@@ -179,9 +179,9 @@ class _Walk:
         return value if shape.anchor is None else shape.anchor(value, self.folder)
 
     def _unknown(self, at: Key, name: str, known: Collection[str]) -> None:
-        near = difflib.get_close_matches(name[:_LONGEST_NAME], known, 1)
-        if near:
-            hint = f"did you mean {shown_key((*at, near[0]))}?"
+        close = near(name, known)
+        if close:
+            hint = f"did you mean {shown_key((*at, close[0]))}?"
         else:
             place = f"[{shown_key(at)}]" if at else "the file"
             names = sorted(known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ import msgspec
 from penstock.model.cadence import parse_span, parse_time, parse_zone
 from penstock.model.errors import UsageError
 from penstock.model.limits import Limit
+from penstock.model.near import near
 from penstock.settings.addresses import check_address
 from penstock.settings.secret import WANTED as WANTED_SECRET
 from penstock.settings.secret import Secret, read_secret
@@ -227,8 +227,8 @@ def _near_zone(value: Any, wanted: str) -> str:
     from zoneinfo import available_timezones
 
     names = {name.lower(): name for name in available_timezones()} if isinstance(value, str) else {}
-    near = difflib.get_close_matches(str(value)[:100].lower(), names, 1)
-    return f'{wanted}; did you mean "{names[near[0]]}"?' if near else wanted
+    close = near(str(value).lower(), names)
+    return f'{wanted}; did you mean "{names[close[0]]}"?' if close else wanted
 
 
 def _day(says: Says) -> Scalar:

@@ -19,6 +19,8 @@ BREAKER_AFTER = 5
 OUTAGE_SECONDS = 60.0
 MOST_OUTAGE_SECONDS = 300.0
 PROBE_SECONDS = 60.0
+#: Who holds a gate that a fatal error stopped, where it is no operator.
+FATAL = "fatal"
 _MILLISECOND = timedelta(milliseconds=1)
 
 

@@ -11,15 +11,14 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.ledger.gates.answers import LONGEST, GateAnswers
-from penstock.ledger.gates.budget import Closed, Metered, Pass
-from penstock.ledger.gates.rows import HELD, text, under
+from penstock.ledger.gates.budget import FATAL, Closed, Metered, Pass
+from penstock.ledger.gates.rows import HELD, text
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant, instant_text
 from penstock.model.limits import GateLimits
 from penstock.model.machine import Machine
 
-FATAL = "fatal"
 AT_ONCE = 200
 # A place that was never taken, or that nobody knows the age of, is good no longer.
 _OVER = -1.0
@@ -168,7 +167,7 @@ class Gates(GateAnswers):
         def work(cursor: Cursor) -> int:
             self._births_lock(cursor)
             self.ensure(cursor, [prefix])
-            below, names = under(prefix)
+            below, names = statements.under(prefix)
             rows = cursor.rows(f"SELECT gate_id, held_by FROM gate WHERE {below} ORDER BY gate_id{self._lock}", **names)
             # Whom a person holds is no less held when the credentials turn out to be wrong besides.
             free = [str(g) for g, held in rows if held is None or by not in (FATAL, held)]
@@ -186,7 +185,7 @@ class Gates(GateAnswers):
         """Open a gate and all below it, whatever closed them; their budgets begin empty. How many were not open."""
 
         def work(cursor: Cursor) -> int:
-            below, given = under(prefix)
+            below, given = statements.under(prefix)
             rows = cursor.rows(
                 f"SELECT gate_id FROM gate WHERE {below} AND (held_by IS NOT NULL OR throttles > 0"
                 f" OR closed_until > {self._database.now_sql} OR next_at > {self._database.now_sql})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -243,12 +243,6 @@ class GateRows:
 
     def _moment(self, cursor: Cursor) -> datetime:
         return present(self._database, cursor)
-
-
-def under(prefix: str) -> tuple[str, Mapping[str, Any]]:
-    """The condition for a gate of that name or below it, and its parameters."""
-    sql = f"gate_id <> '{NO_GATE}' AND (gate_id = :prefix OR substr(gate_id, 1, {len(prefix) + 1}) = :below)"
-    return sql, {"prefix": prefix, "below": f"{prefix}/"}
 
 
 def _above(gate_id: str) -> list[str]:

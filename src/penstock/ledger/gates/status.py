@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 
-from penstock.ledger.gates.budget import Budget, breaker_open
-from penstock.ledger.gates.gates import FATAL
+from msgspec import Struct
+
+from penstock.ledger.gates.budget import FATAL, Budget, breaker_open
 from penstock.ledger.store.database import Cursor, Database, present
 from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
 from penstock.model.unit import NO_GATE
 
 
-@dataclass(frozen=True, slots=True)
-class LimitStatus:
+class LimitStatus(Struct, frozen=True):
     """One budget of a gate: what it refills by and holds, and what is there now."""
 
     name: str
@@ -24,8 +23,7 @@ class LimitStatus:
     left: float
 
 
-@dataclass(frozen=True, slots=True)
-class GateStatus:
+class GateStatus(Struct, frozen=True):
     """One gate. `state`: open, busy (its budget is spent), closed, half-open, paused or stopped."""
 
     gate_id: str
@@ -39,7 +37,7 @@ class GateStatus:
     failing_since: datetime | None
     epoch: int
     max_in_flight: int | None
-    limits: list[LimitStatus] = field(default_factory=list)
+    limits: list[LimitStatus] = []
     in_flight: int = 0
     waiting: int = 0
 

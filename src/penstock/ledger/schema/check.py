@@ -9,9 +9,9 @@ from penstock.ledger.care.doctor import CHECKS, changed_views
 from penstock.ledger.care.finding import Finding
 from penstock.ledger.history import require_ledger
 from penstock.ledger.schema import definitions, expand, migrate
-from penstock.ledger.schema.install import Wanted, table_names
+from penstock.ledger.schema.install import Wanted
 from penstock.ledger.schema.tables import kernel_tables
-from penstock.ledger.store.database import Cursor, Database
+from penstock.ledger.store.database import Cursor, Database, table_names
 
 
 @dataclass(frozen=True, slots=True)

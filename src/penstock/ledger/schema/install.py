@@ -19,7 +19,7 @@ from penstock.ledger.schema import definitions, expand, left, migrate, triggers_
 from penstock.ledger.schema import views as views_of
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.schema.tables import kernel_tables, machine_table
-from penstock.ledger.store.database import AlterCursor, Cursor, Database
+from penstock.ledger.store.database import AlterCursor, Cursor, Database, table_names
 from penstock.model.errors import LedgerBroken, LedgerMismatch
 from penstock.model.machine import Machine
 from penstock.model.unit import NO_GATE
@@ -273,12 +273,3 @@ def expected_postgres(
         functions |= triggers_postgres.machine_functions(machine, schema)
         triggers |= triggers_postgres.machine_triggers(machine, schema)
     return functions, triggers
-
-
-def table_names(database: Database, cursor: Cursor) -> set[str]:
-    """The tables of the ledger's schema."""
-    if database.dialect == "sqlite":
-        rows = cursor.rows("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    else:
-        rows = cursor.rows("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
-    return {str(r[0]) for r in rows}

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.ledger.schema.strict import strict_types
 from penstock.ledger.store.database import AlterCursor, Cursor, Database
 from penstock.model.errors import LedgerMismatch, UsageError
 
@@ -147,6 +146,8 @@ def _operations(database: Database, cursor: AlterCursor) -> Iterator[Callable[[]
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from sqlalchemy.pool import StaticPool
+
+    from penstock.ledger.schema.strict import strict_types
 
     lent = _Lent(cursor.connection)
     if database.dialect == "sqlite":

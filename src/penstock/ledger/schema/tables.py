@@ -14,7 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
-from penstock.ledger.schema.columns import Document, Instant, python_type, sql_type
+from penstock.ledger.schema.column_types import Document, Instant, sql_type
+from penstock.ledger.schema.columns import python_type
 from penstock.ledger.schema.strict import STRICT
 from penstock.ledger.store.database import Database
 from penstock.ledger.store.statements import dead_letters

@@ -134,6 +134,11 @@ def present(database: Database, cursor: Cursor) -> datetime:
     return now
 
 
+def table_names(database: Database, cursor: Cursor) -> set[str]:
+    """The tables of the ledger's schema."""
+    return {str(row[0]) for row in cursor.rows(database.sql.tables)}
+
+
 def open_database(url: str, clock: Any, *, connections: int = CONNECTIONS) -> Database:
     """Open `sqlite:///path` or `postgresql://…`. Raises UsageError for an address that is neither."""
     from penstock.model.errors import UsageError

@@ -6,14 +6,11 @@ Identifiers come from the program alone; values are parameters, `:name` in both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
     from penstock.ledger.store.database import Cursor
-
-    SqlType = sa.types.TypeEngine[Any]
+    from penstock.ledger.store.statements import SqlType
 
 
 class Sql(Protocol):
@@ -69,6 +66,10 @@ class Sql(Protocol):
     @property
     def history_key(self) -> str:
         """The columns, alias `l`, by which a row of the history is found fastest."""
+
+    @property
+    def tables(self) -> str:
+        """A query for the names of the ledger's tables."""
 
     # Rows, and who waits for whom.
 

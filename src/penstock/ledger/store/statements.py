@@ -6,25 +6,41 @@ A batch is one JSON parameter, an array of arrays. `batch(columns)` makes it a r
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
 from penstock.ledger.store.database import Database
 from penstock.model.machine import Machine
 from penstock.model.outcome import Where
-from penstock.model.unit import FORGIVEN
+from penstock.model.unit import FORGIVEN, NO_GATE
 
-POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+SqlType: TypeAlias = "str | sa.types.TypeEngine[Any]"
+"""The type of a column: its own, or by its name in SQL, so that who reads a few units does without SQLAlchemy."""
+TEXT = "TEXT"
+INTEGER = "INTEGER"
+BIGINT = "BIGINT"
 _encode = msgspec.json.Encoder().encode
-TEXT = sa.Text()
 # A gate that is neither on a budget nor lately closed.
 _UNASKED = "NOT g.metered AND g.throttles = 0"
-SqlType = sa.types.TypeEngine[Any]
+
+
+def postgres_type(kind: SqlType) -> str:
+    """What PostgreSQL calls a type."""
+    return kind if isinstance(kind, str) else str(kind.compile(_postgres()))
+
+
+@functools.cache
+def _postgres() -> sa.Dialect:
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
 def batch(
@@ -34,7 +50,7 @@ def batch(
     places = itertools.count()
     if database.dialect == "postgresql":
         picks = ", ".join(
-            f"CAST({_alike_name(i) if i in alike else f'e ->> {next(places)}'} AS {k.compile(POSTGRES)}) AS n_{name}"
+            f"CAST({_alike_name(i) if i in alike else f'e ->> {next(places)}'} AS {postgres_type(k)}) AS n_{name}"
             for i, (name, k) in enumerate(columns.items())
         )
         return f"(SELECT {picks} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS e) AS j"
@@ -136,16 +152,16 @@ def update_units(
     Batch columns: see `entries.Change.row`. The caller appends what it wants to know of those that matched.
     """
     types: dict[str, SqlType] = {
-        "unit_id": sa.Text(),
-        "version": sa.BigInteger(),
-        "_was": sa.Text(),  # no column of a unit begins like this
-        "status": sa.Text(),
-        "changed_by": sa.Text(),
-        "change_reason": sa.Text(),
+        "unit_id": TEXT,
+        "version": BIGINT,
+        "_was": TEXT,  # no column of a unit begins like this
+        "status": TEXT,
+        "changed_by": TEXT,
+        "change_reason": TEXT,
     }
     driven = machine.driven
     if driven:
-        types |= {"wakes": sa.BigInteger(), "due_at": table.c[machine.due].type}
+        types |= {"wakes": BIGINT, "due_at": table.c[machine.due].type}
     counted = [name for name in machine.counters if name in changed]
     types |= {f"_was_{name}": table.c[name].type for name in counted}
     types |= {name: table.c[name].type for name in changed}
@@ -261,15 +277,15 @@ def which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[st
 
 def lock_units(database: Database, table: str) -> str:
     """Take the row locks of a batch of units in one order, so that committers never deadlock over parents."""
-    source = batch(database, {"unit_id": sa.Text()})
+    source = batch(database, {"unit_id": TEXT})
     tail = database.sql.for_update(keys=False)
     return f"SELECT unit_id FROM {table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id{tail}"
 
 
 def tally(database: Database, table: str, counters: Sequence[str]) -> str:
     """Add to the counters of parents; their version stays, so that whoever holds them keeps them."""
-    types: dict[str, SqlType] = {"unit_id": sa.Text()}
-    types |= {c: sa.BigInteger() for c in counters}
+    types: dict[str, SqlType] = {"unit_id": TEXT}
+    types |= dict.fromkeys(counters, BIGINT)
     sets = ", ".join([*(f"{c} = t.{c} + n_{c}" for c in counters), "tallies = t.tallies + 1"])
     return f"UPDATE {table} AS t SET {sets} FROM {batch(database, types)} WHERE t.unit_id = n_unit_id"
 
@@ -281,7 +297,7 @@ def wake_complete(database: Database, parent: Machine, child: Machine) -> str:
     states = ", ".join(f"'{s}'" for group in fan_in.counts.values() for s in sorted(map(str, group)))
     total = " + ".join(f"t.{c}" for c in fan_in.counts)
     same = " AND ".join(f"c.{mine} = t.{theirs}" for mine, theirs in zip(fan_in.by, parent.unit.key, strict=True))
-    source = batch(database, {"unit_id": sa.Text()})
+    source = batch(database, {"unit_id": TEXT})
     return (
         f"UPDATE {parent.table} AS t SET {parent.due} = {least_due('t.' + parent.due, database.now_sql)}, wakes = t.wakes + 1"
         f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}) AND {total} = t.{fan_in.expected}{unless_ended(parent)}"
@@ -291,7 +307,7 @@ def wake_complete(database: Database, parent: Machine, child: Machine) -> str:
 
 def wake_units(database: Database, machine: Machine, *, also: str = "") -> str:
     """Bring units' attention forward to now, touching neither their version nor their claim; not those that ended."""
-    source = batch(database, {"unit_id": sa.Text()})
+    source = batch(database, {"unit_id": TEXT})
     due = least_due("t." + machine.due, database.now_sql)
     return (
         f"UPDATE {machine.table} AS t SET {machine.due} = {due}, wakes = t.wakes + 1{also}"
@@ -305,6 +321,12 @@ def is_open(now: str, gate: str = "g") -> str:
         f"{gate}.held_by IS NULL AND ({gate}.closed_until IS NULL OR {gate}.closed_until <= {now})"
         f" AND ({gate}.next_at IS NULL OR {gate}.next_at <= {now})"
     )
+
+
+def under(prefix: str) -> tuple[str, Mapping[str, Any]]:
+    """The condition for a gate of that name or below it, and its parameters."""
+    sql = f"gate_id <> '{NO_GATE}' AND (gate_id = :prefix OR substr(gate_id, 1, {len(prefix) + 1}) = :below)"
+    return sql, {"prefix": prefix, "below": f"{prefix}/"}
 
 
 def waiting(due: str, alias: str = "", *, suspects: bool = False) -> str:
@@ -382,7 +404,7 @@ gates AS MATERIALIZED (SELECT g.gate_id FROM gate g CROSS JOIN LATERAL (
 
 
 def _asked_gates(database: Database, now: str) -> str:
-    source = batch(database, {"gate_id": TEXT, "share": sa.Integer()})
+    source = batch(database, {"gate_id": TEXT, "share": INTEGER})
     return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
 gates AS MATERIALIZED (SELECT n_gate_id AS gate_id, n_share AS share FROM {source} WHERE EXISTS (SELECT 1 FROM me))"""
 
@@ -455,8 +477,8 @@ def release(database: Database, machine: Machine) -> str:
     """
     types: dict[str, SqlType] = {
         "unit_id": TEXT,
-        "version": sa.BigInteger(),
-        "begun": sa.BigInteger(),
+        "version": BIGINT,
+        "begun": BIGINT,
     }
     # COALESCE keeps the planners from the index on `claimed_by`: they would read the whole batch for every unit held.
     return (

@@ -23,7 +23,8 @@ import sqlalchemy as sa
 
 from penstock.ledger.commit import insert_events
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.columns import Exact, plain, readable
+from penstock.ledger.schema.column_types import Exact
+from penstock.ledger.schema.columns import plain, readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.data import update_unchanged
 from penstock.ledger.store.database import Cursor, Database

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from penstock.ledger.schema.columns import Document, Exact, Identifier, Instant, Payload
+from penstock.ledger.schema.column_types import Document, Exact, Identifier, Instant, Payload
 
 _data = sa.MetaData()
 _FLAG = sa.Boolean(create_constraint=False)

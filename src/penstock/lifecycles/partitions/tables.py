@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from penstock.ledger.schema.columns import Day, Instant
+from penstock.ledger.schema.column_types import Day, Instant
 from penstock.raw.paths import PARTITION_TABLE, PARTS
 
 #: What became of an evaluated run: it became authoritative, it was rejected, it was rejected and the last good run

@@ -6,7 +6,6 @@ fields and their types, which rows count as duplicates, and business rules regis
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.lifecycles.refreshes import Digest
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
+from penstock.model.near import near
 from penstock.raw.paths import PartitionKey
 from penstock.raw.sink import RawMetadata, RawPartition, decode_row
 from penstock.raw.store import RawCorrupt
@@ -195,8 +195,8 @@ def names_of(row: Mapping[str, Any], above: str = "") -> Iterator[str]:
 def _missing(row: Mapping[str, Any], name: str, value: Any) -> str:
     if value is None:
         return f"field {name} is null"
-    near = difflib.get_close_matches(name, list(names_of(row)), 1)
-    return f"field {name} is missing" + (f"; did it become {near[0]}?" if near else "")
+    close = near(name, names_of(row))
+    return f"field {name} is missing" + (f"; did it become {close[0]}?" if close else "")
 
 
 def _shown(value: Any) -> str:

@@ -21,9 +21,9 @@ from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.care.prune_rules import Finished
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
+from penstock.lifecycles.reports.hourly import Streams
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, machine
 from penstock.lifecycles.reports.settings import HOUR, Account, ReportSettings, gate_of
-from penstock.lifecycles.reports.sources import Streams
 from penstock.lifecycles.reports.tables import report_account
 from penstock.model.cadence import local_instant, parse_zone
 from penstock.model.clock import Rng, instant, instant_text

@@ -29,11 +29,11 @@ from penstock.lifecycles.reports.decide import (
     next_attention,
     wanted_offset,
 )
+from penstock.lifecycles.reports.hourly import streams as streams_of
 from penstock.lifecycles.reports.load import Loader, Totals, line
 from penstock.lifecycles.reports.machine import NO_FAILURES, Aggregation, Report, S, machine
 from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings, gate_of
 from penstock.lifecycles.reports.sources import Source, connections
-from penstock.lifecycles.reports.sources import streams as streams_of
 from penstock.lifecycles.reports.tables import PERFORMANCE, report_load
 from penstock.model.clock import Clock, Rng, instant_text
 from penstock.model.errors import InDoubt, LedgerRefused, MustWait, Rejected, StepError, Transient

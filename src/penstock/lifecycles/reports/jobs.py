@@ -21,11 +21,11 @@ async def update_datasets(settings: ReportSettings, schedule: Schedule, io: Io, 
     """It can be interrupted at any point: the next run makes what is missing."""
     import structlog
 
-    from penstock.lifecycles.reports import sources
+    from penstock.lifecycles.reports import hourly
     from penstock.lifecycles.reports.datasets import update_report_datasets
     from penstock.worker.schedule import JobResult
 
-    who, now, streams = f"schedule:{schedule.name}", io.now(), sources.streams(settings, ports.clock)
+    who, now, streams = f"schedule:{schedule.name}", io.now(), hourly.streams(settings, ports.clock)
     done = await io.ledger(lambda ledger: update_report_datasets(ledger, settings, now, who=who, streams=streams))
     log = structlog.get_logger()
     log.info("report.datasets", job=UPDATE, accounts=done.accounts, datasets=done.born, woken=done.woken)
@@ -47,7 +47,7 @@ async def prune_datasets(settings: ReportSettings, schedule: Schedule, io: Io, p
 
 def warnings(settings: ReportSettings) -> list[str]:
     """What of the configuration is not in force: hourly, for accounts whose hours have no source."""
-    from penstock.lifecycles.reports import sources
+    from penstock.lifecycles.reports import hourly
 
-    lacking = sources.sourceless(settings)
-    return [f"{sources.told(lacking)}; set reports.hourly_offsets = [] if this is meant"] if lacking else []
+    lacking = hourly.sourceless(settings)
+    return [f"{hourly.told(lacking)}; set reports.hourly_offsets = [] if this is meant"] if lacking else []

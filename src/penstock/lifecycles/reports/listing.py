@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Database, Row
-from penstock.lifecycles.reports import sources
+from penstock.lifecycles.reports import hourly
 from penstock.lifecycles.reports.decide import offset_name
 from penstock.lifecycles.reports.jobs import UPDATE
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, S, machine
@@ -167,7 +167,7 @@ def standings(reader: Reader, settings: ReportSettings) -> list[Standing]:
     )
     there = {str(name): (int(n), int(busy)) for name, n, busy in reader.read(lambda cursor: cursor.rows(sql))}
     longest = max(kept.days for aggregation in Aggregation if (kept := settings.retention(aggregation)) is not None)
-    lacking = sources.sourceless(settings)
+    lacking = hourly.sourceless(settings)
     found = []
     for name in sorted({*there, *settings.accounts}):
         count, busy = there.get(name, (0, 0))

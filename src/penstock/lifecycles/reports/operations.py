@@ -279,7 +279,7 @@ def backfill(ask: ReportAsk, wanted: BackfillWanted) -> Plan:
 
 def _chosen(settings: ReportSettings, wanted: BackfillWanted) -> tuple[dict[str, Account], list[str]]:
     """The accounts of a backfill, and which are left out. Raises UsageError where one that was named cannot be."""
-    from penstock.lifecycles.reports import sources
+    from penstock.lifecycles.reports import hourly
 
     known = settings.accounts
     if not known:
@@ -291,13 +291,13 @@ def _chosen(settings: ReportSettings, wanted: BackfillWanted) -> tuple[dict[str,
         if wanted.account or len(paused) == len(asked):
             raise UsageError(f"account {paused[0]!r} is paused in the configuration")
         asked = {name: None for name in asked if name not in paused}
-    lacking = sources.sourceless(settings) if wanted.aggregation is Aggregation.HOURLY else {}
+    lacking = hourly.sourceless(settings) if wanted.aggregation is Aggregation.HOURLY else {}
     off = {name: lacking[name] for name in asked if name in lacking}
     chosen = {name: known[name] for name in asked if name not in off}
     if off and (wanted.account or not chosen):
-        raise UsageError(sources.told(off))
-    left = [f"paused accounts are left out: {sources.some_of(paused)}"] if paused else []
-    return chosen, [*left, *([sources.told(off)] if off else [])]
+        raise UsageError(hourly.told(off))
+    left = [f"paused accounts are left out: {hourly.some_of(paused)}"] if paused else []
+    return chosen, [*left, *([hourly.told(off)] if off else [])]
 
 
 def _refuse_dates(ask: ReportAsk, wanted: BackfillWanted) -> None:

@@ -7,7 +7,7 @@ fills it, and the account's profile has a folder in it. For the others no hourly
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
@@ -18,12 +18,8 @@ from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Record
 from penstock.lifecycles.reports.machine import Aggregation, Report
 from penstock.lifecycles.reports.settings import NO_STREAM, Account, ReportSettings, gate_of
-from penstock.model.clock import Clock, SystemClock
 from penstock.settings.typed import ConfigError
 from penstock.worker.flow import Io
-
-Streams = Mapping[str, AmazonStream]
-_MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,45 +97,3 @@ def connections(settings: ReportSettings) -> dict[str, Connection]:
 def _own_or_shared(settings: ReportSettings, own: Account, part: str) -> Any:
     found = getattr(own, part)
     return getattr(settings, part) if found is None else found
-
-
-def streams(settings: ReportSettings, clock: Clock) -> dict[str, AmazonStream]:
-    """The stream of each account, whether it is there or not; none where `reports.stream` is not set."""
-    root = settings.stream
-    if root is None:
-        return {}
-    return {name: AmazonStream(root, own.profile_id, clock) for name, own in settings.accounts.items()}
-
-
-def sourceless(settings: ReportSettings) -> dict[str, str]:
-    """The accounts that would have hours but for a source, and what it lacks; none where hourly is switched off.
-
-    It looks at folders.
-    """
-    if not settings.hourly_offsets:
-        return {}
-    names = [name for name, account in settings.accounts.items() if not account.paused]
-    if settings.stream is None:
-        return dict.fromkeys(names, NO_STREAM)
-    found = streams(settings, SystemClock())
-    return {name: why for name in names if (why := _lacks(found[name])) is not None}
-
-
-def _lacks(stream: AmazonStream) -> str | None:
-    try:
-        stream.require()
-    except StreamGone as error:
-        return str(error)
-    return None
-
-
-def told(lacking: Mapping[str, str]) -> str:
-    """One line about at least one account: that hourly is off, for whom, and why."""
-    return f"hourly is off for {some_of(lacking)}: {lacking[min(lacking)]}"
-
-
-def some_of(names: Iterable[str]) -> str:
-    """The first few of many names."""
-    ordered = sorted(names)
-    more = f" and {len(ordered) - _MOST:,} more" if len(ordered) > _MOST else ""
-    return f"{', '.join(ordered[:_MOST])}{more}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from penstock.ledger.schema.columns import Day, Exact, Instant
+from penstock.ledger.schema.column_types import Day, Exact, Instant
 from penstock.ledger.stage import Staged
 from penstock.lifecycles.reports.machine import machine
 

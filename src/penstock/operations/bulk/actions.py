@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -13,13 +14,14 @@ from penstock.ledger.schema.columns import plain
 from penstock.ledger.store.database import Cursor, Row
 from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
+from penstock.model.move_set import MOVED
 from penstock.model.outcome import MAX_ROWS, Birth, Move, Write
 from penstock.model.unit import Ref
 from penstock.operations.bulk.flow import BulkActions
 from penstock.operations.bulk.machine import B, BulkAction, bulk_action
 from penstock.operations.bulk.tables import bulk_item
 from penstock.operations.plan import Each, Together
-from penstock.worker.worker import Worker
+from penstock.worker.worker import Worker, WorkerSettings
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _COLUMNS = ("action_id", "position", "unit_id", "version", "part", "result", "laid_at")
 _LOOK_SECONDS = 0.2
 _KEPT = timedelta(days=1)
+# A command serves bulk actions alone and goes away again: what it does not know is not unknown.
+ALONE = WorkerSettings(unknown_seconds=math.inf)
 Watch = Callable[[int, int | None], None]
 
 
@@ -87,24 +91,34 @@ def _items(action: BulkAction, each: Each) -> Iterator[list[Any]]:
 def drive(
     ledger: Ledger, ref: Ref, progress: Watch = lambda *_: None, *, config_version: str | None = None
 ) -> BulkAction:
-    """Work on bulk actions in this process until this one has ended. Other workers may help, and go on after Ctrl-C."""
+    """Work on bulk actions in this process until this one has ended or is parked.
+
+    Other workers may help, and go on after Ctrl-C.
+    """
     return asyncio.run(_drive(ledger, ref, progress, config_version))
 
 
 async def _drive(ledger: Ledger, ref: Ref, progress: Watch, config_version: str | None) -> BulkAction:
-    worker = Worker(ledger, [BulkActions()], config_version=config_version)
+    worker = Worker(ledger, [BulkActions()], ALONE, config_version=config_version)
     working = asyncio.create_task(worker.run())
     try:
         while True:
             action = await asyncio.to_thread(ledger.get, ref)  # noqa: TID251 - beside the worker, which has its own threads
             assert isinstance(action, BulkAction)  # noqa: S101 - the machine's units
             progress(action.position, action.total)
-            if action.status is not B.RUNNING or working.done():
+            if action.status is not B.RUNNING or action.parked_at is not None or working.done():
                 return action
             await asyncio.wait([working], timeout=_LOOK_SECONDS)
     finally:
         worker.stop()
         await working
+
+
+def results(ledger: Ledger, action_id: str) -> tuple[int, dict[str, int]]:
+    """How many units an action has moved so far, and how many it left as they are, by reason."""
+    sql = "SELECT result, count(*) FROM bulk_item WHERE action_id = :action AND result IS NOT NULL GROUP BY 1"
+    found = {str(why): int(count) for why, count in ledger.read(lambda cursor: cursor.rows(sql, action=action_id))}
+    return found.pop(MOVED, 0), found
 
 
 def sweep_items(ledger: Ledger) -> int:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.ledger.ledger import Ledger
-from penstock.model.errors import LedgerRefused
+from penstock.model.errors import LedgerRefused, MustWait
 from penstock.model.machine import Actor
 from penstock.model.move_set import MAX_SET, MOVED, MoveSet
 from penstock.model.outcome import Act, Decision, Outcome, Wait, Where
@@ -41,6 +41,9 @@ class BulkActions(Flow[BulkAction, None, None]):
 
     async def act(self, what: str, unit: BulkAction, seen: None, io: Io) -> Outcome[BulkAction]:  # noqa: ARG002
         if what == "move":
+            if not await io.ledger(lambda ledger: unit.target in ledger.machines):
+                # Its lifecycle was switched off, or runs elsewhere: the action waits for a worker that has it.
+                raise MustWait(f"no lifecycle of this worker has the machine {unit.target}")
             last = _last(unit)
             after, reason = replace(unit, position=last), f"{last:,} of {unit.total:,} were looked at"
             if unit.crashes == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from penstock.model.errors import UsageError
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.state import State, done, work
 from penstock.model.unit import Unit, replace
@@ -47,6 +48,11 @@ def cancelled(action: BulkAction, now: datetime) -> BulkAction:
     return replace(action, finished_at=now, due_at=None)
 
 
+def _not_by_hand(action: BulkAction, now: datetime) -> BulkAction:  # noqa: ARG001 - one shape
+    msg = "a bulk action is started by an operation on many units; it cannot be created by hand"
+    raise UsageError(msg)
+
+
 bulk_action = Machine(
     "bulk_action",
     BulkAction,
@@ -56,4 +62,5 @@ bulk_action = Machine(
         Edge(B.RUNNING, B.CANCELLED, "cancel", {Actor.OPERATOR, Actor.API}, by_hand=cancelled),
     ],
     terminal={B.DONE, B.CANCELLED},
+    create=_not_by_hand,
 )

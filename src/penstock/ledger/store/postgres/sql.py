@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
-    from penstock.ledger.store.sql import SqlType
+    from penstock.ledger.store.statements import SqlType
 
 
 class PostgresSql:
@@ -16,11 +16,12 @@ class PostgresSql:
     transaction = "CAST(pg_current_xact_id() AS text)"
     history_key = "l.machine, l.unit_id, l.seq"
     locks_rows = True
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
 
     def parameter(self, name: str, kind: SqlType) -> str:
-        from penstock.ledger.store.statements import POSTGRES
+        from penstock.ledger.store.statements import postgres_type
 
-        return f"CAST(:{name} AS {kind.compile(POSTGRES)})"
+        return f"CAST(:{name} AS {postgres_type(kind)})"
 
     def instant(self, name: str) -> str:
         return f"CAST(:{name} AS timestamptz)"

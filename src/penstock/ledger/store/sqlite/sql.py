@@ -9,7 +9,7 @@ from penstock.model.unit import key_part
 
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
-    from penstock.ledger.store.sql import SqlType
+    from penstock.ledger.store.statements import SqlType
 
 
 class SqliteSql:
@@ -18,6 +18,7 @@ class SqliteSql:
     transaction = "'open'"
     history_key = "l.seq"
     locks_rows = False
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 
     def parameter(self, name: str, kind: SqlType) -> str:  # noqa: ARG002 - columns are text or numbers, as given
         return f":{name}"

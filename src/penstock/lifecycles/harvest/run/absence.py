@@ -83,8 +83,8 @@ def _revived(run: Run, feed: Feed, gone: Sequence[str], missed: Sequence[str], i
     """Also where the row itself stays as it is, because it is newer than what the run has, or cannot be mapped."""
     now, own = io.now(), {"feed": run.feed}
     updates = [
-        *_amend(feed, own, gone, {"missed_by_run_id": None, "deleted_at": None, "updated_at": now}),
-        *_amend(feed, own, missed, {"missed_by_run_id": None}),
+        *_update(feed, own, gone, {"missed_by_run_id": None, "deleted_at": None, "updated_at": now}),
+        *_update(feed, own, missed, {"missed_by_run_id": None}),
     ]
     reason = f"{len(gone):,} records live again, {len(missed):,} that were missed are seen again"
     return Outcome(run, replace(run, due_at=now), reason, updates=updates)
@@ -94,8 +94,8 @@ def _absent(run: Run, feed: Feed, gone: Sequence[str], missed: Sequence[str], io
     """The second run that does not see a record soft-deletes it; the first one leaves its mark."""
     now, live = io.now(), {"feed": run.feed, "deleted_at": None}
     updates = [
-        *_amend(feed, live, gone, {"deleted_at": now, "updated_at": now}),
-        *_amend(feed, live, missed, {"missed_by_run_id": run.run_id}),
+        *_update(feed, live, gone, {"deleted_at": now, "updated_at": now}),
+        *_update(feed, live, missed, {"missed_by_run_id": run.run_id}),
     ]
     deleted, unseen = run.records_deleted + len(gone), (run.unseen or 0) - len(gone)
     after = replace(run, records_deleted=deleted, unseen=unseen, due_at=now)
@@ -103,7 +103,7 @@ def _absent(run: Run, feed: Feed, gone: Sequence[str], missed: Sequence[str], io
     return Outcome(run, after, reason, updates=updates)
 
 
-def _amend(feed: Feed, where: Mapping[str, Any], names: Sequence[str], values: Mapping[str, Any]) -> list[Update]:
+def _update(feed: Feed, where: Mapping[str, Any], names: Sequence[str], values: Mapping[str, Any]) -> list[Update]:
     return [Update(Where(feed.canonical, where, among=(feed.identity, names)), values)] if names else []
 
 
