@@ -410,7 +410,9 @@ def test_a_step_gives_birth_as_the_worker_unless_it_says_who(world):
     worker, (unit,) = claim_invoices(world, "1")
     safe = partition(status=PartitionState.SUCCESS, current_run_id="r1", record_count=1)
     for born in (Birth(safe), Birth(replace(safe, status=PartitionState.PENDING)), Birth(safe, actor=Actor.OPERATOR)):
-        with pytest.raises(IllegalMove, match=f"as {born.unit.status} is for .*validator, not for {born.actor}"):
+        with pytest.raises(
+            IllegalMove, match=f"only .*validator may create a unit as {born.unit.status}, not {born.actor}"
+        ):
             world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[born]))
     world.commit(worker, Outcome(unit, replace(unit, **FAILED), "x", others=[Birth(safe, actor=Actor.VALIDATOR)]))
     assert world.history(Ref("partition", "sales/2026-11-15"))[0][2].startswith("validator:")

@@ -113,7 +113,7 @@ def test_only_validators_declare_a_run_good_or_bad(world, actor):
     world.judge()
     before = world.state()
     assert before is not None
-    with pytest.raises(IllegalMove, match="is for validator"):
+    with pytest.raises(IllegalMove, match="only validator may move a unit"):
         world.ledger.move(Ref("partition", str(KEY)), P.FAILED, actor=actor, who="x", reason="no", error_message="bad")
     assert world.state() == before
 
