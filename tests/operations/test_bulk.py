@@ -25,7 +25,7 @@ from penstock.model.unit import NOW, Ref
 from penstock.operations.bulk import actions
 from penstock.operations.bulk.actions import drive, sweep_items
 from penstock.operations.bulk.flow import BulkActions, halved
-from penstock.operations.bulk.machine import B, bulk_action
+from penstock.operations.bulk.machine import B, BulkAction, bulk_action
 from penstock.operations.bulk.tables import bulk_item
 from penstock.operations.carry import carry_out, check_digest, make_plan
 from penstock.operations.declare import Ask, Operation, operation
@@ -254,7 +254,9 @@ def test_an_action_that_is_parked_is_not_waited_for(ledger: Ledger) -> None:
 def test_what_was_moved_before_a_cancel_is_counted(ledger: Ledger) -> None:
     born(ledger, MANY)
     ref = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
-    halved(ledger, ledger.get(ref), 0, 1_000)
+    action = ledger.get(ref)
+    assert isinstance(action, BulkAction)
+    halved(ledger, action, 0, 1_000)
     ledger.move_many(bulk_action.name, [ref.unit_id], B.CANCELLED, actor=Actor.OPERATOR, who="ann", reason="enough")
     assert drive(ledger, ref).status is B.CANCELLED
     assert actions.results(ledger, ref.unit_id) == (1_000, {})
@@ -266,6 +268,7 @@ def test_an_action_waits_for_a_worker_that_has_its_machine(ledger: Ledger, ledge
     with Ledger.open(ledger_url, [bulk_action], data_tables=[bulk_item]) as other:
         work_until_idle(other, [BulkActions()], within=timedelta(seconds=1))
     waiting = ledger.get(ref)
+    assert isinstance(waiting, BulkAction)
     assert (waiting.status, waiting.crashes, waiting.parked_at, waiting.position) == (B.RUNNING, 0, None, 0)
     ledger.wake([ref], who="ann", reason="its lifecycle is back")
     assert drive(ledger, ref).moved == 2_850
@@ -273,8 +276,14 @@ def test_an_action_waits_for_a_worker_that_has_its_machine(ledger: Ledger, ledge
 
 def test_a_command_that_drives_its_action_parks_no_units_of_others(ledger_url: str) -> None:
     clock = VirtualClock(datetime(2026, 11, 15, tzinfo=UTC))
+    now = clock.now()
+    texts: dict[str, Any] = dict.fromkeys(("operation", "says", "target", "digest", "requested_by", "reason"), "x")
+    later = BulkAction(action_id="1", requested_at=now, parts=[], total=0, due_at=now + timedelta(minutes=2), **texts)
     with Ledger.open(ledger_url, MACHINES, create=True, data_tables=[bulk_item], clock=clock) as ledger:
-        due = Invoice(tenant="acme", number="1", amount_minor=1, due_at=clock.now())
-        ledger.birth([due], actor=Actor.API, who="test")
-        work_until_idle(ledger, [BulkActions()], settings=actions.ALONE, within=timedelta(minutes=5))
-        assert ledger.get(Ref("invoice", "acme/1")).parked_at is None
+        ledger.birth([Invoice(tenant="acme", number="1", amount_minor=1, due_at=now)], actor=Actor.API, who="test")
+        ledger.birth([later], actor=Actor.OPERATOR, who="ann")
+        work_until_idle(ledger, [BulkActions()], settings=actions.ALONE)
+        assert ledger.get(Ref(bulk_action.name, "1")).status is B.DONE
+        invoice = ledger.get(Ref("invoice", "acme/1"))
+        assert isinstance(invoice, Invoice)
+        assert invoice.parked_at is None
