@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
 from penstock.ledger.units import get_many
+from penstock.model.clock import VirtualClock
 from penstock.model.errors import PlanChanged, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
@@ -32,7 +34,6 @@ from penstock.operations.fields import Parameters
 from penstock.operations.plan import Each, Moves
 from penstock.operations.reader import Reader
 from penstock.testing import work_until_idle
-from penstock.worker.worker import Worker
 from tests.support.machines import INVOICE, Invoice
 
 MACHINES = (INVOICE, bulk_action)
@@ -186,6 +187,19 @@ def test_units_that_the_database_refuses_are_found_and_the_others_go(ledger: Led
     assert "not this one" in result
 
 
+def test_units_that_somebody_locks_for_a_moment_are_looked_at_again(ledger: Ledger, ledger_url: str) -> None:
+    if ledger.database.dialect == "sqlite":
+        pytest.skip("SQLite has no row locks")
+    born(ledger, MANY)
+    ref = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
+    with psycopg.connect(ledger_url) as somebody:
+        somebody.execute("SELECT 1 FROM invoice WHERE unit_id = 'acme/000001' FOR UPDATE")
+        work_until_idle(ledger, [BulkActions()], within=timedelta(milliseconds=200))
+        assert action_of(ledger, ref).status is B.RUNNING
+    action = drive(ledger, ref)
+    assert (action.status, action.moved, action.skipped) == (B.DONE, 2_850, 0)
+
+
 def test_items_without_an_action_are_swept_after_a_day(ledger: Ledger) -> None:
     born(ledger, MANY)
     kept = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
@@ -276,18 +290,16 @@ def test_an_action_waits_for_a_worker_that_has_its_machine(ledger: Ledger, ledge
     assert drive(ledger, ref).moved == 2_850
 
 
-def test_a_command_that_drives_its_action_parks_no_units_of_others(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def noted(*given: Any, **named: Any) -> Worker:
-        asked.append(given)
-        return Worker(*given, **named)
-
-    monkeypatch.setattr(actions, "Worker", noted)
-    born(ledger, MANY)
-    ref = Ref.parse(str(carry_out(ledger, ask_of(ledger), planned(ledger)).action))
-    assert drive(ledger, ref).status is B.DONE
-    ((_, _, settings),) = asked
-    assert settings.unknown_seconds == float("inf"), "it serves bulk actions alone: what it does not know has an owner"
+def test_a_command_that_drives_its_action_parks_no_units_of_others(ledger_url: str) -> None:
+    clock = VirtualClock(datetime(2026, 11, 15, tzinfo=UTC))
+    now = clock.now()
+    texts: dict[str, Any] = dict.fromkeys(("operation", "says", "target", "digest", "requested_by", "reason"), "x")
+    later = BulkAction(action_id="1", requested_at=now, parts=[], total=0, due_at=now + timedelta(minutes=2), **texts)
+    with Ledger.open(ledger_url, MACHINES, create=True, data_tables=[bulk_item], clock=clock) as ledger:
+        ledger.birth([Invoice(tenant="acme", number="1", amount_minor=1, due_at=now)], actor=Actor.API, who="test")
+        ledger.birth([later], actor=Actor.OPERATOR, who="ann")
+        work_until_idle(ledger, [BulkActions()], settings=actions.ALONE)
+        assert ledger.get(Ref(bulk_action.name, "1")).status is B.DONE
+        invoice = ledger.get(Ref("invoice", "acme/1"))
+        assert isinstance(invoice, Invoice)
+        assert invoice.parked_at is None

@@ -12,7 +12,7 @@ from penstock.ledger.schema.tables import table_of
 from penstock.ledger.store.database import Cursor, Database, Row
 from penstock.ledger.store.statements import SqlType, batch, batch_text, state_list, which
 from penstock.model.machine import Machine
-from penstock.model.move_set import MOVED
+from penstock.model.move_set import LOCKED, MOVED
 from penstock.model.outcome import Where
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def tell_items(database: Database, cursor: Cursor, one: PreparedSet, ids: str) -
     if one.machine.driven:
         cases.insert(0, "WHEN u.claimed_by IS NOT NULL THEN 'claimed by a worker'")
         cases.append({True: "WHEN u.parked_at IS NULL THEN 'not parked'", None: ""}.get(one.parked, _IS_PARKED))
-    why = f"CASE {' '.join(cases)} ELSE 'locked by somebody' END"
+    why = f"CASE {' '.join(cases)} ELSE '{LOCKED}' END"
     left = f"COALESCE((SELECT {why} FROM {one.machine.table} AS u WHERE u.unit_id = t.unit_id), 'gone')"
     result = f"CASE WHEN t.unit_id IN ({database.sql.listed('ids')}) THEN '{MOVED}' ELSE {left} END"
     cursor.run(

@@ -18,6 +18,10 @@ MOVED = "moved"
 """What the `result` of an item says when its unit was moved; otherwise it says why not."""
 
 
+LOCKED = "locked by somebody"
+"""What it says of a unit that another transaction had locked: it may go a moment later."""
+
+
 class MoveSet(Struct, frozen=True, kw_only=True):
     """Units of one machine that go from any of `sources` to `to`, set-based. `to=None`: each keeps its state.
 

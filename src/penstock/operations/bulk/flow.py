@@ -8,7 +8,7 @@ from typing import Any
 from penstock.ledger.ledger import Ledger
 from penstock.model.errors import LedgerRefused, MustWait
 from penstock.model.machine import Actor
-from penstock.model.move_set import MAX_SET, MOVED, MoveSet
+from penstock.model.move_set import LOCKED, MAX_SET, MOVED, MoveSet
 from penstock.model.outcome import Act, Decision, Outcome, Wait, Where
 from penstock.model.unit import replace
 from penstock.operations.bulk.machine import B, BulkAction, bulk_action
@@ -23,6 +23,10 @@ def decide(action: BulkAction, now: datetime, settings: None, seen: None) -> Dec
     if action.position < action.total:
         return Act("move", f"{action.position:,} of {action.total:,} were looked at", counts_attempt=False)
     return Act("finish", "every unit was looked at", counts_attempt=False)
+
+
+_ROUNDS = 5
+_PAUSE = timedelta(seconds=1)
 
 
 class BulkActions(Flow[BulkAction, None, None]):
@@ -52,6 +56,10 @@ class BulkActions(Flow[BulkAction, None, None]):
             # The database refused the set as a whole: the units that it refuses are found, and the others go.
             await io.ledger(lambda ledger: halved(ledger, unit, unit.position, last))
             return Outcome(unit, after, reason, keep_claim=True)
+        locked = await io.ledger(lambda ledger: look_again(ledger, unit)) if unit.attempts < _ROUNDS else 0
+        if locked:
+            after = replace(unit, position=0, attempts=unit.attempts + 1, due_at=io.now() + _PAUSE)
+            return Outcome(unit, after, f"{locked:,} units were locked by somebody; they are looked at again")
         moved, skipped = await io.ledger(lambda ledger: counted(ledger, unit.action_id))
         done = replace(unit, status=B.DONE, moved=moved, skipped=skipped, finished_at=io.now())
         return Outcome(unit, done, f"{moved:,} moved, {skipped:,} skipped")
@@ -102,6 +110,12 @@ def _part(action: BulkAction) -> tuple[int, list[Any]]:
         if action.position < part[4]:
             return number, part
     raise AssertionError(action.unit_id)
+
+
+def look_again(ledger: Ledger, action: BulkAction) -> int:
+    """Forget the result of the units that somebody had locked for a moment; how many they are."""
+    sql = "UPDATE bulk_item SET result = NULL WHERE action_id = :action AND result = :locked"
+    return ledger.database.write(lambda cursor: cursor.run(sql, action=action.action_id, locked=LOCKED))
 
 
 def counted(ledger: Ledger, action_id: str) -> tuple[int, int]:
