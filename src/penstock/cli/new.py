@@ -93,7 +93,7 @@ def _check(name: str) -> None:
 
 
 # A machine is called like its lifecycle, and the kernel has machines of its own.
-_OWN = frozenset({"penstock", "schedule", "delivery", "bulk_action", "alert"})
+_OWN = frozenset({"tests", "penstock", "schedule", "delivery", "bulk_action", "alert"})
 
 
 def _installed(name: str) -> bool:

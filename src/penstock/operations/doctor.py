@@ -54,7 +54,8 @@ def doctor(ask: Ask[KernelSettings]) -> Examination:
     place = program.configuration.path_text
     found += [Finding("configuration", place, line, "warning") for line in program.warnings()]
     errors = sum(one.severity == "error" for one in found)
-    counts = f"{errors} error{'s' if errors != 1 else ''}, {len(found) - errors} warnings"
+    warnings = len(found) - errors
+    counts = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
     return Examination(
         findings=[
             FindingRow(severity=one.severity, check=one.check, subject=one.subject, message=one.message)
