@@ -143,7 +143,7 @@ def test_backup_tells_where_and_how_much(penstock, ledger, tmp_path):
     assert answer.out.replace("\n", "").startswith(f"{target}: ")
     again = penstock("db", "backup", target, "--ledger", ledger, cwd=tmp_path, env=PROGRAMS)
     assert again.code == 2
-    assert "already there" in again.err
+    assert "exists already" in again.err
     forced = penstock("db", "backup", target, "--force", "--json", "--ledger", ledger, cwd=tmp_path, env=PROGRAMS)
     assert json.loads(forced.out) == {"path": str(target), "size": target.stat().st_size}
 

@@ -86,7 +86,7 @@ def test_datasets_are_listed_counted_and_shown(console, place, ledger_url):
 DAYS = ["--from", str(YESTERDAY), "--to", str(YESTERDAY)]
 WHY = ["--reason", "a test"]
 WRONG = [
-    (["datasets", "--status", "done"], "--status must be missing, fetching, parsing, completed or error"),
+    (["datasets", "--status", "done"], "--status must be one of missing, fetching, parsing, completed, error"),
     (["datasets", "--from", "yesterday"], "--from must be a date, for example 2026-11-01"),
     (["datasets", "--from", ""], "--from must be a date"),
     (["datasets", "--from", "2026-11-05", "--to", "2026-11-01"], "ends before it starts"),

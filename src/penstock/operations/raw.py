@@ -75,6 +75,7 @@ def all_holds(ledger: Ledger, app: Any) -> Holds:
 
 
 def _require_landed(ask: Ask[KernelSettings]) -> None:
+    ask.reader.kept()  # what is no ledger is refused as such
     if not any(one.holds for one in ask.program.app.lifecycles):
         raise UsageError("no lifecycle of this configuration lands data; there is nothing to collect")
 

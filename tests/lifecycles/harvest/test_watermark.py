@@ -122,7 +122,7 @@ def test_somebody_elses_blob_is_left_alone_until_a_person_has_looked(site, blob)
         publish(site.ledger, FEED, blob)
     assert site.rows("SELECT publication FROM watermark") == [("conflict",)]
     assert [severity for severity, _ in site.events(ALERT)] == ["critical"]
-    with pytest.raises(ForeignBlob, match="settled"):
+    with pytest.raises(ForeignBlob, match="nobody has decided"):
         publish(site.ledger, FEED, blob)
     assert there(blob).content == foreign
     adopted = adopt(site.ledger, FEED, blob, who="ada", reason="theirs was a test")

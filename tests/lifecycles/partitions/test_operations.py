@@ -329,7 +329,7 @@ def test_a_named_person_points_at_an_older_run(world):
     reason = "the new one is from a test account"
     wanted = PointWanted(partition=NAME, run=old)
     planned = world.plan(point, wanted, reason)
-    assert planned.preview.sample == []
+    assert planned.preview.sample == [f"validation:{NAME}/{old}"]
     assert f"a worker does it, and 'penstock why validation:{NAME}/{old}' tells how far it is" in planned.preview.says
     seen = planned.preview.digest
     world.time.advance(1)

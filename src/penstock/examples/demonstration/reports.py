@@ -56,6 +56,8 @@ class ReportsPart:
     def serving(self, folder: Path, start: datetime, clock: Clock) -> Iterator[str]:
         self.now_by(clock)
         self._stream = StreamSimulator(folder / "stream", self._amazon.performance)
+        for profile, _, _ in ACCOUNTS.values():  # a consumer that receives nothing is there all the same
+            (folder / "stream" / profile).mkdir(parents=True, exist_ok=True)
         secrets = {"amazon-client": self._amazon.client_secret, "amazon-token": min(self._amazon.refresh_tokens)}
         for name, value in secrets.items():
             (folder / "secrets" / name).write_text(value)
