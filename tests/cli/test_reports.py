@@ -92,11 +92,11 @@ WRONG = [
     (["datasets", "--from", "2026-11-05", "--to", "2026-11-01"], "ends before it starts"),
     (["datasets", "--account", "nobody"], "no account is called 'nobody'; the ledger has none"),
     (["datasets", "--account", ""], "no account is called ''"),
-    (["datasets", "--aggregation", ""], "--aggregation must be daily or hourly"),
+    (["datasets", "--aggregation", ""], "--aggregation must be one of daily, hourly"),
     (["datasets", "--limit", "0"], "--limit must be a whole number from 1 to 100,000"),
     (["show", "acme/never/daily/target"], "no dataset 'acme/never/daily/target'"),
     (["show", ""], "no dataset ''"),
-    (["cadence", "--aggregation", "weekly"], "--aggregation must be daily or hourly"),
+    (["cadence", "--aggregation", "weekly"], "--aggregation must be one of daily, hourly"),
     (["refresh", *WHY], "this would be every dataset; name some"),
     (["refresh", "", *WHY], "no dataset ''"),
     (["refresh", "acme/never/daily/target", *WHY], "no dataset 'acme/never/daily/target'"),
@@ -119,7 +119,7 @@ WRONG = [
     (["backfill", "--from", "2020-01-01", "--to", "2020-01-02", *WHY], "the provider keeps 95 days"),
     (["backfill", "--from", str(YESTERDAY), "--to", "2026-01-01", *WHY], "ends before it starts"),
     (["backfill", *DAYS, "--account", "nobody", *WHY], "no account is called 'nobody'"),
-    (["backfill", *DAYS, "--aggregation", "weekly", *WHY], "--aggregation must be daily or hourly"),
+    (["backfill", *DAYS, "--aggregation", "weekly", *WHY], "--aggregation must be one of daily, hourly"),
 ]
 
 
