@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -26,6 +26,7 @@ from penstock.ledger.incarnation import LEASE_MS, Incarnation
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import Rng, SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
+from penstock.model.unit import Unit
 from penstock.worker.committer import GroupCommitter
 from penstock.worker.executor import Executor, ThreadExecutor, unless
 from penstock.worker.flow import AnyFlow, Io
@@ -36,6 +37,7 @@ from penstock.worker.patience import announce, pauses
 from penstock.worker.peers import Peers
 from penstock.worker.quarantine import Quarantine
 from penstock.worker.reconcile import Reconciliation
+from penstock.worker.shares import Shares
 from penstock.worker.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -99,6 +101,7 @@ class Worker:
         self._poke = asyncio.Event()
         self._renewed = asyncio.Event()
         self._backlog = self._full = False
+        self._shares = Shares(self.flows, self._clock)
         self._sleeping_until = math.inf
         self._lease_end = math.inf
         self._reap_from = -math.inf
@@ -435,20 +438,26 @@ class Worker:
         if self._backlog or (soon is not None and self._clock.elapsed() + soon < self._sleeping_until):
             self._poke.set()
 
-    def _wants(self, holding: Holding, share: int) -> dict[str, int]:
+    def _wants(self, holding: Holding, shares: Mapping[str, int]) -> dict[str, int]:
         """How many units to claim of each machine: its share, as far as its flow takes so many at once."""
-        limited = any(f.at_once is not None for f in self.flows.values())
+        limits = {name: self.flows[name].at_once for name in shares}
+        limited = any(most is not None for most in limits.values())
         held = Counter(machine for machine, _ in holding.held) if limited else Counter()
-        left = {n: share if f.at_once is None else f.at_once - held[n] for n, f in self.flows.items()}
+        left = {name: math.inf if most is None else most - held[name] for name, most in limits.items()}
         self._full = any(room <= 0 for room in left.values())
-        return {name: min(share, max(0, room)) for name, room in left.items()}
+        return {name: int(min(share, max(0, left[name]))) for name, share in shares.items()}
 
     async def _claim(self, incarnation: Incarnation, holding: Holding, room: int) -> int:
-        share = math.ceil(room / max(1, len(self.flows)))
-        wants, starts = self._wants(holding, share), holding.starts(self._rate)
-        return await self._take(incarnation, holding, functools.partial(incarnation.take, wants, starts))
+        machine_of = {flow.machine.unit: name for name, flow in self.flows.items()}
+        for shares in self._shares.of(room):
+            wants, starts = self._wants(holding, shares), holding.starts(self._rate)
+            taken = await self._take(incarnation, holding, functools.partial(incarnation.take, wants, starts))
+            self._shares.noted(wants, {machine_of[type(unit)] for unit in taken})
+            if taken:
+                return len(taken)
+        return 0
 
-    async def _take(self, incarnation: Incarnation, holding: Holding, claim: Callable[[], Claimed]) -> int:
+    async def _take(self, incarnation: Incarnation, holding: Holding, claim: Callable[[], Claimed]) -> list[Unit]:
         """Claim, and begin; one claim at a time, so that one whose answer was lost is known from one under way."""
         async with self._claiming:
             try:
@@ -458,16 +467,16 @@ class Worker:
                 claimed = await self._patiently(lambda: incarnation.retake(set(holding.held))) or Claimed([], {})
             self.counts.claimed += len(claimed.units)
             holding.take(claimed)
-            return len(claimed.units)
+            return claimed.units
 
     def _quarantine(self, incarnation: Incarnation, holding: Holding) -> Quarantine:
         async def claim(room: int, levels: Levels) -> int:
             claimed = 0
             for name in self.flows:
                 if claimed < room:
-                    n = self._wants(holding, room - claimed)[name]
+                    n = self._wants(holding, {name: room - claimed})[name]
                     take = functools.partial(incarnation.take, {name: n}, n, levels)
-                    claimed += await self._take(incarnation, holding, take)
+                    claimed += len(await self._take(incarnation, holding, take))
             return claimed
 
         look = functools.partial(self._quietly, incarnation.suspected)
