@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.ledger.commit import Refused, Won
@@ -19,6 +19,7 @@ from penstock.model.errors import BrokenFlow
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS, Event, Outcome, Write
 from penstock.model.unit import Ref, replace
+from penstock.settings.redaction import redact
 from tests.support.machines import invoice, sample
 from tests.support.more_machines import PARCEL, label, parcel, reading
 from tests.support.world import World, instant
@@ -380,6 +381,8 @@ parcels = st.fixed_dictionaries(
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(parcels, min_size=1, max_size=8))
 def test_any_value_comes_back_as_it_went_in(world, values):
+    # Hypothesis also tries texts that it finds in the code, and an earlier test may have made a secret of one.
+    assume(redact(repr(values)) == repr(values))
     made = [
         parcel(f"{world.ledger.rng.token()}", **v | {"at": v["at"] and v["at"].replace(microsecond=5000)})
         for v in values
