@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from benchmarks import noop
 from benchmarks.peers import common
+from penstock.ledger.claim import Claims
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.install import create_triggers
 from penstock.ledger.store.database import Cursor
@@ -37,6 +38,8 @@ class Bed:
         self._database = ledger.database
         self._session = ledger.incarnation()
         self._session.register()
+        me = self._session.identity.id
+        self._claims = Claims(ledger.database, self._session.served, ledger.clock, me, ledger.gates)
         self.claims: list[float] = []
         self.statements: list[float] = []
 
@@ -66,7 +69,7 @@ class Bed:
         def work(cursor: Cursor) -> NoReturn:
             nonlocal seconds
             started = time.perf_counter()
-            rows = self._session.claim_rows(cursor, noop.MACHINE.name, CLAIMED)
+            rows = self._claims.rows(cursor, noop.MACHINE.name, CLAIMED)
             seconds = time.perf_counter() - started
             common.require(len(rows), CLAIMED)
             raise _RolledBack

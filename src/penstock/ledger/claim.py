@@ -84,7 +84,7 @@ class Claims:
             for name, n in wanted.items():
                 room = n - len(taken.get(name, ()))
                 if room > 0:
-                    rows = self._rows(cursor, name, room, levels)
+                    rows = self.rows(cursor, name, room, levels)
                     if levels is None:
                         self._rotate(name, rows)
                     taken[name] = taken.get(name, []) + rows
@@ -196,7 +196,7 @@ class Claims:
             rows += self._taken(cursor, found, rest)
         return rows
 
-    def _rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None) -> list[Row]:
+    def rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None = None) -> list[Row]:
         """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
         pick, *rest = self._sql[name, False, levels is not None]
         given = {**self._me, **(levels._asdict() if levels else {}), **self._database.bind_now()}
