@@ -44,6 +44,9 @@ class GateAnswers(GateRows):
                 wait = _throttle_seconds(throttles)
             believed = min(wait, LONGEST_WAIT.total_seconds())
             until = self._shut(cursor, found, believed, reason, chance=chance, first=first)
+            if first:
+                told = {"gate": given.gate_id, "reason": reason, "until": instant_text(until)}
+                self._alert(cursor, "gate.throttled", "info", f"{given.gate_id}:{given.epoch}", told)
             if wait > believed:
                 asked = int(min(wait, LONGEST) // 3600)
                 told = {"gate": given.gate_id, "reason": reason, "asked_hours": asked, "until": instant_text(until)}

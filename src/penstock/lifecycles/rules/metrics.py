@@ -1,0 +1,147 @@
+"""What is measured of rules, and when somebody should know: six metrics and five alert policies, from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from penstock.model.clock import instant_text
+
+if TYPE_CHECKING:
+    from penstock.ledger.ledger import Ledger
+    from penstock.ledger.store.database import Cursor, Database
+    from penstock.operations.reader import Reader
+
+Severity = Literal["warning", "critical"]
+JUDGED_FROM = 20
+"""A success rate of fewer targets says nothing."""
+_WARNING_RATE, _CRITICAL_RATE = 0.97, 0.90
+_WARNING_DEAD, _CRITICAL_DEAD = 50, 100
+_THROTTLES, _BURST = 3, timedelta(minutes=5)
+
+
+class Metric(NamedTuple):
+    """One metric: its name, its kind, and what it counts."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    says: str
+
+
+METRICS = (
+    Metric("rules.apply.count", "counter", "Targets that were applied."),
+    Metric("rules.apply.duration_ms", "histogram", "How long ended runs took, in milliseconds."),
+    Metric("rules.apply.success_rate", "gauge", "The share of targets that succeeded, of the last ended run."),
+    Metric("rules.dlq.size", "gauge", "Targets that have failed and that nobody dismissed."),
+    Metric("rules.target.retries", "counter", "Calls that were made again, by workers and by hand."),
+    Metric("rules.429.count", "counter", "How often a gate of a price list was closed for calling too fast."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What the ledger says at one moment. `rate` is None before enough targets have ended."""
+
+    applied: int
+    durations: tuple[int, ...]
+    rate: float | None
+    dead: int
+    retries: int
+    throttles: int
+    throttles_lately: int
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When somebody should know."""
+
+    name: str
+    condition: str
+    severity: Severity
+    action: str
+    fires: Callable[[Values], bool]
+
+
+POLICIES = (
+    Policy(
+        "Low Success Rate",
+        "success_rate < 97%",
+        "warning",
+        "Slack #engineering",
+        # The critical one replaces it.
+        lambda v: v.rate is not None and _CRITICAL_RATE <= v.rate < _WARNING_RATE,
+    ),
+    Policy(
+        "Critical Success Rate",
+        "success_rate < 90%",
+        "critical",
+        "PagerDuty",
+        lambda v: v.rate is not None and v.rate < _CRITICAL_RATE,
+    ),
+    Policy(
+        "DLQ Backlog", "dlq.size > 50", "warning", "Investigate", lambda v: _WARNING_DEAD < v.dead <= _CRITICAL_DEAD
+    ),
+    Policy("DLQ Critical", "dlq.size > 100", "critical", "PagerDuty", lambda v: v.dead > _CRITICAL_DEAD),
+    Policy("429 Burst", "429.count > 3 in 5 min", "warning", "Slow down", lambda v: v.throttles_lately > _THROTTLES),
+)
+
+
+def success_rate(applied: int, failed: int) -> float | None:
+    """The share of ended targets that succeeded; None of too few."""
+    ended = applied + failed
+    return applied / ended if ended >= JUDGED_FROM else None
+
+
+def success_alert(applied: int, failed: int) -> tuple[Severity, str] | None:
+    """How bad a run's success rate is, and a sentence; None where it is good enough."""
+    rate = success_rate(applied, failed)
+    if rate is None or rate >= _WARNING_RATE:
+        return None
+    severity: Severity = "critical" if rate < _CRITICAL_RATE else "warning"
+    return severity, f"{rate:.1%} of {applied + failed:,} targets succeeded"
+
+
+def dead_sql() -> str:
+    """The condition on `t` of a dead letter that nobody dismissed, and whose run was not rolled back."""
+    return (
+        "t.status = 'FAILED' AND NOT EXISTS (SELECT 1 FROM dismissal d WHERE d.machine = 'rule_target'"
+        " AND d.unit_id = t.unit_id AND d.version = t.version)"
+        " AND NOT EXISTS (SELECT 1 FROM rule_run r WHERE r.id = t.rule_run_id AND r.status = 'ROLLED_BACK')"
+    )
+
+
+def values_of(reader: Reader | Ledger, now: datetime) -> Values:
+    """The metrics as the ledger has them, whoever applied the targets."""
+    return reader.read(lambda cursor: _values(reader.database, cursor, now))
+
+
+def _values(database: Database, cursor: Cursor, now: datetime) -> Values:
+    def one(sql: str, **given: str) -> int:
+        return int(cursor.rows(sql, **given)[0][0] or 0)
+
+    runs = cursor.rows(
+        "SELECT started_at, finished_at, applied_count + rolled_back_count, failed_count FROM rule_run"
+        " WHERE finished_at IS NOT NULL AND started_at IS NOT NULL ORDER BY finished_at DESC LIMIT 1000"
+    )
+    throttles = (
+        "SELECT count(*) FROM event_log WHERE event_type = 'gate.throttled' AND event_key LIKE 'gate.throttled:prices/%'"
+    )
+    since = f" AND created_at >= {database.sql.instant('since')}"
+    return Values(
+        applied=one("SELECT sum(applied_count + rolled_back_count) FROM rule_run"),
+        durations=tuple(_milliseconds(start, end) for start, end, _, _ in runs),
+        rate=success_rate(runs[0][2], runs[0][3]) if runs else None,
+        dead=one(f"SELECT count(*) FROM rule_target t WHERE {dead_sql()}"),
+        retries=one("SELECT sum(attempts + retry_round) FROM rule_target WHERE attempts + retry_round > 0"),
+        throttles=one(throttles),
+        throttles_lately=one(throttles + since, since=instant_text(now - _BURST)),
+    )
+
+
+def _milliseconds(start: object, end: object) -> int:
+    from penstock.model.clock import instant
+
+    begun, ended = instant(start), instant(end)
+    return int((ended - begun).total_seconds() * 1000) if begun and ended else 0

@@ -1,0 +1,7 @@
+"""To come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+READINGS: list[Any] = []

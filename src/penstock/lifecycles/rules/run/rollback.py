@@ -1,0 +1,63 @@
+"""Undoing a run: a run of its own, whose targets put back what the first one changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid5
+
+from penstock.lifecycles.rules.run.machine import APPLIED, Kind, R, Run, rule_run
+from penstock.model.machine import Actor
+from penstock.model.outcome import Move
+from penstock.model.unit import replace
+
+if TYPE_CHECKING:
+    from penstock.ledger.ledger import Ledger
+
+LEFT = "status = 'APPLIED' AND set_aside_by IS NULL"
+"""The targets of a run that are still to be rolled back."""
+
+
+def rollback_of(
+    run: Run, now: datetime, *, actor: str, source: str, reason: str, wanted: Sequence[str] | None = None
+) -> Run:
+    """The run that rolls another one back, as it is born. Its id follows from the other's version: it is made once."""
+    return Run(
+        id=uuid5(run.id, f"rollback:{run.version}"),
+        tenant_id=run.tenant_id,
+        project_id=run.project_id,
+        account=run.account,
+        currency=run.currency,
+        kind=Kind.ROLLBACK,
+        rule_name=run.rule_name,
+        rule_version=run.rule_version,
+        of_run_id=run.id,
+        wanted=None if wanted is None else list(wanted),
+        metadata={
+            "actor": actor,
+            "source": source,
+            "reason": reason,
+            "correlationId": run.metadata.get("correlationId"),
+        },
+        created_at=now,
+        queue_when_ready=True,
+        due_at=now,
+    )
+
+
+def left_of(ledger: Ledger, run_id: UUID) -> int:
+    """How many targets of a run are applied, and not set aside by a person."""
+    mine = f"rule_run_id = {ledger.database.sql.identifier('run')}"
+    sql = f"SELECT count(*) FROM rule_target WHERE {mine} AND {LEFT}"
+    return int(ledger.read(lambda cursor: cursor.rows(sql, run=str(run_id)))[0][0])
+
+
+def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:  # noqa: ARG001 - for one shape
+    """The end of the run that was rolled back, if nothing that it applied is left."""
+    found: list[Run] = ledger.get_many(rule_run, [str(rollback.of_run_id)])
+    if not found or found[0].status not in APPLIED or left_of(ledger, found[0].id):
+        return []
+    run = found[0]
+    after = replace(run, status=R.ROLLED_BACK, due_at=None, reconcile_position=None, reconcile_wanted=False)
+    return [Move(run, after, f"rolled back by run {rollback.id}", Actor.API)]

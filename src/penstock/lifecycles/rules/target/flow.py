@@ -1,0 +1,181 @@
+"""The flow of targets: the variants of one product are looked at together and set by one call.
+
+A call whose answer is lost leaves its targets in doubt, and only a look settles that: a target in doubt is never given
+up. What was seen to be somebody else's price is never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.ledger.schema.columns import readable
+from penstock.lifecycles.rules.money import Price, text
+from penstock.lifecycles.rules.settings import RulesSettings
+from penstock.lifecycles.rules.shop import Configured
+from penstock.lifecycles.rules.target.decide import Seen, decide, in_doubt
+from penstock.lifecycles.rules.target.machine import MAX_RETRIES, RETRIES, Cause, T, Target, rule_target
+from penstock.lifecycles.rules.target.reads import Reads
+from penstock.model.clock import Rng
+from penstock.model.errors import Fatal, InDoubt, Rejected, StepError, Transient
+from penstock.model.machine import Actor
+from penstock.model.outcome import Birth, Event, Move, Outcome
+from penstock.model.unit import replace
+from penstock.worker.flow import Flow, Gate, Io
+
+APPLY = "automation.target.apply"
+
+
+class Targets(Flow[Target, RulesSettings, Seen]):
+    """Applies the targets of every configured account."""
+
+    machine = rule_target
+    decide = staticmethod(decide)
+
+    def __init__(self, settings: RulesSettings, accounts: Mapping[str, Configured]) -> None:
+        super().__init__(settings)
+        self.deadline = settings.step_timeout  # type: ignore[misc] # of this program
+        self._accounts = accounts
+        self._reads = {name: Reads(own.shop.read, own.reads_at_once) for name, own in accounts.items()}
+
+    def gate(self, unit: Target) -> Gate:
+        if unit.halted and not in_doubt(unit):
+            return Gate()
+        return Gate(self._account(unit).gate)
+
+    def costs(self, units: Sequence[Target]) -> Mapping[str, float]:
+        """One look at each of them and one call that sets them all."""
+        return self._account(units[0]).shop.costs(reads=len(units), writes=len(units))
+
+    async def look(self, unit: Target, io: Io) -> Seen:
+        (found,) = await self.look_together([unit], io)
+        return found
+
+    async def look_together(self, units: Sequence[Target], io: Io) -> Sequence[Seen]:  # noqa: ARG002 - one shape
+        try:
+            found = await self._reads[self._account(units[0]).name].read([unit.id for unit in units])
+        except Rejected as error:
+            # A look that is refused says nothing of the target, which may be in doubt.
+            raise Transient(f"the live prices cannot be read: {error}") from error
+        return [Seen(live) for live in found]
+
+    async def act(self, what: str, unit: Target, seen: Seen | None, io: Io) -> Outcome[Target]:
+        (outcome,) = await self.act_together(what, [unit], [seen], io)
+        return outcome
+
+    async def act_together(
+        self, what: str, units: Sequence[Target], seen: Sequence[Seen | None], io: Io
+    ) -> Sequence[Outcome[Target]]:
+        refused: Mapping[str, str] = {}
+        if what == "send":
+            prices = {unit.id: Price.from_json(unit.after_json or {}) for unit in units}
+            refused = await self._account(units[0]).shop.write(units[0].product_id, prices)
+        elif what != "record":
+            return [given_up(what, unit, found) for unit, found in zip(units, seen, strict=True)]
+        originals = await self._originals(units, io)
+        now = io.now()
+        return [
+            failed(unit, Cause.REFUSED, why)
+            if (why := refused.get(unit.id)) is not None
+            else applied(unit, "already there" if what == "record" else "set", originals.get(unit.id), now)
+            for unit in units
+        ]
+
+    def failed(self, unit: Target, error: StepError, now: datetime, rng: Rng) -> Outcome[Target] | None:
+        """Four calls at most; a target in doubt stays until a look settles it."""
+        why = readable(f"{type(error).__name__}: {error}")
+        unanswered = unit.unanswered + isinstance(error, InDoubt)
+        attempts = min(unit.attempts + 1, MAX_RETRIES)
+        due = now + RETRIES.delay(unit.attempts, rng)
+        if isinstance(error, Rejected):
+            return failed(unit, Cause.REFUSED, why)
+        if in_doubt(unit) or isinstance(error, InDoubt):
+            since = unit.in_doubt_since or now
+            after = replace(unit, attempts=attempts, unanswered=unanswered, in_doubt_since=since, due_at=due)
+            return Outcome(unit, after, why)
+        if RETRIES.exhausted(unit.attempts):
+            return failed(unit, Cause.RETRIES, f"{why} (after {unit.attempts} retries)")
+        return Outcome(unit, replace(unit, status=T.QUEUED, attempts=attempts, due_at=due), why)
+
+    async def stop(self) -> None:
+        for reads in self._reads.values():
+            await reads.close()
+        for own in self._accounts.values():
+            await own.shop.close()
+
+    def _account(self, unit: Target) -> Configured:
+        if unit.account not in self._accounts:
+            raise Fatal(f"no account is called {unit.account!r}; add [rules.accounts.{unit.account}]")
+        return self._accounts[unit.account]
+
+    async def _originals(self, units: Sequence[Target], io: Io) -> Mapping[str, Target]:
+        """The targets that these roll back, by variant."""
+        ids = {f"{unit.rolls_back}/{unit.unit_id.partition('/')[2]}" for unit in units if unit.rolls_back is not None}
+        if not ids:
+            return {}
+        found: list[Target] = await io.ledger(lambda ledger: ledger.get_many(rule_target, sorted(ids)))
+        return {target.id: target for target in found}
+
+
+def applied(unit: Target, how: str, original: Target | None, now: datetime) -> Outcome[Target]:
+    """The price is there. Where it rolls another target back, that one is rolled back with it."""
+    after = replace(unit, status=T.APPLIED, applied_at=now, in_doubt_since=None, due_at=None, held=False)
+    others: list[Birth | Move] = []
+    if original is not None and original.status is T.APPLIED:
+        back = replace(original, status=T.ROLLED_BACK, due_at=None)
+        others.append(Move(original, back, f"rolled back by run {unit.rule_run_id}", Actor.API))
+    return Outcome(unit, after, how, events=[_event(unit, "applied", how)], others=others)
+
+
+def failed(unit: Target, cause: Cause, why: str, live: Price | None = None) -> Outcome[Target]:
+    """The target is given up: a dead letter, which says why."""
+    after = replace(
+        unit,
+        status=T.FAILED,
+        cause=cause,
+        error=why,
+        live_json=None if live is None else live.as_json(),
+        in_doubt_since=None,
+        due_at=None,
+    )
+    return Outcome(unit, after, f"{cause}: {why}", events=[_event(unit, "failed", f"{cause}: {why}")])
+
+
+def given_up(what: str, unit: Target, seen: Seen | None) -> Outcome[Target]:
+    """What becomes of a target that is not to be set."""
+    live = seen.live if seen is not None else None
+    if what == "halt":
+        return failed(unit, Cause.HALTED, "its run was stopped before it was sent")
+    if what == "gone":
+        return failed(unit, Cause.DELETED, "the variant does not exist any more")
+    if what == "conflict":
+        before, after = Price.from_json(unit.before_json), Price.from_json(unit.after_json or {})
+        why = f"the live price is {_said(live)}, neither {_said(before)} (before) nor {_said(after)} (after)"
+        return failed(unit, Cause.CONFLICT, why, live)
+    return failed(unit, Cause.RETRIES, f"none of {unit.unanswered} calls has arrived")
+
+
+def _said(price: Price | None) -> str:
+    """A price in words: `19.99 EUR (24.99)`, with the price that is crossed out beside it."""
+    if price is None:
+        return "gone"
+    crossed = f" ({text(price.compare_at, price.currency)})" if price.compare_at is not None else ""
+    return f"{text(price.amount, price.currency)} {price.currency}{crossed}"
+
+
+def event_key(unit: Target) -> str:
+    """One key for each attempt, however often it is told: `run:target:apply:attempts`, and the round of retries."""
+    again = f":r{unit.retry_round}" if unit.retry_round else ""
+    return f"{unit.rule_run_id}:{unit.id}:apply:{unit.attempts}{again}"
+
+
+def _event(unit: Target, result: str, why: str) -> Event:
+    payload: dict[str, Any] = {
+        "targetId": unit.id,
+        "runId": str(unit.rule_run_id),
+        "sku": unit.sku,
+        "result": result,
+        "reason": why,
+    }
+    return Event(event_key(unit), APPLY, payload, tenant=unit.tenant_id)
