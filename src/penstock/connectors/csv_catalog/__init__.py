@@ -1,0 +1,1 @@
+"""A price list in a CSV file, in place of a provider."""
