@@ -117,7 +117,7 @@ class Preparer:
     def entry(self, outcome: Outcome[Any], who: str) -> PreparedOutcome:
         """Check one outcome. Raises IllegalMove or BrokenFlow, naming the unit and what is wrong."""
         before, after = outcome.before, outcome.after
-        change = self._change(before, after, outcome.reason, outcome.actor, who)
+        change = self._change(before, after, outcome.reason, outcome.actor, outcome.who or who)
         change.keep_claim = outcome.keep_claim
         if outcome.keep_crashes or outcome.keep_claim:
             for name in FORGIVEN:
@@ -201,7 +201,7 @@ class Preparer:
         made = {
             "unit_id": unit_id_of(unit),
             "version": self._rng.version(),
-            "changed_by": f"{birth.actor}:{who}",
+            "changed_by": f"{birth.actor}:{birth.who or who}",
             "change_reason": readable(birth.reason),
             **(UNCLAIMED if machine.driven else {}),
         }
@@ -306,7 +306,7 @@ class Preparer:
         entry.births = [self.newborn(birth, who) for birth in births]
         entry.gates = {*entry.gates, *(b.unit.gate_id for b in births if isinstance(b.unit, Unit))}
         moves = [item for item in others if isinstance(item, Move)]
-        entry.moves = [self._from_outside(m.before, m.after, m.reason, m.actor, who) for m in moves]
+        entry.moves = [self._from_outside(m.before, m.after, m.reason, m.actor, m.who or who) for m in moves]
         entry.gates = {*entry.gates, *(m.after.gate_id for m in moves if isinstance(m.after, Unit))}
         for change, move in zip(entry.moves, moves, strict=True):
             entry.tallies = (*entry.tallies, *self._tally(change, move.before, {}))

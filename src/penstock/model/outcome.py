@@ -90,21 +90,29 @@ class Update(Struct, frozen=True):
 
 
 class Birth(Struct, frozen=True):
-    """A unit to be born with the outcome. `if_absent`: an existing one is left as it is."""
+    """A unit to be born with the outcome. `if_absent`: an existing one is left as it is.
+
+    `who` is whoever the history names, if not the one who commits.
+    """
 
     unit: GuardedUnit
     reason: str = "born"
     if_absent: bool = False
     actor: Actor = Actor.WORKER
+    who: str | None = None
 
 
 class Move(Struct, frozen=True):
-    """Another unit's change, by compare-and-set on what was read; if it misses, the whole outcome fails."""
+    """Another unit's change, by compare-and-set on what was read; if it misses, the whole outcome fails.
+
+    `who` is whoever the history names, if not the one who commits.
+    """
 
     before: GuardedUnit
     after: GuardedUnit
     reason: str
     actor: Actor = Actor.WORKER
+    who: str | None = None
 
 
 class Event(Struct, frozen=True):
@@ -130,6 +138,7 @@ class Outcome(Struct, Generic[U], frozen=True):
     - `keep_claim`: commit, keep the unit, and let `decide` run again on what came back.
     - `keep_crashes`: leave the unit's crashes, doubts and suspicion as they are, and tell the gate nothing. Any other
       commit shows how the step ended, and clears them. An intent keeps them: no call was made yet.
+    - `actor` and `who`: whom the history names, where a worker carries out what somebody asked for.
     """
 
     before: U
@@ -144,4 +153,5 @@ class Outcome(Struct, Generic[U], frozen=True):
     events: Sequence[Event] = ()
     keep_claim: bool = False
     actor: Actor = Actor.WORKER
+    who: str | None = None
     keep_crashes: bool = False

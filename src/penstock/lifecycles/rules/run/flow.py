@@ -14,7 +14,7 @@ from penstock.lifecycles.rules.lane import L, Lane
 from penstock.lifecycles.rules.metrics import success_alert
 from penstock.lifecycles.rules.run.decide import Seen, decide, fails_too_often, next_reconciliation
 from penstock.lifecycles.rules.run.ledger import lane_of, seen_of
-from penstock.lifecycles.rules.run.machine import Kind, Mode, R, Run, rule_run
+from penstock.lifecycles.rules.run.machine import Kind, Mode, R, Run, asked_by, rule_run
 from penstock.lifecycles.rules.run.preview import Previews
 from penstock.lifecycles.rules.run.reconcile import Reconciler
 from penstock.lifecycles.rules.run.rollback import rollback_of, rolled_back
@@ -79,8 +79,8 @@ class Runs(Flow[Run, RulesSettings, Seen]):
             error=None,
         )
         lane = await self._take_lane(unit, io)
-        why = f"failed targets are tried again; the run was asked for by {unit.metadata.get('actor')}"
-        return Outcome(unit, after, why, others=[lane], actor=Actor.API, keep_claim=True)
+        why = "failed targets are tried again"
+        return Outcome(unit, after, why, others=[lane], actor=Actor.API, who=asked_by(unit), keep_claim=True)
 
     async def _take_lane(self, unit: Run, io: Io) -> Birth | Move:
         lane = await io.ledger(lambda ledger: lane_of(ledger, unit.account))
@@ -116,8 +116,7 @@ class Runs(Flow[Run, RulesSettings, Seen]):
 def queued(unit: Run, now: datetime) -> Outcome[Run]:
     """A run that was asked for as queued: its preview is complete."""
     after = replace(unit, status=R.QUEUED, queued_at=now, queue_when_ready=False, due_at=now)
-    actor = unit.metadata.get("actor")
-    return Outcome(unit, after, f"queued for {actor}", actor=Actor.API, keep_claim=True)
+    return Outcome(unit, after, "queued as it was asked for", actor=Actor.API, who=asked_by(unit), keep_claim=True)
 
 
 def stopped(unit: Run, now: datetime) -> Outcome[Run]:
@@ -183,7 +182,7 @@ def _set(
         changes=changes,
         parked=None,
         actor=Actor.API,
-        who=str(unit.metadata.get("actor")),
+        who=asked_by(unit),
     )
 
 

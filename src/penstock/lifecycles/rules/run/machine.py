@@ -166,3 +166,8 @@ rule_run = Machine(
 OPEN = (R.QUEUED, R.APPLYING)
 #: A run that has ended with prices set.
 APPLIED = (R.APPLIED, R.PARTIAL)
+
+
+def asked_by(run: Run) -> str:
+    """Who asked for the run: whom the history names where a worker carries out what a person wants."""
+    return str(run.metadata.get("actor"))

@@ -20,7 +20,7 @@ from penstock.lifecycles.rules.outcomes import Excluded, Reason
 from penstock.lifecycles.rules.outcomes import Target as Priced
 from penstock.lifecycles.rules.pricing import evaluate
 from penstock.lifecycles.rules.registry import Kept, kept_rules, locked_skus, priced, unknown_skus, version_of
-from penstock.lifecycles.rules.run.machine import Kind, Run
+from penstock.lifecycles.rules.run.machine import Kind, Run, asked_by
 from penstock.lifecycles.rules.run.rollback import LEFT
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.target.machine import Target, batch_key_of
@@ -124,8 +124,9 @@ def _target(run: Run, item: Item, outcome: Priced | Excluded) -> Target:
         sku=item.sku,
         batch_key=batch_key_of(run.account, run.id, item.product_id),
         before_json=item.price.as_json(),
-        rolls_back=run.of_run_id if run.kind is Kind.ROLLBACK else None,
     )
+    if run.kind is Kind.ROLLBACK:
+        made = replace(made, rolls_back=run.of_run_id, asked_by=asked_by(run))
     if isinstance(outcome, Priced):
         return replace(made, after_json=outcome.after.as_json())
     return replace(made, included=False, excluded_code=str(outcome.reason), excluded_reason=outcome.sentence)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
-from penstock.lifecycles.rules.run.machine import APPLIED, Kind, R, Run, rule_run
+from penstock.lifecycles.rules.run.machine import APPLIED, Kind, R, Run, asked_by, rule_run
 from penstock.model.machine import Actor
 from penstock.model.outcome import Move
 from penstock.model.unit import replace
@@ -60,4 +60,4 @@ def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:  # 
         return []
     run = found[0]
     after = replace(run, status=R.ROLLED_BACK, due_at=None, reconcile_position=None, reconcile_wanted=False)
-    return [Move(run, after, f"rolled back by run {rollback.id}", Actor.API)]
+    return [Move(run, after, f"rolled back by run {rollback.id}", Actor.API, asked_by(rollback))]

@@ -124,7 +124,7 @@ def applied(unit: Target, how: str, original: Target | None, now: datetime) -> O
     others: list[Birth | Move] = []
     if original is not None and original.status is T.APPLIED:
         back = replace(original, status=T.ROLLED_BACK, due_at=None)
-        others.append(Move(original, back, f"rolled back by run {unit.rule_run_id}", Actor.API))
+        others.append(Move(original, back, f"rolled back by run {unit.rule_run_id}", Actor.API, unit.asked_by))
     return Outcome(unit, after, how, events=[_event(unit, "applied", how)], others=others)
 
 

@@ -72,8 +72,9 @@ class Target(Unit):
     excluded_code: str | None = None
     excluded_reason: str | None = None
 
-    #: The run whose target of the same variant this one rolls back.
+    #: The run whose target of the same variant this one rolls back, and who wanted that.
     rolls_back: UUID | None = None
+    asked_by: str | None = None
     applied_at: datetime | None = None
     #: Since when a call is unanswered whose effect nobody has seen.
     in_doubt_since: datetime | None = None
