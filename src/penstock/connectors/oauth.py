@@ -49,16 +49,18 @@ class Login(Tokens):
             raise Fatal(str(error)) from error
         except Rejected as error:
             raise Fatal(f"{error}; check the client and the refresh token of {self.credentials.client_id}") from error
-        return self._answer(response)
+        return read_token(response, self._path, _USUAL_LIFE)
 
-    def _answer(self, response: Response) -> tuple[str, float]:
-        try:
-            answer = response.json()
-        except NotJson:
-            answer = None
-        found = answer if isinstance(answer, dict) else {}
-        token, life = found.get("access_token"), found.get("expires_in", _USUAL_LIFE)
-        usable = isinstance(life, int | float) and not isinstance(life, bool) and 0 < life < 10 * _USUAL_LIFE
-        if not isinstance(token, str) or not token or not token.isprintable() or not token.isascii() or not usable:
-            raise Transient(f"POST {self._path}: the answer has no access token that can be used")
-        return token, float(life)
+
+def read_token(response: Response, path: str, usual_life: float) -> tuple[str, float]:
+    """The token in an answer, and for how many seconds it is good. Raises Transient where there is none to be used."""
+    try:
+        answer = response.json()
+    except NotJson:
+        answer = None
+    found = answer if isinstance(answer, dict) else {}
+    token, life = found.get("access_token"), found.get("expires_in", usual_life)
+    usable = isinstance(life, int | float) and not isinstance(life, bool) and 0 < life < 10 * usual_life
+    if not isinstance(token, str) or not token or not token.isprintable() or not token.isascii() or not usable:
+        raise Transient(f"POST {path}: the answer has no access token that can be used")
+    return token, float(life)

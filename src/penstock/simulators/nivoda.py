@@ -8,7 +8,6 @@ are in `requests`. On a socket use `server.serving`, in process an ASGI transpor
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections import Counter, defaultdict, deque
@@ -20,8 +19,9 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from penstock.model.clock import Clock, instant_text, parse_instant
+from penstock.simulators.asgi import respond
+from penstock.simulators.graphql import BadDocument, Field, parse
 from penstock.simulators.nivoda_data import ITEM, MOST_STONES, Catalogue, Wanted, template
-from penstock.simulators.nivoda_graphql import BadDocument, Field, parse
 
 PATH = "/api/diamonds"
 CAP = 50
@@ -150,26 +150,7 @@ class NivodaSimulator:
         return [request for request in self.requests if request.operation == operation]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        if self.latency:
-            await asyncio.sleep(self.latency)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        try:
-            status, sent, answer = self.answer(scope["method"], scope["path"], headers, body)
-        except ConnectionAbortedError:
-            # Only an answer that has begun can break off; one that has not would become a 500.
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100")]})
-            await send({"type": "http.response.body", "body": b"{", "more_body": True})
-            raise
-        await send({"type": "http.response.start", "status": status, "headers": list(sent)})
-        await send({"type": "http.response.body", "body": answer})
+        await respond(self.answer, lambda: self.latency, scope, receive, send)
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, Headers, bytes]:
         """Status, headers and body. Raises ConnectionAbortedError where a fault asks for it."""

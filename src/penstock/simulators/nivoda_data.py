@@ -20,7 +20,7 @@ from statistics import NormalDist
 from typing import Any
 
 from penstock.model.clock import EPOCH, MILLISECOND, instant_text
-from penstock.simulators.nivoda_graphql import Field
+from penstock.simulators.graphql import Field
 
 NUMBER_BITS = 24
 MOST_STONES = 1 << NUMBER_BITS

@@ -1,1 +1,1 @@
-"""Shopify: the prices of a store, over its GraphQL Admin API."""
+"""Shopify: the prices of a store, over GraphQL."""

@@ -1,6 +1,7 @@
-"""The little GraphQL that Nivoda's simulator understands: one query, with variables, arguments and selections.
+"""The little GraphQL that simulators understand: one operation, with variables, arguments and selections.
 
-Neither fragments, directives nor aliases. A document is read once; what it asks for depends on the variables alone.
+Neither directives nor aliases; of fragments only those in place, `...on Type{}`, whose fields count as the parent's. A
+document is read once; what it asks for depends on the variables alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 _TOKEN = re.compile(
     r"""[\s,]*(?:(?P<name>[_A-Za-z][_0-9A-Za-z]*)|(?P<variable>\$[_A-Za-z]\w*)|(?P<number>-?[0-9]+(?:\.[0-9]+)?)"""
-    r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<mark>[{}()\[\]:!=])|(?P<end>\Z))"""
+    r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<mark>\.\.\.|[{}()\[\]:!=])|(?P<end>\Z))"""
 )
 _WORDS = {"true": True, "false": False, "null": None}
 
@@ -43,13 +44,23 @@ class Field:
         return _filled(self.arguments.get(name), variables)
 
 
-@functools.lru_cache(maxsize=256)
 def parse(document: str) -> dict[str, Field]:
     """What a query selects. Raises BadDocument. The answer is shared: do not change it."""
+    kind, selected = operation(document)
+    if kind != "query":
+        raise BadDocument('Syntax Error: only "query" is simulated.')
+    return selected
+
+
+@functools.lru_cache(maxsize=256)
+def operation(document: str) -> tuple[str, dict[str, Field]]:
+    """`query` or `mutation`, and what it selects. Raises BadDocument. The answer is shared: do not change it."""
     reader = _Reader(document)
+    kind = "query"
     if reader.kind == "name":
-        if reader.take("name") != "query":
-            raise BadDocument('Syntax Error: only "query" is simulated.')
+        kind = reader.take("name")
+        if kind not in ("query", "mutation"):
+            raise BadDocument('Syntax Error: only "query" and "mutation" are simulated.')
         if reader.kind == "name":
             reader.take("name")
         if reader.text == "(":
@@ -58,13 +69,16 @@ def parse(document: str) -> dict[str, Field]:
             reader.next()
     selected = _selection(reader)
     reader.take("end")
-    return selected
+    return kind, selected
 
 
 def _selection(reader: _Reader) -> dict[str, Field]:
     reader.expect("{")
     found: dict[str, Field] = {}
     while reader.text != "}":
+        if reader.text == "...":
+            found |= _fragment(reader)
+            continue
         one = Field(reader.take("name"))
         if reader.text == "(":
             reader.next()
@@ -80,6 +94,14 @@ def _selection(reader: _Reader) -> dict[str, Field]:
     if not found:
         raise BadDocument("Syntax Error: Expected Name, found }.")
     return found
+
+
+def _fragment(reader: _Reader) -> dict[str, Field]:
+    reader.next()
+    if reader.take("name") != "on":
+        raise BadDocument('Syntax Error: Expected "on", found a name.')
+    reader.take("name")
+    return _selection(reader)
 
 
 def _value(reader: _Reader) -> Any:
