@@ -44,12 +44,12 @@ class GateAnswers(GateRows):
                 wait = _throttle_seconds(throttles)
             believed = min(wait, LONGEST_WAIT.total_seconds())
             until = self._shut(cursor, found, believed, reason, chance=chance, first=first)
+            told: dict[str, Any] = {"gate": given.gate_id, "reason": reason, "until": instant_text(until)}
             if first:
-                told = {"gate": given.gate_id, "reason": reason, "until": instant_text(until)}
                 self._alert(cursor, "gate.throttled", "info", f"{given.gate_id}:{given.epoch}", told)
             if wait > believed:
                 asked = int(min(wait, LONGEST) // 3600)
-                told = {"gate": given.gate_id, "reason": reason, "asked_hours": asked, "until": instant_text(until)}
+                told = {**told, "asked_hours": asked}
                 self._alert(cursor, "gate.long_wait", "warning", f"{given.gate_id}:{given.epoch}", told)
             return until
 

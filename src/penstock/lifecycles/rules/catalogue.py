@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from penstock.ledger.schema.columns import document
 from penstock.lifecycles.rules.item import Item
 from penstock.lifecycles.rules.money import Price
 from penstock.lifecycles.rules.tables import catalogue, catalogue_reading
 from penstock.model.clock import instant
-from penstock.model.outcome import Write
+from penstock.model.outcome import MAX_ROWS, Write
 from penstock.worker.schedule import JobResult
 
 if TYPE_CHECKING:
@@ -174,22 +175,39 @@ def _row(account: str, item: Item, number: int, now: datetime) -> list[Any]:
     ]
 
 
-def prices_set(ledger: Ledger, account: str, prices: Iterable[tuple[str, Price, Price]]) -> None:
-    """The catalogue knows of prices that were set, from before to after; what was read meanwhile stands."""
+def follow_run(ledger: Ledger, account: str, run_id: UUID) -> None:
+    """The catalogue learns what a run has set; where it was read meanwhile, that stands. Twice comes to the same."""
+    after = ""
+    mine = f"rule_run_id = {ledger.database.sql.identifier('run')} AND status = 'APPLIED'"
+    sql = f"SELECT id, before_json, after_json FROM rule_target WHERE {mine} AND id > :after ORDER BY id LIMIT :n"
+    while rows := ledger.read(partial(_applied, sql, str(run_id), after)):
+        prices = [(str(one), _kept(before), _kept(wanted)) for one, before, wanted in rows]
+        _set_prices(ledger, account, prices)
+        after = str(rows[-1][0])
+
+
+def _applied(sql: str, run: str, after: str, cursor: Cursor) -> list[Any]:
+    return cursor.rows(sql, run=run, after=after, n=MAX_ROWS)
+
+
+def _kept(price: Any) -> Price:
+    return Price.from_json(document(price) if isinstance(price, str) else price)
+
+
+def _set_prices(ledger: Ledger, account: str, prices: Iterable[tuple[str, Price, Price]]) -> None:
     from penstock.ledger.store.data import update_unchanged
 
     rows = [
         [account, variant, before.amount, before.compare_at, after.amount, after.compare_at]
         for variant, before, after in prices
     ]
-    if not rows:
-        return
+    amounts = ("unit_amount", "compare_at_amount")
     sql, given = update_unchanged(
         ledger.database,
         catalogue,
         key=("account", "variant_id"),
-        compared=("unit_amount", "compare_at_amount"),
-        changed=("unit_amount", "compare_at_amount"),
+        compared=amounts,
+        changed=amounts,
         alike={},
         rows=rows,
     )

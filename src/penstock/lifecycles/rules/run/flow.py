@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from penstock.lifecycles.rules.catalogue import follow_run
 from penstock.lifecycles.rules.lane import L, Lane
 from penstock.lifecycles.rules.metrics import success_alert
 from penstock.lifecycles.rules.run.decide import Seen, decide, fails_too_often, next_reconciliation
@@ -91,6 +92,7 @@ class Runs(Flow[Run, RulesSettings, Seen]):
 
     async def _finish(self, unit: Run, io: Io) -> Outcome[Run]:
         now = _after(io.now(), unit.started_at)
+        await io.ledger(lambda ledger: follow_run(ledger, unit.account, unit.id))
         others: list[Birth | Move] = []
         lane = await io.ledger(lambda ledger: lane_of(ledger, unit.account))
         if lane is not None and lane.run_id == unit.id:

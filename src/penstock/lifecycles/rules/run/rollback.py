@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
 from penstock.lifecycles.rules.run.machine import APPLIED, Kind, R, Run, asked_by, rule_run
+from penstock.lifecycles.rules.target.machine import rule_target
 from penstock.model.machine import Actor
-from penstock.model.outcome import Move
+from penstock.model.outcome import MAX_ROWS, Move, Write
 from penstock.model.unit import replace
 
 if TYPE_CHECKING:
@@ -53,11 +54,33 @@ def left_of(ledger: Ledger, run_id: UUID) -> int:
     return int(ledger.read(lambda cursor: cursor.rows(sql, run=str(run_id)))[0][0])
 
 
-def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:  # noqa: ARG001 - for one shape
-    """The end of the run that was rolled back, if nothing that it applied is left."""
+def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:
+    """The end of the run that was rolled back, if nothing that it applied is left.
+
+    Its dead letters are dismissed with it: what has failed need not be undone, and nobody tries it again.
+    """
     found: list[Run] = ledger.get_many(rule_run, [str(rollback.of_run_id)])
     if not found or found[0].status not in APPLIED or left_of(ledger, found[0].id):
         return []
     run = found[0]
+    dismiss_failed(ledger, run, asked_by(rollback), now)
     after = replace(run, status=R.ROLLED_BACK, due_at=None, reconcile_position=None, reconcile_wanted=False)
     return [Move(run, after, f"rolled back by run {rollback.id}", Actor.API, asked_by(rollback))]
+
+
+def dismiss_failed(ledger: Ledger, run: Run, who: str, now: datetime) -> None:
+    """Dismiss the dead letters of a run that is rolled back. Twice comes to the same."""
+    from penstock.operations.dismissal import dismissal
+
+    mine = f"rule_run_id = {ledger.database.sql.identifier('run')} AND status = 'FAILED'"
+    sql = f"SELECT unit_id, version FROM rule_target WHERE {mine} ORDER BY unit_id"
+    found = ledger.read(lambda cursor: cursor.rows(sql, run=str(run.id)))
+    alike = {
+        "machine": rule_target.name,
+        "changed_by": who,
+        "change_reason": f"run {run.id} is rolled back",
+        "changed_at": now,
+    }
+    rows = [{**alike, "unit_id": str(unit_id), "version": version} for unit_id, version in found]
+    for start in range(0, len(rows), MAX_ROWS):
+        ledger.write([Write(dismissal, rows[start : start + MAX_ROWS])])

@@ -145,7 +145,7 @@ rule_target = Machine(
         },
         expected="target_count",
     ),
-    indexes={"of_sku": ("sku", "applied_at")},
+    indexes={"of_sku": ("sku", "applied_at"), "of_variant": ("account", "id", "applied_at")},
 )
 
 
