@@ -125,7 +125,8 @@ def _values(database: Database, cursor: Cursor, now: datetime) -> Values:
         "SELECT started_at, finished_at, applied_count + rolled_back_count, failed_count FROM rule_run"
         " WHERE finished_at IS NOT NULL AND started_at IS NOT NULL ORDER BY finished_at DESC LIMIT 1000"
     )
-    throttles = "SELECT count(*) FROM event_log WHERE event_type = 'gate.throttled' AND event_key LIKE 'gate.throttled:prices/%'"
+    told = "event_type = 'gate.throttled' AND event_key LIKE 'gate.throttled:prices/%'"
+    throttles = f"SELECT count(*) FROM event_log WHERE {told}"
     since = f" AND created_at >= {database.sql.instant('since')}"
     return Values(
         applied=one("SELECT sum(applied_count + rolled_back_count) FROM rule_run"),
