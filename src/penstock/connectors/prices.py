@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -21,6 +22,10 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     available: float | None = None
     restore_rate: float | None = None
     maximum: float | None = None
+
+
+FREE: Final = Cost(0.0, 0.0)
+"""What costs nothing, at a provider that counts none."""
 
 
 class Shop(msgspec.Struct, frozen=True, gc=False):

@@ -20,7 +20,7 @@ from penstock.connectors.graphql import Unauthenticated
 from penstock.connectors.http.client import Http, Response
 from penstock.connectors.http.download import Allowed, Downloads
 from penstock.connectors.http.exchange import Transport
-from penstock.connectors.prices import CataloguePage, Cost, Item, Refusal, Shop, Variant, VariantPrice, is_price
+from penstock.connectors.prices import FREE, CataloguePage, Cost, Item, Refusal, Shop, Variant, VariantPrice, is_price
 from penstock.connectors.shopify import errors, wire
 from penstock.connectors.shopify.login import AdminToken, AppLogin, ClientCredentials, Login
 from penstock.connectors.shopify.wire import CATALOGUE, PRICES, Answer, BadAnswer
@@ -148,7 +148,7 @@ class Shopify:
             raise UsageError(f"{len(ids)} variants cannot be read at once; 1 to {MOST_VARIANTS} can")
         asked = [one for one in dict.fromkeys(ids) if wire.is_number(one)]
         if not asked:
-            return {}, Cost(0.0, 0.0)
+            return {}, FREE
         variables = {"i": [wire.VARIANT + one for one in asked]}
         data, cost = await self._ask(_nodes, wire.READ_QUERY, variables, read_cost(len(asked)))
         nodes = data.nodes
@@ -172,7 +172,7 @@ class Shopify:
         outcome: dict[str, Refusal | None] = {change.variant_id: _unsendable(change) for change in changes}
         sent = [change for change in changes if outcome[change.variant_id] is None]
         if not sent:
-            return outcome, Cost(0.0, 0.0)
+            return outcome, FREE
         variables = {"p": wire.PRODUCT + product_id, "v": [_input(change) for change in sent]}
         data, cost = await self._ask(_updated, wire.UPDATE, variables, write_cost(len(sent)), writes=True)
         if data.updated is None:
