@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from decimal import Decimal
 from pathlib import Path
@@ -85,19 +86,19 @@ def test_a_rule_of_a_file_and_its_document():
 
 def test_the_same_rule_stands_in_the_configuration():
     class RulesSettings(Settings):
-        rules: Annotated[dict[str, RuleSettings], says("The rules.")] = {}
+        rules: Annotated[
+            dict[str, RuleSettings], says("The rules.", examples={"summer": tomllib.loads(SUMMER)["rules"]["summer"]})
+        ] = {}
 
-    for made in (sample(kinds={"rules": RulesSettings}), reference({"rules": RulesSettings})):
-        assert "transform" in made
-    written = tomllib.loads(sample(kinds={"rules": RulesSettings}, on=["rules"]))
-    assert written["rules"] == {}
-    (found,) = read_rules(tomllib.loads(SUMMER), "rules.toml")
+    shown = sample(kinds={"rules": RulesSettings}, on=["rules"])
+    given = tomllib.loads(re.sub(r"^#(?! )", "", shown, flags=re.MULTILINE))["rules"]
+    del given["enabled"]
     errors: list[str] = []
-    given = {"rules": tomllib.loads(SUMMER)["rules"]}
     section = read_section(RulesSettings, given, at=("rules",), folder=None, errors=errors, path_text="penstock.toml")
     assert errors == []
     assert section is not None
-    assert named(section.rules["summer"], "summer") == found
+    assert [named(section.rules["summer"], "summer")] == read_rules(tomllib.loads(SUMMER), "rules.toml")
+    assert "`rules.rules.*.transform.percent`" in reference({"rules": RulesSettings})
 
 
 def test_all_errors_are_told_at_once_with_what_was_meant():
