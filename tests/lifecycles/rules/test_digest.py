@@ -54,6 +54,23 @@ def test_rule_account_and_repetition_are_part_of_it(preview):
         assert digest(known[1:]) not in found
 
 
+def test_every_part_of_a_target_is_part_of_it():
+    def one(*, variant="v", currency="USD", before=5, was: int | None = 7, after=4, now=6) -> str:
+        return digest([(variant, Target(Price(before, was, currency), Price(after, now, currency)))])
+
+    found = [
+        one(),
+        one(variant="w"),
+        one(currency="EUR"),
+        one(before=6),
+        one(was=8),
+        one(was=None),
+        one(after=3),
+        one(now=5),
+    ]
+    assert len(set(found)) == len(found)
+
+
 def test_it_can_be_asked_while_it_goes_on():
     found = PreviewDigest("r", "shop")
     empty = found.hexdigest()

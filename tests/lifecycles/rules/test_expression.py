@@ -133,7 +133,7 @@ def test_errors_say_where_and_what(condition, position, says):
 def test_length_and_depth_are_bounded():
     nested = "(" * (DEEPEST - 1) + "price > 5" + ")" * (DEEPEST - 1)
     assert canonical(parse(nested)) == "price > 5"
-    for deep in ("(" * 2000 + "price > 5", "not " * 900 + "price > 5"):
+    for deep in (f"({nested})", "(" * 2000 + "price > 5", "not " * 900 + "price > 5"):
         with pytest.raises(BadExpression, match=f"at most {DEEPEST} deep"):
             parse(deep)
     with pytest.raises(BadExpression, match="at most 4,000 characters"):

@@ -148,6 +148,15 @@ def _shares(kept: list[Any]) -> list[Fraction]:
     return [Fraction(abs(change.difference), change.target.before.amount) for change in kept]
 
 
+@given(st.permutations(range(200)))
+def test_of_equal_changes_those_of_the_lowest_variants_are_kept(order):
+    totals = Totals()
+    for number in order:
+        thing = item(1000, variant_id=f"v{number:04}")
+        totals.add(thing, Target(thing.price, Price(900, None, "USD")))
+    assert [change.item.variant_id for change in totals.largest_falls] == [f"v{number:04}" for number in range(KEPT)]
+
+
 def test_memory_does_not_grow_with_the_changes():
     totals = Totals()
     for number in range(5_000):
