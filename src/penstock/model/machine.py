@@ -27,7 +27,7 @@ from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,44}\Z")
 _LONGEST = 63
 _KERNEL_CHECKS = frozenset({"unit_id_is_key"})
-_KERNEL_INDEXES = frozenset({"parent", "due", "suspects", "parked", "claimed", "dead"})
+_KERNEL_INDEXES = frozenset({"parent", "due", "siblings", "suspects", "parked", "claimed", "dead"})
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _MERMAID = frozenset('#;:<>"&%{}')
 # Readable on a light page and on a dark one: each names the colour of its text as well.
@@ -125,6 +125,10 @@ class Machine:
     key_is_primary: bool = False
     #: Fields that name a unit of another machine: a foreign key, so that it must be there and stays as long as they do.
     references: Mapping[str, Machine] = field(default_factory=dict)
+    #: The column that siblings share: those that are due behind one gate are claimed together and step as one, with one
+    #: call. NULL in it has no siblings. At most so many step together.
+    siblings: str | None = None
+    siblings_at_once: int = 250
     #: Fills in the columns that follow from others when a person creates a unit: from the unit and the present. Pure.
     create: Callable[[Any, datetime], Any] | None = None
 
@@ -284,6 +288,7 @@ class Machine:
             "shape": self.shape(),
             "tracked": list(self.tracked),
             "counters": list(self.counters),
+            "siblings": self.siblings,
             "parent": self.parent and self.parent.facts(),
         }
         import hashlib
@@ -314,6 +319,7 @@ def _validate(machine: Machine) -> None:
     problems = [*_unit_problems(machine)]
     if not problems:
         problems = [*_edge_problems(machine), *_graph_problems(machine), *_extra_problems(machine)]
+        problems += _sibling_problems(machine)
     if problems:
         raise MachineError(f"machine {machine.name!r}: " + "; ".join(problems))
 
@@ -460,4 +466,15 @@ def _extra_problems(machine: Machine) -> list[str]:
         problems += [f"{s} is counted by the parent and cannot lie on an on_claim edge" for s in targets & set(counted)]
         problems += [f"{s} is counted twice" for s in sorted({s for s in counted if counted.count(s) > 1})]
         problems += [f"a unit cannot be born as {s}, which the parent counts" for s in machine.births if s in counted]
+    return problems
+
+
+def _sibling_problems(machine: Machine) -> list[str]:
+    shared, problems = machine.siblings, []
+    if shared is not None and not machine.driven:
+        problems.append("siblings are for driven machines")
+    elif shared is not None and shared not in set(machine.columns) - set(DRIVEN_COLUMNS):
+        problems.append(f"siblings share {shared!r}, which is not a column of its own")
+    if machine.siblings_at_once < 1:
+        problems.append("siblings_at_once must be 1 or more")
     return problems

@@ -37,6 +37,7 @@ def facts(machine: Machine) -> dict[str, Any]:
         "shape": machine.shape(),
         "tracked": list(machine.tracked),
         "counters": list(machine.counters),
+        "siblings": machine.siblings,
         "judged": machine.judged,
         "parent": machine.parent.facts() if machine.parent else None,
     }

@@ -447,6 +447,12 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
     # Suspects are claimed apart from the others; nearly always there are none.
     accused = sa.text("suspicion > 0")
     sa.Index(f"{machine.table}_suspects", *schedule, postgresql_where=accused, sqlite_where=accused)
+    if machine.siblings is not None:
+        waits = f"{machine.due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"
+        # A statement that names no sibling cannot use it, and no planner takes it for another index.
+        free = sa.text(f"{waits} AND {machine.siblings} IS NOT NULL")
+        oldest_first = (table.c[machine.siblings], table.c[machine.due], table.c.unit_id)
+        sa.Index(f"{machine.table}_siblings", *oldest_first, postgresql_where=free, sqlite_where=free)
     parked = sa.text("parked_at IS NOT NULL")
     sa.Index(f"{machine.table}_parked", table.c.parked_at, postgresql_where=parked, sqlite_where=parked)
     if machine.dead:

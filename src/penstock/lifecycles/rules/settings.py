@@ -10,6 +10,13 @@ from penstock.lifecycles.rules.definition import RuleSettings
 from penstock.settings.typed import Place, Secret, Settings, Url, says
 
 _MANY = 10_000_000
+_AUTUMN = {
+    "account": "shop",
+    "currency": "EUR",
+    "selector": {"tags": ["ring"]},
+    "transform": {"percent": "-10"},
+    "rounding": {"ending": "0.99"},
+}
 
 
 class AccountSettings(Settings):
@@ -79,7 +86,7 @@ class RulesSettings(Settings):
         int, says("A comparison of more targets than this asks for all prices at once, where a shop can.", ge=1)
     ] = 5_000
     accounts: Annotated[dict[str, AccountSettings], says("The price lists, by name.", examples=["shop"])] = {}
-    rules: Annotated[dict[str, RuleSettings], says("The rules, by name.", examples=["autumn"])] = {}
+    rules: Annotated[dict[str, RuleSettings], says("The rules, by name.", examples={"autumn": _AUTUMN})] = {}
 
     def __post_init__(self) -> None:
         wrong = [

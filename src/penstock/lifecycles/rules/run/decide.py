@@ -11,6 +11,7 @@ from msgspec import Struct
 from penstock.lifecycles.rules.limits import Limits, must_stop
 from penstock.lifecycles.rules.run.machine import APPLIED, Mode, R, Run
 from penstock.model.outcome import Act, Decision, Look, Wait
+from penstock.model.unit import replace
 
 if TYPE_CHECKING:
     from penstock.lifecycles.rules.settings import RulesSettings
@@ -31,8 +32,6 @@ class Seen(Struct, frozen=True):
     unsettled: bool = False
     parked: int = 0
     in_doubt: int = 0
-    #: It was rolled back, or is being.
-    rollback: str | None = None
 
 
 def decide(run: Run, now: datetime, settings: RulesSettings, seen: Seen | None) -> Decision:
@@ -82,7 +81,7 @@ def _watch(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
         return Act("include", "its targets are queued", counts_attempt=False)
     elif (why := fails_too_often(run)) is not None:
         return Act("stop", why, counts_attempt=False)
-    elif run.mode is Mode.PAUSED:
+    elif run.mode is Mode.PAUSED and ended < run.target_count:
         if seen.free:
             return Act("hold", f"paused by {run.mode_by}: {run.mode_reason}", counts_attempt=False)
         return Wait(now + settings.look_every, f"paused by {run.mode_by}: {run.mode_reason}; {_progress(run, seen)}")
@@ -99,7 +98,7 @@ def fails_too_often(run: Run) -> str | None:
     if not limits or not run.failed_count:
         return None
     known = Limits(stop_at=Decimal(limits["stop_at"]), judged_from=limits["judged_from"])
-    return must_stop(known, run.applied_count + run.rolled_back_count, run.failed_count)
+    return must_stop(known, run.applied_count + run.rolled_back_count, max(0, run.failed_count - run.failed_before))
 
 
 def _after(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Decision:
@@ -111,12 +110,12 @@ def _after(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
         return Act("retry", "failed targets are to be tried again", counts_attempt=False)
     if run.status not in APPLIED:
         return Wait(None, "no target is applied")
-    if run.end_at is not None and run.end_at <= now and seen.rollback is None:
+    ends = None if run.sale_ended else run.end_at
+    if ends is not None and ends <= now:
         return Act("end_sale", "its end has come: it is rolled back", counts_attempt=False)
     moment = next_reconciliation(run, settings)
     if run.reconcile_wanted or run.reconcile_position is not None or (moment is not None and moment <= now):
         return Act("reconcile", "its prices are compared with the live ones", counts_attempt=False)
-    ends = run.end_at if seen.rollback is None and run.end_at is not None else None
     times = [one for one in (moment, ends) if one is not None]
     return Wait(min(times, default=None), "its prices are compared again then" if moment else "nothing more to do")
 
@@ -128,6 +127,14 @@ def next_reconciliation(run: Run, settings: RulesSettings) -> datetime | None:
     first = (settings.reconcile_soon, settings.reconcile_later)
     after = first[run.reconciled] if run.reconciled < len(first) else DAY * (run.reconciled - 1)
     return run.finished_at + after if after <= settings.reconcile_for else None
+
+
+def reconciliations_by(now: datetime, run: Run, settings: RulesSettings) -> int:
+    """How many comparisons of a run were due by now: those that were missed are not made up for."""
+    count = run.reconciled
+    while (moment := next_reconciliation(replace(run, reconciled=count), settings)) is not None and moment <= now:
+        count += 1
+    return count
 
 
 def _progress(run: Run, seen: Seen) -> str:

@@ -10,23 +10,30 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from penstock.ledger.schema.columns import readable
 from penstock.lifecycles.rules.catalogue import follow_run
 from penstock.lifecycles.rules.lane import L, Lane
 from penstock.lifecycles.rules.metrics import success_alert
 from penstock.lifecycles.rules.run.decide import Seen, decide, fails_too_often, next_reconciliation
 from penstock.lifecycles.rules.run.ledger import lane_of, seen_of
-from penstock.lifecycles.rules.run.machine import Kind, Mode, R, Run, asked_by, rule_run
+from penstock.lifecycles.rules.run.machine import APPLIED, Kind, Mode, R, Run, asked_by, rule_run
 from penstock.lifecycles.rules.run.preview import Previews
 from penstock.lifecycles.rules.run.reconcile import Reconciler
 from penstock.lifecycles.rules.run.rollback import rollback_of, rolled_back
 from penstock.lifecycles.rules.settings import RulesSettings, gate_of
 from penstock.lifecycles.rules.shop import Configured
 from penstock.lifecycles.rules.target.machine import T, rule_target
+from penstock.model.clock import Rng
+from penstock.model.errors import StepError
 from penstock.model.machine import Actor
 from penstock.model.move_set import MoveSet
 from penstock.model.outcome import Birth, Event, Move, Outcome
+from penstock.model.retry import OUTAGE_POLICY
 from penstock.model.unit import NO_GATE, NOW, replace
 from penstock.worker.flow import Flow, Io
+
+_TOLD_AT = 6
+"""So many failures in a row of one comparison are worth an alert: several minutes."""
 
 
 class Runs(Flow[Run, RulesSettings, Seen]):
@@ -62,6 +69,16 @@ class Runs(Flow[Run, RulesSettings, Seen]):
         }
         return await steps[what](unit, io)
 
+    def failed(self, unit: Run, error: StepError, now: datetime, rng: Rng) -> Outcome[Run] | None:
+        """A comparison waits for the provider, however long that is away; whatever else fails is a person's affair."""
+        if unit.status not in APPLIED:
+            return None
+        why = readable(f"its prices cannot be compared: {error}")
+        after = replace(unit, attempts=unit.attempts + 1, due_at=now + OUTAGE_POLICY.delay(unit.attempts, rng))
+        told = {"run": f"rule_run:{unit.id}", "reason": why}
+        alert = Event(f"rules.not_compared:{unit.id}:{unit.version}", "rules.not_compared", told, "warning")
+        return Outcome(unit, after, why, events=[alert] if after.attempts == _TOLD_AT else [])
+
     async def _start(self, unit: Run, io: Io) -> Outcome[Run]:
         now = io.now()
         after = replace(unit, status=R.APPLYING, started_at=_after(now, unit.queued_at), due_at=now)
@@ -78,7 +95,9 @@ class Runs(Flow[Run, RulesSettings, Seen]):
             mode=Mode.RUNNING,
             mode_by=None,
             mode_reason=None,
+            failed_before=unit.failed_count,
             reconciled=0,
+            reconcile_position=None,
             error=None,
         )
         lane = await self._take_lane(unit, io)
@@ -113,7 +132,7 @@ class Runs(Flow[Run, RulesSettings, Seen]):
 
     async def _end_sale(self, unit: Run, io: Io) -> Outcome[Run]:
         born = rollback_of(unit, io.now(), actor="scheduler", source="schedule", reason="its end has come")
-        after = replace(unit, due_at=io.now())
+        after = replace(unit, sale_ended=True, due_at=io.now())
         return Outcome(unit, after, "its end has come: it is rolled back", others=[Birth(born, if_absent=True)])
 
 

@@ -33,9 +33,7 @@ def seen_of(ledger: Ledger, run: Run) -> Seen:
             found["unsettled"] = there(cursor, "status = 'APPLYING' AND NOT halted AND claimed_by IS NULL")
             found["parked"] = count(cursor, "parked_at IS NOT NULL")
             found["in_doubt"] = count(cursor, "status = 'APPLYING' AND in_doubt_since IS NOT NULL")
-        of_run = f"of_run_id = {ledger.database.sql.identifier('run')} AND kind = 'rollback' AND status <> 'FAILED'"
-        rows = cursor.rows(f"SELECT unit_id FROM rule_run WHERE {of_run} LIMIT 1", **given)
-        return found | {"rollback": str(rows[0][0]) if rows else None}
+        return found
 
     return Seen(ahead=ahead_of(ledger, run), **ledger.read(work))
 

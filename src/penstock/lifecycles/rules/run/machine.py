@@ -80,6 +80,8 @@ class Run(Unit):
     #: It starts no earlier than this, and is rolled back at that moment.
     start_at: datetime | None = None
     end_at: datetime | None = None
+    #: That moment has come, and a run that rolls it back was made.
+    sale_ended: _Flag = False
 
     #: How far the preview has come: the last variant that was looked at, when all targets were laid down, and when
     #: they were summed up.
@@ -108,6 +110,8 @@ class Run(Unit):
     mode_reason: str | None = None
     #: How often failed targets were tried again by hand.
     retry_round: _Count = 0
+    #: Targets that had failed before and that the last of those left alone: they do not stop it again.
+    failed_before: _Count = 0
     #: How often it was compared with the live prices, how far the current comparison is, and its report.
     reconciled: _Count = 0
     reconcile_position: str | None = None

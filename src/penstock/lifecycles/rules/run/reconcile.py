@@ -6,18 +6,18 @@ Only the newest applied target of a variant is compared: what a later run has se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid5
 
 from penstock.ledger.schema.columns import document
 from penstock.lifecycles.rules.money import Price
-from penstock.lifecycles.rules.run.decide import next_reconciliation
+from penstock.lifecycles.rules.run.decide import reconciliations_by
 from penstock.lifecycles.rules.run.machine import Run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.shop import Configured
 from penstock.lifecycles.rules.tables import reconciliation_mismatch, reconciliation_report
-from penstock.model.errors import Fatal
+from penstock.model.errors import MustWait
 from penstock.model.outcome import Event, Outcome, Write
 from penstock.model.unit import replace
 from penstock.worker.flow import Io
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MISMATCH = "automation.reconciliation.mismatch"
 _AT_ONCE = 1_000
+_AWAY = timedelta(hours=1)
+"""How long a comparison waits before it asks again whether its account is there."""
 _OCCASIONS = ("immediate", "delayed")
 
 
@@ -63,7 +65,7 @@ class Reconciler:
         """Compare the next targets; after the last, close the report."""
         own = self._accounts.get(run.account)
         if own is None:
-            raise Fatal(f"no account is called {run.account!r}; add [rules.accounts.{run.account}]")
+            raise MustWait(f"the account {run.account!r} is paused, or not in the configuration", io.now() + _AWAY)
         begins = run.reconcile_position is None
         report_id = uuid5(run.id, f"report:{run.version}") if begins or run.report_id is None else run.report_id
         before = await io.ledger(lambda ledger: counts_of(ledger, report_id, io.now()))
@@ -81,7 +83,7 @@ class Reconciler:
         )
         position = found[-1].id if len(found) == _AT_ONCE else None
         return self._outcome(
-            replace(run, report_id=report_id, reconcile_position=position), run, counts, rows, io.now()
+            replace(run, report_id=report_id, reconcile_position=position, attempts=0), run, counts, rows, io.now()
         )
 
     def _outcome(
@@ -94,8 +96,7 @@ class Reconciler:
             writes.append(Write(reconciliation_mismatch, rows))
         if position is None:
             self._live = None
-            scheduled = next_reconciliation(run, self._settings)
-            done = run.reconciled + int(scheduled is not None and scheduled <= now)
+            done = reconciliations_by(now, run, self._settings)
             after = replace(after, reconciled=done, reconcile_wanted=False, due_at=now)
         said = f"{counts.checked:,} prices compared, {counts.mismatches:,} differ"
         events = [_event(run, row) for row in rows]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from penstock.lifecycles.rules.money import Price
-from penstock.lifecycles.rules.target.machine import MAX_RETRIES, T, Target
+from penstock.lifecycles.rules.target.machine import T, Target
 from penstock.model.outcome import Act, Decision, Look, Wait
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def decide(target: Target, now: datetime, settings: RulesSettings, seen: Seen | 
     """Every call is preceded by a look in the same step, so that no price is set over one that nobody expected."""
     if target.status is not T.APPLYING:
         return Wait(None, "waits for its run" if target.held else f"it is {target.status}")
+    if target.held and not in_doubt(target):
+        return Act("rest", "its run lets it wait", counts_attempt=False)
     if target.halted and not in_doubt(target):
         return Act("halt", "its run was stopped before it was sent", counts_attempt=False)
     if seen is None:
@@ -42,6 +44,6 @@ def decide(target: Target, now: datetime, settings: RulesSettings, seen: Seen | 
         return Act("conflict", "somebody else has set the price", counts_attempt=False)
     if target.halted:
         return Act("halt", "its run was stopped, and no call of it has arrived", counts_attempt=False)
-    if target.unanswered > MAX_RETRIES:
-        return Act("give_up", f"none of {target.unanswered} calls has arrived", counts_attempt=False)
+    if target.spent:
+        return Act("give_up", "no call of it has arrived, and no retry is left", counts_attempt=False)
     return Act("send", "the live price is the one before")

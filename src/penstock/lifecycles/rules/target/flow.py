@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.ledger.schema.columns import readable
 from penstock.lifecycles.rules.money import Price, text
-from penstock.lifecycles.rules.settings import RulesSettings
+from penstock.lifecycles.rules.settings import RulesSettings, gate_of
 from penstock.lifecycles.rules.shop import Configured
 from penstock.lifecycles.rules.target.decide import Seen, decide, in_doubt
 from penstock.lifecycles.rules.target.machine import MAX_RETRIES, RETRIES, Cause, T, Target, rule_target
@@ -21,10 +21,14 @@ from penstock.model.clock import Rng
 from penstock.model.errors import Fatal, InDoubt, Rejected, StepError, Transient
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Event, Move, Outcome
-from penstock.model.unit import replace
+from penstock.model.unit import NO_GATE, replace
 from penstock.worker.flow import Flow, Gate, Io
 
 APPLY = "automation.target.apply"
+
+
+class Unread(Transient):
+    """The live prices could not be read: whatever was in doubt still is."""
 
 
 class Targets(Flow[Target, RulesSettings, Seen]):
@@ -42,7 +46,7 @@ class Targets(Flow[Target, RulesSettings, Seen]):
     def gate(self, unit: Target) -> Gate:
         if unit.halted and not in_doubt(unit):
             return Gate()
-        return Gate(self._account(unit).gate)
+        return Gate(gate_of(unit.account))
 
     def costs(self, units: Sequence[Target]) -> Mapping[str, float]:
         """One look at each of them and one call that sets them all."""
@@ -52,12 +56,17 @@ class Targets(Flow[Target, RulesSettings, Seen]):
         (found,) = await self.look_together([unit], io)
         return found
 
-    async def look_together(self, units: Sequence[Target], io: Io) -> Sequence[Seen]:  # noqa: ARG002 - one shape
-        try:
-            found = await self._reads[self._account(units[0]).name].read([unit.id for unit in units])
-        except Rejected as error:
-            # A look that is refused says nothing of the target, which may be in doubt.
-            raise Transient(f"the live prices cannot be read: {error}") from error
+    async def look_together(self, units: Sequence[Target], io: Io) -> Sequence[Seen]:
+        own = self._account(units[0])
+        # A stopped target stands behind no gate. If it is in doubt, its look goes through the account's all the same.
+        async with io.gate(own.gate if units[0].gate_id == NO_GATE else NO_GATE):
+            try:
+                found = await self._reads[own.name].read([unit.id for unit in units])
+            except (Rejected, Transient, InDoubt) as error:
+                # A look that fails or is refused says nothing of the target.
+                unread = Unread(f"the live prices cannot be read: {error}")
+                unread.answered = error.answered
+                raise unread from error
         return [Seen(live) for live in found]
 
     async def act(self, what: str, unit: Target, seen: Seen | None, io: Io) -> Outcome[Target]:
@@ -71,6 +80,9 @@ class Targets(Flow[Target, RulesSettings, Seen]):
         if what == "send":
             prices = {unit.id: Price.from_json(unit.after_json or {}) for unit in units}
             refused = await self._account(units[0]).shop.write(units[0].product_id, prices)
+        elif what == "rest":
+            rested = "waits for its run"
+            return [Outcome(unit, replace(unit, status=T.QUEUED, due_at=None), rested) for unit in units]
         elif what != "record":
             return [given_up(what, unit, found) for unit, found in zip(units, seen, strict=True)]
         originals = await self._originals(units, io)
@@ -85,18 +97,19 @@ class Targets(Flow[Target, RulesSettings, Seen]):
     def failed(self, unit: Target, error: StepError, now: datetime, rng: Rng) -> Outcome[Target] | None:
         """Four calls at most; a target in doubt stays until a look settles it."""
         why = readable(f"{type(error).__name__}: {error}")
-        unanswered = unit.unanswered + isinstance(error, InDoubt)
-        attempts = min(unit.attempts + 1, MAX_RETRIES)
-        due = now + RETRIES.delay(unit.attempts, rng)
         if isinstance(error, Rejected):
             return failed(unit, Cause.REFUSED, why)
-        if in_doubt(unit) or isinstance(error, InDoubt):
-            since = unit.in_doubt_since or now
-            after = replace(unit, attempts=attempts, unanswered=unanswered, in_doubt_since=since, due_at=due)
-            return Outcome(unit, after, why)
-        if RETRIES.exhausted(unit.attempts):
+        exhausted = RETRIES.exhausted(unit.attempts)
+        attempts = min(unit.attempts + 1, MAX_RETRIES)
+        due = now + RETRIES.delay(unit.attempts, rng)
+        lost = isinstance(error, InDoubt)
+        if lost or (in_doubt(unit) and isinstance(error, Unread)):
+            since, spent = unit.in_doubt_since or now, unit.spent or (lost and exhausted)
+            return Outcome(unit, replace(unit, attempts=attempts, spent=spent, in_doubt_since=since, due_at=due), why)
+        # A call was refused or did not leave, and the look before it has settled what was in doubt until then.
+        if exhausted:
             return failed(unit, Cause.RETRIES, f"{why} (after {unit.attempts} retries)")
-        return Outcome(unit, replace(unit, status=T.QUEUED, attempts=attempts, due_at=due), why)
+        return Outcome(unit, replace(unit, status=T.QUEUED, attempts=attempts, in_doubt_since=None, due_at=due), why)
 
     async def stop(self) -> None:
         for reads in self._reads.values():
@@ -153,7 +166,7 @@ def given_up(what: str, unit: Target, seen: Seen | None) -> Outcome[Target]:
         before, after = Price.from_json(unit.before_json), Price.from_json(unit.after_json or {})
         why = f"the live price is {_said(live)}, neither {_said(before)} (before) nor {_said(after)} (after)"
         return failed(unit, Cause.CONFLICT, why, live)
-    return failed(unit, Cause.RETRIES, f"none of {unit.unanswered} calls has arrived")
+    return failed(unit, Cause.RETRIES, "no call of it has arrived, and no retry is left")
 
 
 def _said(price: Price | None) -> str:

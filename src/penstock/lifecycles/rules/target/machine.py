@@ -78,8 +78,8 @@ class Target(Unit):
     applied_at: datetime | None = None
     #: Since when a call is unanswered whose effect nobody has seen.
     in_doubt_since: datetime | None = None
-    #: Calls that left and were not answered.
-    unanswered: _Count = 0
+    #: The last call that it was allowed is in doubt: no other follows.
+    spent: _Flag = False
     retry_round: _Count = 0
     #: It rests until its run lets it go: the run is paused, or a person wants it tried again.
     held: _Flag = False
@@ -99,7 +99,7 @@ def _again(target: Target, now: datetime) -> Target:  # noqa: ARG001 - one shape
     return replace(
         target,
         attempts=0,
-        unanswered=0,
+        spent=False,
         retry_round=target.retry_round + 1,
         held=True,
         halted=False,
@@ -145,6 +145,8 @@ rule_target = Machine(
         },
         expected="target_count",
     ),
+    siblings="batch_key",
+    siblings_at_once=LARGEST_GROUP,
     indexes={"of_sku": ("sku", "applied_at"), "of_variant": ("account", "id", "applied_at")},
 )
 

@@ -42,9 +42,11 @@ class Reads:
 
     async def close(self) -> None:
         """Nobody waits any more."""
-        for task in (*self._calls, *([self._gathering] if self._gathering else [])):
-            task.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        tasks = [*self._calls, *([self._gathering] if self._gathering else [])]
+        for ending in (*tasks, *(future for futures in self._waiting.values() for future in futures)):
+            ending.cancel()
+        self._waiting = {}
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _gather(self) -> None:
         await asyncio.sleep(_GATHER_SECONDS)
