@@ -42,7 +42,7 @@ from penstock.simulators.shopify_journal import (
     repeated_unread,
     to_lines,
 )
-from penstock.simulators.shopify_process import control, in_process, journal
+from penstock.simulators.shopify_process import Controlled, control, in_process, journal
 from tests.support.shopify import NOW
 
 PATH = "/admin/api/2026-10/graphql.json"
@@ -317,6 +317,16 @@ def test_in_a_process_of_its_own_it_is_quick_and_its_journal_can_be_read(tmp_pat
         assert prices_seen(entries)["1000000"][-2:] == [("7.50", None), ("1.11", None)]
         assert began <= entries[0].at <= time.monotonic()
         assert control(about)["variants"] == 2_000 - 1 - 4
+
+
+def test_it_can_be_controlled_on_a_usual_server_too():
+    simulator = ShopifySimulator(VirtualClock(NOW))
+    with in_thread(Controlled(simulator)) as address:
+        about = {"control_url": f"{address}/simulator", "journal_url": f"{address}/simulator/journal"}
+        assert control(about, edit_any=3, refuses=1.0, latency=0.0)["entries"] == 3
+        assert journal(about, after=1) == simulator.journal[1:]
+        _, answer, _ = post(address, PARTIAL, changes(0, "5"))
+        assert [one["code"] for one in answer["data"]["productVariantsBulkUpdate"]["userErrors"]] == ["INVALID_INPUT"]
 
 
 def test_lost_answers_are_cut_off_on_a_usual_server_too():

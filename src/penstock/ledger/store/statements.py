@@ -273,34 +273,14 @@ def which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[st
     return " AND ".join(parts), given, types, row
 
 
-def lock_units(database: Database, table: str) -> str:
-    """Take the row locks of a batch of units in one order, so that committers never deadlock over parents."""
+def lock_units(database: Database, table: str, *, keys: bool = False) -> str:
+    """Take the row locks of a batch of units in one order, so that committers never deadlock over parents.
+
+    `keys`: also wait for whoever refers to them, and let nobody begin to.
+    """
     source = batch(database, {"unit_id": TEXT})
-    tail = database.sql.for_update(keys=False)
+    tail = database.sql.for_update(keys=keys)
     return f"SELECT unit_id FROM {table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id{tail}"
-
-
-def tally(database: Database, table: str, counters: Sequence[str]) -> str:
-    """Add to the counters of parents; their version stays, so that whoever holds them keeps them."""
-    types: dict[str, SqlType] = {"unit_id": TEXT}
-    types |= dict.fromkeys(counters, BIGINT)
-    sets = ", ".join([*(f"{c} = t.{c} + n_{c}" for c in counters), "tallies = t.tallies + 1"])
-    return f"UPDATE {table} AS t SET {sets} FROM {batch(database, types)} WHERE t.unit_id = n_unit_id"
-
-
-def wake_complete(database: Database, parent: Machine, child: Machine) -> str:
-    """Wake the parents whose children have all ended: the counters say so, and so does the set of children."""
-    assert child.parent is not None  # noqa: S101 - the caller asks for children of parents only
-    fan_in = child.parent
-    states = ", ".join(f"'{s}'" for group in fan_in.counts.values() for s in sorted(map(str, group)))
-    total = " + ".join(f"t.{c}" for c in fan_in.counts)
-    same = " AND ".join(f"c.{mine} = t.{theirs}" for mine, theirs in zip(fan_in.by, parent.unit.key, strict=True))
-    source = batch(database, {"unit_id": TEXT})
-    return (
-        f"UPDATE {parent.table} AS t SET {parent.due} = {least_due('t.' + parent.due, database.now_sql)}, wakes = t.wakes + 1"
-        f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}) AND {total} = t.{fan_in.expected}{unless_ended(parent)}"
-        f" AND (SELECT count(*) FROM {child.table} AS c WHERE {same} AND c.status IN ({states})) = t.{fan_in.expected}"
-    )
 
 
 def wake_units(database: Database, machine: Machine, *, also: str = "") -> str:

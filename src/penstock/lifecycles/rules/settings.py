@@ -41,7 +41,12 @@ class AccountSettings(Settings):
     client_id: Annotated[str | None, says("The client of the client-credentials grant.")] = None
     client_secret: Annotated[Secret | None, says("Its secret.", examples=[{"env": "SHOPIFY_CLIENT_SECRET"}])] = None
     points_per_second: Annotated[
-        float, says("How fast the bucket of query costs fills again: 100, 200, 1,000 or 2,000.", gt=0, le=100_000)
+        float,
+        says(
+            "How fast the bucket of query costs fills again: 100, 200, 1,000 or 2,000; 0 is without a limit.",
+            ge=0,
+            le=100_000,
+        ),
     ] = 100.0
     points_burst: Annotated[float, says("How much the bucket of query costs holds.", gt=0, le=1_000_000)] = 2_000.0
     requests_per_second: Annotated[
