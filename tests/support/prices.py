@@ -197,7 +197,7 @@ class Prices:
     def hours(self, hours: float) -> None:
         self.work(hours * 3600)
 
-    async def _read(self, schedule: Schedule, io: Io) -> JobResult:  # noqa: ARG002 - one shape
+    async def _read(self, schedule: Schedule, io: Io) -> JobResult:
         return await read_catalogue(self.accounts[self.account], io)
 
     # What came of it.
