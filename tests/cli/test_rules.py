@@ -113,8 +113,8 @@ def test_a_preview_is_shown_without_a_worker_and_says_what_to_type_next(place):
 
 def test_the_answer_of_a_preview_is_one_json_document(place):
     shown = place.json("preview", "cut", "--reason", "look")
-    assert (shown["status"], shown["targets"], shown["needs_approval"]) == ("PREVIEW", 4, False)
-    assert shown["digest"] == place.run(shown["run_id"]).preview_digest
+    assert (shown["status"], shown["targets"], shown["preview"]["needs_approval"]) == ("PREVIEW", 4, False)
+    assert shown["preview"]["digest"] == place.run(shown["run_id"]).preview_digest
     dry = place("preview", "cut", "--dry-run", "--json")
     planned = json.loads(dry.out)
     assert (planned["says"], planned["count"]) == ("preview cut (version 1) for shop", 1)

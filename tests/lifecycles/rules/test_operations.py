@@ -151,7 +151,7 @@ def test_limits_refuse_with_the_number_that_broke_them(ledger_url):
         for number in ("4 targets are more than most_targets, 3", "most_percent, 40 %", r"4 of 4 items \(100.00 %\)"):
             at.refused("queue", number, run=str(run.id))
         shown = at.read("show", run=str(run.id))
-        assert len(shown.refused) == 3
+        assert len(shown.preview.refused) == 3
         assert shown.next == "penstock rules preview deep, once the rule or its limits are changed"
 
 

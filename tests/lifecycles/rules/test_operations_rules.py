@@ -186,7 +186,7 @@ def test_locked_skus_are_left_out_of_previews(ledger_url):
         ]
         run = at.preview()
         assert (run.target_count, run.excluded_count) == (2, 2)
-        assert [(r.reason, r.count, r.says) for r in at.read("show", run=str(run.id)).left_out] == [
+        assert [(r.reason, r.count, r.says) for r in at.read("show", run=str(run.id)).preview.left_out] == [
             ("locked", 2, "locked")
         ]
         again = at.plan("lock", skus=("SKU-p0000-v0",), account="shop")

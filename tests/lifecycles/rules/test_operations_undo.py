@@ -116,7 +116,7 @@ def test_a_run_is_rolled_back_by_a_run_of_its_own_and_once(ledger_url):
         assert (back.status, back.metadata["actor"], back.metadata["reason"]) == (R.APPLIED, "ada", "too cheap")
         at.refused("rollback", f"was rolled back already by run {str(back.id)[:8]}", run=str(run.id))
         at.refused("rollback", "is itself a rollback", run=str(back.id))
-        assert at.read("show", run=str(run.id)).rolled_back_by == str(back.id)
+        assert at.read("show", run=str(run.id)).progress.rolled_back_by == str(back.id)
 
 
 def test_some_targets_are_rolled_back_and_the_rest_later(ledger_url):

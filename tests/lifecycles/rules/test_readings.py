@@ -36,9 +36,10 @@ def test_a_preview_shows_totals_the_largest_changes_and_what_is_left_out(ledger_
         )
         run = at.preview("round")
         shown = at.read("show", run=str(run.id))
-        assert (shown.targets, shown.excluded, shown.falls, shown.rises) == (5, 1, 5, 0)
-        assert (shown.before, shown.after) == ("150.00 EUR", "134.95 EUR")
-        assert [(c.sku, c.before, c.after, c.change) for c in shown.largest_falls[:2]] == [
+        seen = shown.preview
+        assert (shown.targets, seen.excluded, seen.falls, seen.rises) == (5, 1, 5, 0)
+        assert (seen.before, seen.after) == ("150.00 EUR", "134.95 EUR")
+        assert [(c.sku, c.before, c.after, c.change) for c in seen.largest_falls[:2]] == [
             ("SKU-p0000-v0", "10.00", "6.99", "-30.10 %"),
             ("SKU-p0000-v1", "20.00", "16.99", "-15.05 %"),
         ]
@@ -46,7 +47,7 @@ def test_a_preview_shows_totals_the_largest_changes_and_what_is_left_out(ledger_
         lines = text_of(at, shown)
         for said in ("before:", "150.00 EUR", "-30.10 %", "largest falls:", "locked", shown.next):
             assert said in lines
-        assert msgspec.json.decode(json_text(shown))["digest"] == run.preview_digest
+        assert msgspec.json.decode(json_text(shown))["preview"]["digest"] == run.preview_digest
 
 
 def test_targets_come_page_by_page_and_by_what_became_of_them(ledger_url):
@@ -102,14 +103,14 @@ def test_a_run_under_way_says_how_fast_it_goes_and_when_it_ends(ledger_url):
         at.bench.work(7)
         shown = at.read("show", run=str(run.id))
         assert (shown.status, shown.applied) == (R.APPLYING, 7)
-        assert shown.rate == pytest.approx(1.0, rel=0.01)
-        assert shown.progress == "7 of 8 set, 0 failed, 1.0 a second"
-        assert abs(shown.ends_at - at.bench.time.now() - timedelta(seconds=1)) < timedelta(seconds=0.1)
+        assert shown.progress.rate == pytest.approx(1.0, rel=0.01)
+        assert shown.progress.says == "7 of 8 set, 0 failed, 1.0 a second"
+        assert abs(shown.progress.ends_at - at.bench.time.now() - timedelta(seconds=1)) < timedelta(seconds=0.1)
         assert shown.waits == "7 of 8 applied, 0 failed"
         assert shown.next == f"penstock rules show {shown.run} --watch"
         at.bench.work(60)
         shown = at.read("show", run=str(run.id))
-        assert (shown.status, shown.rate, shown.failed) == (R.PARTIAL, None, 1)
+        assert (shown.status, shown.progress.rate, shown.failed) == (R.PARTIAL, None, 1)
         assert shown.next == f"penstock rules targets {shown.run} --failed, then penstock rules retry {shown.run}"
 
 

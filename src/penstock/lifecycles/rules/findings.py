@@ -235,7 +235,7 @@ def dead(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[CauseRow]:
     return Page(rows=rows, note=_how(rows, wanted) if rows else "no dead letters")
 
 
-@reading("drain", "A report of all failed targets: --csv and --json are for other programs.")
+@reading("drain", "A report of all failed targets, as a table, CSV or JSON.")
 def drain(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[DeadRow]:
     """Nothing is taken away: 'rules retry' and 'dead dismiss' do that."""
     where, given = _dead(ask, wanted)

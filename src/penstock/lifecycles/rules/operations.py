@@ -63,7 +63,7 @@ class RetryParameters(TargetsOfRun, frozen=True):
     cause: Annotated[Cause | None, option("Only those that failed for this.")] = None
 
 
-@operation("preview", "Work out what a rule would change, and show it. Nothing is sent.", wants_reason=False)
+@operation("preview", "Work out and show what a rule would change. Nothing is sent.", wants_reason=False)
 def preview(ask: Ask[RulesSettings], wanted: PreviewParameters) -> Together:
     """Rules of the configuration that have changed come into force on the way. 'rules queue' applies what was shown."""
     kept, changes = _rule(ask, wanted.rule)

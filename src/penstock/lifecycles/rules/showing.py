@@ -11,7 +11,7 @@ from penstock.lifecycles.rules.describe import change
 from penstock.lifecycles.rules.money import text
 from penstock.lifecycles.rules.outcomes import MEANINGS, Reason
 from penstock.lifecycles.rules.queries import find_run, runs_of, short
-from penstock.lifecycles.rules.run.decide import decide
+from penstock.lifecycles.rules.run.decide import Seen, decide
 from penstock.lifecycles.rules.run.machine import OPEN, Kind, Mode, R, Run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.wishes import WhichRun
@@ -65,46 +65,58 @@ class ExcludedRow(Row, frozen=True):
     says: Annotated[str, column("What it means.", show="text")]
 
 
-class RunDetail(RunRow, frozen=True):
-    """A run: what it changes, what stands in its way, how far it has come, and what to do next."""
+class PreviewDetail(Row, frozen=True):
+    """What a run changes, and what stands in its way."""
 
-    version: Annotated[int, column("The version of the rule.")]
-    excluded: Annotated[int, column("Items that the rule means and leaves out.")]
     before: Annotated[str | None, column("The sum of the prices before.")]
     after: Annotated[str | None, column("The sum of the prices after.")]
     rises: Annotated[int, column("Prices that rise.")]
     falls: Annotated[int, column("Prices that fall.")]
     mean_change: Annotated[str | None, column("The mean of all changes.")]
+    excluded: Annotated[int, column("Items that the rule means and leaves out.")]
     refused: Annotated[list[str], column("Why it cannot be queued: limits, with the number that broke each.")]
     needs_approval: Annotated[bool, column("Whether another person must approve it.")]
     approved_by: Annotated[str | None, column("Who approved it.")]
-    digest: Annotated[str | None, column("What queueing is bound to.", show="reference")]
-    progress: Annotated[str, column("How far it has come, and how fast.")]
-    waits: Annotated[str | None, column("What it waits for.")]
-    rate: Annotated[float | None, column("Prices set per second, over the last minute.")]
-    ends_at: Annotated[datetime | None, column("When it ended, or will end at this pace.")]
-    in_doubt: Annotated[int, column("Targets whose call may have left; a look at the live price settles them.")]
-    parked: Annotated[int, column("Targets that wait for a person.")]
-    rolled_back: Annotated[int, column("Prices that were put back.")]
-    retry_round: Annotated[int, column("How often failed targets were tried again by hand.")]
-    mode: Annotated[Mode, column("Whether it runs, is paused, or is being ended.")]
-    queued_at: Annotated[datetime | None, column("When it was queued.")]
-    started_at: Annotated[datetime | None, column("When it began to set prices.")]
-    finished_at: Annotated[datetime | None, column("When it ended.")]
     start_at: Annotated[datetime | None, column("It sets no price before then.")]
     end_at: Annotated[datetime | None, column("It is rolled back then.")]
-    of_run: Annotated[str | None, column("The run that it rolls back or repairs.", show="reference")]
-    rolled_back_by: Annotated[str | None, column("The run that rolls it back.", show="reference")]
-    reports: Annotated[int, column("How often it was compared with the live prices.")]
-    mismatches: Annotated[int | None, column("Prices that differed in the newest comparison.")]
-    correlation_id: Annotated[str | None, column("What its events carry.")]
-    next: Annotated[str | None, column("What to type next.")]
+    digest: Annotated[str | None, column("What queueing is bound to.", show="reference")]
     largest_rises: Annotated[list[ChangeRow], column("The largest rises.")]
     largest_falls: Annotated[list[ChangeRow], column("The largest falls.")]
     left_out: Annotated[list[ExcludedRow], column("What was left out, and why.")]
 
 
-@reading("show", "One run: what it changes, how far it has come, and what to do next.")
+class ProgressDetail(Row, frozen=True):
+    """How far a run has come that was queued."""
+
+    says: Annotated[str, column("How far it has come, and how fast.", heading="progress")]
+    rate: Annotated[float | None, column("Prices set per second, over the last minute.")]
+    ends_at: Annotated[datetime | None, column("When it ended, or will end at this pace.")]
+    in_doubt: Annotated[int, column("Targets whose call may have left; a look at the live price settles them.")]
+    parked: Annotated[int, column("Targets that wait for a person.")]
+    rolled_back: Annotated[int, column("Prices that were put back.")]
+    rolled_back_by: Annotated[str | None, column("The run that rolls it back.", show="reference")]
+    retry_round: Annotated[int, column("How often failed targets were tried again by hand.")]
+    mode: Annotated[Mode, column("Whether it runs, is paused, or is being ended.")]
+    queued_at: Annotated[datetime | None, column("When it was queued.")]
+    started_at: Annotated[datetime | None, column("When it began to set prices.")]
+    finished_at: Annotated[datetime | None, column("When it ended.")]
+    reports: Annotated[int, column("How often it was compared with the live prices.")]
+    mismatches: Annotated[int | None, column("Prices that differed in the newest comparison.")]
+
+
+class RunDetail(RunRow, frozen=True):
+    """A run: what it changes, how far it has come, and what to do next."""
+
+    version: Annotated[int, column("The version of the rule.")]
+    of_run: Annotated[str | None, column("The run that it rolls back or repairs.", show="reference")]
+    correlation_id: Annotated[str | None, column("What its events carry.")]
+    waits: Annotated[str | None, column("What it waits for.")]
+    next: Annotated[str | None, column("What to type next.")]
+    preview: Annotated[PreviewDetail | None, column("What it changes; none: that is being worked out.")]
+    progress: Annotated[ProgressDetail | None, column("How far it has come; none: it was not queued.")]
+
+
+@reading("show", "One run: what it changes, how far it has come, what to do.")
 def show(ask: Ask[RulesSettings], wanted: ShowParameters) -> RunDetail:
     run = find_run(ask.reader, wanted.run)
     now = ask.now
@@ -142,47 +154,22 @@ def _detail(ask: Ask[RulesSettings], run: Run, now: datetime) -> RunDetail:
 
     seen = seen_of(ask.reader.as_ledger(), run)
     decision = decide(run, now, ask.settings, seen)
-    rate = _rate(ask, run, now)
-    left = run.target_count - run.applied_count - run.failed_count - run.rolled_back_count
-    ends = run.finished_at or (now + timedelta(seconds=left / rate) if rate and run.status in OPEN else None)
-    count, mismatches = _reports(ask, run)
-    rollbacks = runs_of(ask.reader, run, Kind.ROLLBACK)
-    own = {name: getattr(run, name) for name in _OF_RUN}
     return RunDetail(
         **run_fields(run),
-        **own,
-        **_summary(run),
         version=run.rule_version,
-        excluded=run.excluded_count,
-        digest=run.preview_digest,
-        progress=_progress(run, rate),
-        waits=decision.reason if isinstance(decision, Wait) and run.status is not R.ROLLED_BACK else None,
-        rate=rate,
-        ends_at=ends,
-        in_doubt=seen.in_doubt,
-        parked=seen.parked,
-        rolled_back=run.rolled_back_count,
         of_run=None if run.of_run_id is None else str(run.of_run_id),
-        rolled_back_by=str(rollbacks[0].id) if rollbacks else None,
-        reports=count,
-        mismatches=mismatches,
         correlation_id=run.metadata.get("correlationId"),
+        waits=decision.reason if isinstance(decision, Wait) and run.status is not R.ROLLED_BACK else None,
         next=next_of(run),
+        preview=_preview(run) if run.previewed_at is not None else None,
+        progress=_progress(ask, run, seen, now) if run.status is not R.PREVIEW else None,
     )
 
 
-_OF_RUN = (
-    *("needs_approval", "approved_by", "retry_round", "mode"),
-    *("queued_at", "started_at", "finished_at", "start_at", "end_at"),
-)
-
-
-def _summary(run: Run) -> dict[str, Any]:
-    """What the preview came to."""
+def _preview(run: Run) -> PreviewDetail:
     known = run.summary
-
-    def total(name: str) -> str | None:
-        return f"{text(known[name], run.currency)} {run.currency}" if name in known else None
+    mean = known.get("mean_percent")
+    excluded = known.get("excluded", {})
 
     def changes(name: str) -> Iterator[ChangeRow]:
         for one in known.get(name, ()):
@@ -190,27 +177,53 @@ def _summary(run: Run) -> dict[str, Any]:
             shown = (text(before, run.currency), text(after, run.currency))
             yield ChangeRow(sku=one["sku"], before=shown[0], after=shown[1], change=change(before, after))
 
-    excluded = known.get("excluded", {})
-    mean = known.get("mean_percent")
-    return {
-        "before": total("before"),
-        "after": total("after"),
-        "rises": known.get("rises", 0),
-        "falls": known.get("falls", 0),
-        "mean_change": None if mean is None else f"{mean} %",
-        "refused": list(known.get("refused", ())),
-        "largest_rises": list(changes("largest_rises")),
-        "largest_falls": list(changes("largest_falls")),
-        "left_out": [ExcludedRow(reason=r, count=n, says=MEANINGS[Reason(r)]) for r, n in excluded.items()],
-    }
+    return PreviewDetail(
+        before=_total(run, "before"),
+        after=_total(run, "after"),
+        rises=known.get("rises", 0),
+        falls=known.get("falls", 0),
+        mean_change=None if mean is None else f"{mean} %",
+        excluded=run.excluded_count,
+        refused=list(known.get("refused", ())),
+        needs_approval=run.needs_approval,
+        approved_by=run.approved_by,
+        start_at=run.start_at,
+        end_at=run.end_at,
+        digest=run.preview_digest,
+        largest_rises=list(changes("largest_rises")),
+        largest_falls=list(changes("largest_falls")),
+        left_out=[ExcludedRow(reason=r, count=n, says=MEANINGS[Reason(r)]) for r, n in excluded.items()],
+    )
 
 
-def _progress(run: Run, rate: float | None) -> str:
-    if run.status is R.PREVIEW:
-        return "previewed" if run.previewed_at is not None else "its targets are being worked out"
+def _total(run: Run, name: str) -> str | None:
+    known = run.summary
+    return f"{text(known[name], run.currency)} {run.currency}" if name in known else None
+
+
+def _progress(ask: Ask[RulesSettings], run: Run, seen: Seen, now: datetime) -> ProgressDetail:
+    rate = _rate(ask, run, now)
     done = run.applied_count + run.rolled_back_count
+    left = run.target_count - done - run.failed_count
     said = f"{done:,} of {run.target_count:,} set, {run.failed_count:,} failed"
-    return said if rate is None else f"{said}, {rate:,.1f} a second"
+    count, mismatches = _reports(ask, run)
+    rollbacks = runs_of(ask.reader, run, Kind.ROLLBACK)
+    return ProgressDetail(
+        says=said if rate is None else f"{said}, {rate:,.1f} a second",
+        rate=rate,
+        ends_at=run.finished_at or (now + timedelta(seconds=left / rate) if rate else None),
+        in_doubt=seen.in_doubt,
+        parked=seen.parked,
+        rolled_back=run.rolled_back_count,
+        rolled_back_by=str(rollbacks[0].id) if rollbacks else None,
+        retry_round=run.retry_round,
+        mode=run.mode,
+        queued_at=run.queued_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        reports=count,
+        mismatches=mismatches,
+    )
 
 
 def _rate(ask: Ask[RulesSettings], run: Run, now: datetime) -> float | None:

@@ -40,7 +40,7 @@ class ReconcileParameters(WhichRun, frozen=True):
     repair: Annotated[bool, option("Set again what the newest report found to differ, by a run of its own.")] = False
 
 
-@operation("rollback", "Put back the prices that a run has changed, where they are still its own.")
+@operation("rollback", "Put back the prices of a run, where they are still its own.")
 def rollback(ask: Ask[RulesSettings], wanted: RollbackParameters) -> Together:
     """A run of its own does it. A price that somebody else has set meanwhile is left alone and listed as a conflict."""
     from penstock.lifecycles.rules.run.rollback import rollback_of

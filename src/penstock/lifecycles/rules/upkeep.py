@@ -44,9 +44,7 @@ class LockParameters(Parameters, frozen=True):
     account: Annotated[str, option("The account whose SKUs they are.", example="shop")]
 
 
-@operation(
-    "import", "Put rules into force: those of a file, of a price list, or of the configuration.", wants_reason=False
-)
+@operation("import", "Put rules of a file or of the configuration into force.", wants_reason=False)
 def import_rules(ask: Ask[RulesSettings], wanted: ImportParameters) -> Together:
     """A rule that has changed gets a new version, and the former is no longer in force. What runs keeps its version."""
     from penstock.lifecycles.rules.versions import changes_of, configured_changes, read_file, with_file
