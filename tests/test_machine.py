@@ -65,6 +65,20 @@ def complaint(**changes: Any) -> str:
     return text
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"siblings": "colour"}, "siblings share 'colour', which is not a column of its own"),
+        ({"siblings": "gate_id"}, "siblings share 'gate_id', which is not a column of its own"),
+        ({"siblings": "owner", "siblings_at_once": 0}, "siblings_at_once must be 1 or more"),
+        ({"siblings": "name", "unit": Still}, "siblings are for driven machines"),
+    ],
+)
+def test_siblings_share_a_column_of_their_own(changes, said):
+    assert said in complaint(**changes)
+    assert declare(siblings="owner").digest() != declare().digest()
+
+
 def test_the_correct_declaration_is_accepted():
     assert declare().states == ("A", "B", "C")
 

@@ -379,3 +379,22 @@ def test_a_failure_is_told_to_everybody_who_waits(tmp_path):
         assert first is not second
 
     asyncio.run(test())
+
+
+def test_who_writes_into_the_file_while_it_is_rewritten_is_noticed(tmp_path, monkeypatch):
+    prices, path = catalogue(tmp_path)
+    os.utime(path, (1, 1))  # the clock of files is coarse: two changes in four milliseconds look like one
+    asyncio.run(prices.shop())
+    replace = Form.replace
+
+    def meddling(form: Form, text: str, cells: dict[str, str]) -> str:
+        path.write_text(HEADER + ROWS.replace("19.99", "88.88"))  # into the same file, at the same length
+        return replace(form, text, cells)
+
+    with monkeypatch.context() as between:
+        between.setattr(Form, "replace", meddling)
+        with pytest.raises(Transient, match="somebody else wrote to it; nothing was changed"):
+            asyncio.run(prices.update("P1", [VariantPrice("12", "1.00")]))
+    assert path.read_text() == HEADER + ROWS.replace("19.99", "88.88")
+    assert asyncio.run(prices.update("P1", [VariantPrice("12", "1.00")]))[0] == {"12": None}
+    assert path.read_text() == HEADER + ROWS.replace("19.99", "88.88").replace("20.00", "1.00")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.connectors.graphql import Unauthenticated, meaning
-from penstock.model.errors import Fatal, StepError, Throttled, Transient
+from penstock.model.errors import Fatal, InDoubt, StepError, Throttled, Transient
 from penstock.settings.redaction import MARK, conceal, release
 
 LOGIN, THROTTLE, QUERY, OTHER = Unauthenticated, Throttled, Fatal, Transient
@@ -56,6 +56,19 @@ def test_the_kind_of_an_error(errors, kind):
     found = meaning("POST /x", errors)
     assert type(found) is kind
     assert str(found).startswith("POST /x: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("INTERNAL_SERVER_ERROR", InDoubt),
+        ("UNAUTHENTICATED", LOGIN),
+        ("THROTTLED", THROTTLE),
+        ("BAD_USER_INPUT", QUERY),
+    ],
+)
+def test_a_mutation_that_may_have_been_carried_out_is_in_doubt(code, kind):
+    assert type(meaning("POST /x", [error("oh", code)], repeatable=False)) is kind
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,6 @@ from tests.support.machines import BATCH_ITEM, MACHINES
 
 class Blocks(Flow):
     machine = BATCH_ITEM
-    batch_by = "run_id"
     decide = staticmethod(lambda *_: Act("all", "due"))
     async def act(self, *_): ...
     async def act_together(self, *_): time.sleep(120)

@@ -25,7 +25,8 @@ from tests.support.gating import (
     take,
     tokens,
 )
-from tests.support.machines import InvoiceState, batch_item, batch_run, invoice
+from tests.support.machines import InvoiceState, invoice
+from tests.support.more_machines import parcel
 from tests.support.world import after, ids, instant
 
 # Budgets.
@@ -88,14 +89,13 @@ def test_what_a_call_costs_besides_is_owed(world):
 def test_machines_share_a_gate_and_its_budget(world):
     limited(world, per_second(10, 20))
     crowd(world, 50)
-    world.born(batch_run(due_at=None))
-    world.born(*(batch_item(n, gate_id=GATE) for n in range(50)))
-    worker = world.worker("invoice", "batch_item")
+    world.born(*(parcel(str(n), gate_id=GATE) for n in range(50)))
+    worker = world.worker("invoice", "parcel")
     world.time.advance(100)
-    found = [u for _ in range(20) for u in worker.take({"invoice": 50, "batch_item": 50}).units]
+    found = [u for _ in range(20) for u in worker.take({"invoice": 50, "parcel": 50}).units]
     kinds = [type(u).__name__ for u in found]
     assert len(found) == 17
-    assert min(kinds.count("Invoice"), kinds.count("BatchItem")) >= 6, "each has its turn"
+    assert min(kinds.count("Invoice"), kinds.count("Parcel")) >= 6, "each has its turn"
 
 
 def test_many_gates_share_a_small_room(world):
@@ -263,11 +263,10 @@ def test_the_places_of_a_dead_worker_come_free_when_it_is_reaped(world):
 def test_places_are_counted_over_all_machines(world):
     limited(world, places=3)
     crowd(world, 10)
-    world.born(batch_run(due_at=None))
-    world.born(*(batch_item(n, gate_id=GATE) for n in range(10)))
-    one, two = world.worker("invoice"), world.worker("batch_item")
+    world.born(*(parcel(str(n), gate_id=GATE) for n in range(10)))
+    one, two = world.worker("invoice"), world.worker("parcel")
     assert len(one.take({"invoice": 2}).units) == 2
-    assert len(two.take({"batch_item": 9}).units) == 1
+    assert len(two.take({"parcel": 9}).units) == 1
 
 
 def test_places_and_a_budget_hold_together(world):

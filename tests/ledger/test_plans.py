@@ -15,9 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.ledger import suspicion
+from penstock.ledger import parents, suspicion
 from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.store import statements
+from penstock.ledger.store.claim_statements import claim
 from penstock.ledger.store.database import Cursor
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
@@ -185,13 +186,14 @@ GENERIC = pytest.mark.parametrize("generic", [False, True], ids=["custom", "gene
 
 @GENERIC
 def test_a_claim_goes_by_the_due_index_and_stays_small(world, worker, generic):
-    sql, *rest = statements.claim(world.ledger.database, INVOICE)
+    made = claim(world.ledger.database, INVOICE)
+    sql = made.pick
     found = plan(world, sql, given(world, worker, sql, n=BATCH, gate=""), generic=generic)
     scans = found.scans("invoice", "k|c|t|d")
     if world.sqlite:
         assert set(scans) == {"invoice_due"}
         assert [w for w in found.words if "TEMP B-TREE" in w] == ["USE TEMP B-TREE FOR ORDER BY"], "of the gates alone"
-        for by_ids in rest:
+        for by_ids in (made.take, made.read):
             found = plan(world, by_ids, given(world, worker, by_ids, ids='["acme/1"]'), generic=generic)
             assert found.scans("invoice", "t|invoice") == ["PRIMARY KEY"]
         return
@@ -275,19 +277,18 @@ def test_waking_locking_and_releasing_go_by_the_unit_id(world, worker, generic):
 def test_a_tally_finds_the_parent_by_id_and_counts_its_own_children_alone(world, worker, generic):
     database = world.ledger.database
     by_id = "PRIMARY KEY" if world.sqlite else "batch_run_pkey"
-    sql = statements.tally(database, "batch_run", ["items_done"])
+    sql = parents.tally_units(database, BATCH_RUN, BATCH_ITEM, ["items_done"])
     text = statements.batch_text([["r1", 1], ["r2", 1]])
     found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
     assert found.scans("batch_run", "t") == [by_id]
-    sql = statements.wake_complete(database, BATCH_RUN, BATCH_ITEM)
+    assert found.scans("batch_item", "c") == [], "it asks for the counters alone"
+    sql = parents.wake_complete(database, BATCH_RUN, BATCH_ITEM)
     text = batch_of(world, "batch_run", limit=2)
     found = plan(world, sql, given(world, worker, sql, batch=text), generic=generic)
     assert set(found.scans("batch_run", "t")) == {by_id}
-    if world.sqlite:
-        assert found.scans("batch_item", "c") == ["batch_item_parent"]
-    else:
-        assert set(found.scans("batch_item", "c")) <= {"batch_item_parent"}
-        assert found.visited("batch_item") == 0, "the set is counted only when the counters are complete"
+    assert set(found.scans("batch_item", "c")) == {"batch_item_parent"}
+    if not world.sqlite:
+        assert found.visited("batch_item") <= 2 * 500, "the children of these parents"
 
 
 def test_reading_units_goes_by_the_unit_id(world, worker):
@@ -361,7 +362,7 @@ def test_asking_gates_with_limits_looks_behind_no_others(world, worker):
 
 
 def test_a_claim_behind_asked_gates_goes_by_the_due_index_and_takes_its_share(world, worker):
-    sql, *_ = statements.claim(world.ledger.database, INVOICE, metered=True)
+    sql = claim(world.ledger.database, INVOICE, metered=True).pick
     shares = statements.batch_text([["open0", 7], ["open1", 5]])
     found = plan(world, sql, given(world, worker, sql, n=BATCH, gate="open0", batch=shares))
     scans = set(found.scans("invoice", "c|t|invoice"))
@@ -371,7 +372,7 @@ def test_a_claim_behind_asked_gates_goes_by_the_due_index_and_takes_its_share(wo
 
 
 def test_ten_thousand_idle_gates_do_not_make_a_claim_visit_more_units(world, worker):
-    sql, *_ = statements.claim(world.ledger.database, INVOICE)
+    sql = claim(world.ledger.database, INVOICE).pick
     parameters = given(world, worker, sql, n=BATCH, gate="")
 
     def work(cursor: Cursor) -> Plan:
@@ -384,6 +385,34 @@ def test_ten_thousand_idle_gates_do_not_make_a_claim_visit_more_units(world, wor
     else:
         assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH
         assert found.sorted_rows() <= CLOSED_GATES + 10, "idle gates are not even sorted"
+
+
+@GENERIC
+@pytest.mark.parametrize("suspects", [False, True], ids=["others", "suspects"])
+def test_a_claim_of_siblings_goes_by_their_index_and_stays_small(world, worker, generic, suspects):
+    """Ten thousand items wait, five hundred to a run, of which 250 are claimed at once."""
+    sql = claim(world.ledger.database, BATCH_ITEM, suspects=suspects)
+    most = BATCH_ITEM.siblings_at_once
+    extra = {"low": 1, "high": 2} if suspects else {}
+    found = plan(world, sql.pick, given(world, worker, sql.pick, n=BATCH, gate="", **extra), generic=generic)
+    by_due = "batch_item_suspects" if suspects else "batch_item_due"
+    if world.sqlite:
+        assert set(found.scans("batch_item", "k|c|t|d")) == {by_due}
+    else:
+        assert set(found.scans("batch_item", "c|d|t")) <= {by_due, "batch_item_pkey"}
+        assert found.visited("batch_item") <= 4 * BATCH + most + 20, "what is looked at, and the oldest of each run"
+    picked = json.dumps([f"r{r}/{n}" for r in range(10) for n in range(10)])
+    found = plan(
+        world, sql.widen, given(world, worker, sql.widen, n=BATCH, gate="", ids=picked, **extra), generic=generic
+    )
+    by_id = "PRIMARY KEY" if world.sqlite else "batch_item_pkey"
+    assert set(found.scans("batch_item", "batch_item|c|u")) == {by_id, "batch_item_siblings"}
+    if not world.sqlite:
+        runs = 10 if suspects else 2  # there is no suspect among them
+        assert found.visited("batch_item") <= 100 + runs * 500, "what was picked, and the runs that are claimed"
+    for by_ids in (sql.take, sql.read):
+        found = plan(world, by_ids, given(world, worker, by_ids, ids=picked), generic=generic)
+        assert found.scans("batch_item", "t|batch_item") == [by_id]
 
 
 @pytest.mark.parametrize("gates", [["none"], ["open0", "open1", "open2"]], ids=["one gate", "three gates"])

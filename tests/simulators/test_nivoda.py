@@ -15,9 +15,9 @@ import pytest
 from penstock.connectors.nivoda.client import Api, Order, Query
 from penstock.model.clock import VirtualClock
 from penstock.model.errors import Throttled, Transient
+from penstock.simulators.graphql import BadDocument, parse
 from penstock.simulators.nivoda import PATH, Churn, Fault, NivodaSimulator, errors, throttle
 from penstock.simulators.nivoda_data import DEFECTS, MOST_STONES, Catalogue, Wanted
-from penstock.simulators.graphql import BadDocument, parse
 from penstock.simulators.nivoda_process import control, in_process
 from penstock.simulators.server import in_thread
 from tests.support.nivoda import NOW, Login, on

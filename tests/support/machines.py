@@ -2,7 +2,7 @@
 
 - `INVOICE`: driven, composite key, `on_claim`, `on_error`, a check (the one of DESIGN 3.9).
 - `PARTITION`: guarded, composite key with a date, tracked columns, logged self-loops.
-- `BATCH_RUN` and `BATCH_ITEM`: driven parent and child, the child counted by the parent.
+- `BATCH_RUN` and `BATCH_ITEM`: driven parent and child, the child counted by the parent and claimed with its siblings.
 - `SAMPLE`: driven, a key of every type a key part can have.
 - `FEED`: driven, the schedule renamed to `next_refresh_at`, a generated `refreshing`.
 """
@@ -165,6 +165,7 @@ BATCH_ITEM = Machine(
     ],
     terminal={ItemState.DONE},
     on_error=OnError(retry=ItemState.OPEN, dead=ItemState.FAILED),
+    siblings="run_id",
     parent=Parent(
         "batch_run",
         by=("run_id",),

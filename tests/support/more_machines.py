@@ -22,7 +22,7 @@ class ParcelState(State):
 
 
 class Parcel(Unit):
-    """A column of every type."""
+    """A column of every type. Parcels with the same note are siblings; one without is nobody's."""
 
     key = ("name",)
 
@@ -49,6 +49,8 @@ PARCEL = Machine(
         Edge(ParcelState.CLOSED, ParcelState.OPEN, "reopened", OPERATOR),
     ],
     checks={"count_is_small": "count IS NULL OR count < 1000"},
+    siblings="note",
+    siblings_at_once=5,
 )
 
 

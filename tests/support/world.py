@@ -24,24 +24,25 @@ ALL_MACHINES = (*MACHINES, PARCEL)
 class World:
     """One database with every sample machine; `clock` moves only when the test says so."""
 
-    def __init__(self, url: str, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, clock: Clock | None = None, machines: Sequence[Machine] = ALL_MACHINES) -> None:
         self.url = url
+        self.machines = machines
         self.time = VirtualClock(DUE)
         self.clock: Clock = clock or self.time
         self._seeds = itertools.count(1)
         self._opened: list[Ledger] = []
         try:  # it may be a copy of one that was made before
-            self.ledger = self._open(ALL_MACHINES, self.clock, create=False)
+            self.ledger = self._open(machines, self.clock, create=False)
         except LedgerMismatch:
-            self.ledger = self._open(ALL_MACHINES, self.clock, create=True)
+            self.ledger = self._open(machines, self.clock, create=True)
 
     @property
     def sqlite(self) -> bool:
         return self.ledger.database.dialect == "sqlite"
 
-    def another(self, machines: Iterable[Machine] = ALL_MACHINES, clock: Clock | None = None) -> Ledger:
+    def another(self, machines: Iterable[Machine] | None = None, clock: Clock | None = None) -> Ledger:
         """The same database over connections of its own, as another process would open it."""
-        return self._open(machines, clock or self.clock, create=False)
+        return self._open(self.machines if machines is None else machines, clock or self.clock, create=False)
 
     def _open(self, machines: Iterable[Machine], clock: Clock, *, create: bool) -> Ledger:
         ledger = Ledger.open(

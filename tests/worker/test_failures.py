@@ -389,7 +389,6 @@ def test_what_is_no_exception_is_a_crashed_step_all_the_same(world, kind, where)
 
 class Siblings(Flow[Any, None, Any]):
     machine = BATCH_ITEM
-    batch_by = "run_id"
 
     def __init__(self, answer: Any) -> None:
         super().__init__(None)

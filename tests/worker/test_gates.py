@@ -450,7 +450,6 @@ def test_calls_that_cost_more_pay_for_it(world):
 
 class Together(Probe):
     machine = BATCH_ITEM
-    batch_by = "run_id"
 
     async def act_together(self, what: str, units: Any, seen: Any, io: Io) -> Any:
         self.acted.append((f"{len(units)}", io.now()))

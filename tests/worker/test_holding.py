@@ -54,7 +54,6 @@ def test_what_waits_behind_a_gate_that_closes_is_given_back_at_once(world, error
 
 class Siblings(Flow[Any, None, Any]):
     machine = BATCH_ITEM
-    batch_by = "run_id"
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -228,7 +227,6 @@ class Doubtful(Flow[Any, None, Any]):
     """Siblings whose every call goes unanswered; a look past the last one finds those that arrived."""
 
     machine = BATCH_ITEM
-    batch_by = "run_id"
 
     def __init__(self) -> None:
         super().__init__(None)

@@ -107,7 +107,6 @@ def test_how_often_a_claim_may_be_kept_is_for_the_flow_to_say(world):
 
 class Together(Flow[Any, None, Any]):
     machine = BATCH_ITEM
-    batch_by = "run_id"
 
     def __init__(self) -> None:
         super().__init__(None)

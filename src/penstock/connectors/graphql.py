@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.model.errors import Fatal, StepError, Throttled, Transient
+from penstock.model.errors import Fatal, InDoubt, StepError, Throttled, Transient
 from penstock.settings.redaction import redact
 
 _ENDLESS = 1e12  # no float holds every number that JSON does
@@ -41,8 +41,11 @@ class Unauthenticated(Fatal):
     """The token was refused. A fresh one may be accepted; if not, the credentials are wrong."""
 
 
-def meaning(call: str, errors: Any, retry_after: float | None = None) -> StepError:
-    """What the `errors` of an answer mean; `retry_after` is what a header asked for."""
+def meaning(call: str, errors: Any, retry_after: float | None = None, *, repeatable: bool = True) -> StepError:
+    """What the `errors` of an answer mean; `retry_after` is what a header asked for.
+
+    Not `repeatable`, a mutation: after an error of no known kind nobody knows whether it was carried out.
+    """
     found = [one if isinstance(one, Mapping) else {"message": str(one)} for one in _list(errors)]
     extensions = [part if isinstance(part := one.get("extensions"), Mapping) else {} for one in found]
     codes = {str(part.get("code", "")).upper() for part in extensions}
@@ -56,7 +59,7 @@ def meaning(call: str, errors: Any, retry_after: float | None = None) -> StepErr
         return Throttled(text, max(waits) if waits else None)
     if codes & _WRONG_CODES or _WRONG_WORDS.search(words):
         return Fatal(text)
-    return Transient(text)
+    return Transient(text) if repeatable else InDoubt(text)
 
 
 def _list(errors: Any) -> Sequence[Any]:

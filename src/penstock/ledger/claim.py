@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
+
+import msgspec
 
 from penstock.ledger.gates.budget import HORIZON, Metered, Pass
 from penstock.ledger.gates.gates import AT_ONCE as GATES_AT_ONCE
@@ -18,9 +20,11 @@ from penstock.ledger.gates.gates import Gates
 from penstock.ledger.parking import park
 from penstock.ledger.schema.columns import UNREADABLE, decoder_of, readable
 from penstock.ledger.store import statements
+from penstock.ledger.store.claim_statements import ClaimSql, claim
 from penstock.ledger.store.database import Cursor, Database, Row
 from penstock.model.clock import Clock
 from penstock.model.machine import Actor, Machine
+from penstock.model.siblings import APART_FROM_CRASHES, APART_FROM_SUSPICION
 from penstock.model.unit import NO_GATE, Unit
 
 
@@ -53,7 +57,7 @@ class Claims:
         self._gates = gates
         self._after = dict.fromkeys(served, "")
         self._sql = {
-            (name, metered, suspects): statements.claim(database, machine, metered=metered, suspects=suspects)
+            (name, metered, suspects): claim(database, machine, metered=metered, suspects=suspects)
             for name, machine in served.items()
             for metered in (False, True)
             for suspects in (False, True)
@@ -61,17 +65,15 @@ class Claims:
         self.metered = True
         self._asked_at = -math.inf
         self._turn = 0
-        self._asked_last = ""
+        self._asked_last = self._asked_after = ""
         self._gate_of = {n: itemgetter(m.columns.index("gate_id")) for n, m in served.items()}
+        self._step_of = {n: _step_of(m) for n, m in served.items()}
         self._decoders = {n: decoder_of(database, m.unit) for n, m in served.items()}
-
-    @property
-    def _me(self) -> dict[str, str]:
-        return {"worker": self._worker, "actor": f"{Actor.WORKER}:{self._worker}"}
 
     def take(self, wants: Mapping[str, int], starts: int | None, levels: Levels | None) -> Claimed:
         """Claim up to so many due units of each machine. A lost reply is found again by `retake`.
 
+        Siblings are claimed together, be it that the last of them are more than so many.
         `starts`: how many steps can begin at once; where a place in a budget is taken, the call must follow soon.
         `levels`: of suspects of those levels, and no others; None: of none.
         """
@@ -159,7 +161,8 @@ class Claims:
         if not self.metered or room <= 0:
             return {}, {}, at
         asked = levels and levels._asdict()
-        gates = {g.gate_id: g for g in self._gates.meter(cursor, wants, self._asked_last, asked)}
+        self._asked_after = self._asked_last
+        gates = {g.gate_id: g for g in self._gates.meter(cursor, wants, self._asked_after, asked)}
         at = self._clock.elapsed()
         if gates and levels is None:
             # The next claim begins with the next gate, or with those that there was no room to ask.
@@ -169,47 +172,55 @@ class Claims:
         self._turn += 1
         names = list(wants)
         for name in names[self._turn % len(names) :] + names[: self._turn % len(names)]:
-            rows = self._rows_behind(cursor, name, min(room, wants[name]), list(gates.values()), levels)
-            room -= len(rows)
-            for gate_id, count in Counter(map(self._gate_of[name], rows)).items():
+            units = wants[name]
+            rows = self._rows_behind(cursor, name, min(room, units), list(gates.values()), levels, units=units)
+            for gate_id, count in Counter(gate for gate, *_ in {*map(self._step_of[name], rows)}).items():
                 gates[gate_id].take(count)
+                room -= count
             taken[name] = rows
         self._gates.settle(cursor, list(gates.values()))
         return taken, {g.gate_id: g.given() for g in gates.values() if g.taken}, at
 
     def _rows_behind(
-        self, cursor: Cursor, name: str, n: int, gates: Sequence[Metered], levels: Levels | None
+        self, cursor: Cursor, name: str, n: int, gates: Sequence[Metered], levels: Levels | None, *, units: int
     ) -> list[Row]:
+        """Claim up to `n` steps of one machine, of `units` units, behind gates that were asked."""
         shares = {g.gate_id: g.allowed(n) for g in gates}
         shares = {gate: share for gate, share in shares.items() if share}
         if not shares or n <= 0:
             return []
         fair = math.ceil(n / len(shares))
-        pick, *rest = self._sql[name, True, levels is not None]
-        given = {**self._me, **(levels._asdict() if levels else {}), **self._database.bind_now()}
-        if not rest:
-            text = statements.batch_text([[g, min(share, fair)] for g, share in shares.items()])
-            return cursor.rows(pick, n=n, batch=text, **given)
-        rows: list[Row] = []
-        for gate, share in shares.items():
-            found = cursor.rows(pick, gate=gate, n=min(share, fair, n - len(rows)), **given)
-            rows += self._taken(cursor, found, rest)
-        return rows
+        sql = self._sql[name, True, levels is not None]
+        given = self._given(levels, self._asked_after)
+        if sql.gate_by_gate:
+            ids: list[str] = []
+            for gate, share in shares.items():
+                ((some,),) = cursor.rows(sql.pick, **given | {"gate": gate, "n": min(share, fair, n - len(ids))})
+                ids += msgspec.json.decode(some)
+            return self._taken(cursor, sql, statements.batch_text(ids), units, given)
+        text = statements.batch_text([[g, min(share, fair)] for g, share in shares.items()])
+        found = cursor.rows(sql.pick, n=n, batch=text, **given)
+        return self._taken(cursor, sql, found[0][0], units, given) if sql.take else found
 
     def rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None = None) -> list[Row]:
         """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
-        pick, *rest = self._sql[name, False, levels is not None]
-        given = {**self._me, **(levels._asdict() if levels else {}), **self._database.bind_now()}
-        found = cursor.rows(pick, n=n, gate=self._after[name], **given)
-        return self._taken(cursor, found, rest) if rest else found
+        sql, given = self._sql[name, False, levels is not None], self._given(levels, self._after[name])
+        found = cursor.rows(sql.pick, n=n, **given)
+        return self._taken(cursor, sql, found[0][0], n, given) if sql.take else found
 
-    def _taken(self, cursor: Cursor, picked: Sequence[Row], rest: Sequence[str]) -> list[Row]:
-        """Take and read the units whose ids were picked (SQLite: see `statements.claim`)."""
-        take, read = rest
-        ids = picked[0][0]
-        if not cursor.run(take, ids=ids, **self._me, **self._database.bind_now()):
+    def _given(self, levels: Levels | None, after: str) -> dict[str, Any]:
+        """The parameters of every claim; gates take turns from the one after that."""
+        me = {"worker": self._worker, "actor": f"{Actor.WORKER}:{self._worker}", "gate": after}
+        return {**me, **(levels._asdict() if levels else {}), **self._database.bind_now()}
+
+    def _taken(self, cursor: Cursor, sql: ClaimSql, picked: str | None, n: int, given: Mapping[str, Any]) -> list[Row]:
+        """Take and read the units whose ids were picked, and their siblings: about `n` units (see `ClaimSql`)."""
+        ids = picked
+        if ids and sql.widen:
+            ((ids,),) = cursor.rows(sql.widen, ids=ids, n=n, **given)
+        if not ids or not cursor.run(sql.take, ids=ids, **given):
             return []
-        return cursor.gather(read, ids=ids)
+        return cursor.gather(sql.read, ids=ids)
 
     def _rotate(self, name: str, rows: Sequence[Row]) -> None:
         if rows:
@@ -237,3 +248,18 @@ class Claims:
         for row, reason in unreadable:
             values = dict(zip(machine.columns, row, strict=True))
             park(self._database, cursor, machine, (values["unit_id"], values["version"]), reason)
+
+
+def _step_of(machine: Machine) -> Callable[[Row], tuple[Any, ...]]:
+    """Of a unit's row what tells the step that it belongs to from others: its gate, and what its siblings share."""
+    at = machine.columns.index
+    gate, unit_id = at("gate_id"), at("unit_id")
+    if machine.siblings is None:
+        return itemgetter(gate, unit_id)
+    shared, crashes, suspicion = at(machine.siblings), at("crashes"), at("suspicion")
+
+    def step_of(row: Row) -> tuple[Any, ...]:
+        alone = row[shared] is None or row[crashes] >= APART_FROM_CRASHES or row[suspicion] >= APART_FROM_SUSPICION
+        return (row[gate], None, row[unit_id]) if alone else (row[gate], row[shared])
+
+    return step_of

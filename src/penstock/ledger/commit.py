@@ -2,7 +2,8 @@
 
 The order inside is what keeps committers from deadlocking and parents from sleeping: (1) units by compare-and-set, (2)
 moves, births, writes and events of the winners only, (3) parents last, their increments summed, locked in one order,
-(4) a statement of its own that compares counters with the set of children and wakes the parent, (5) `commit_seq`.
+(4) where the counters are complete, a statement that compares them with the set of children and wakes the parent, (5)
+`commit_seq`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from penstock.ledger.parents import Parents
 from penstock.ledger.prepare import Change, Newborn, PreparedOutcome
 from penstock.ledger.schema.columns import UNREADABLE, decoder_of
+from penstock.ledger.schema.seals import sealed_states
 from penstock.ledger.schema.tables import event_log, table_of
-from penstock.ledger.sets import PreparedSet, SetMover, Tally
+from penstock.ledger.sets import PreparedSet, SetMover
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
+from penstock.ledger.units import lock
 from penstock.model.errors import LedgerBroken, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable
 from penstock.model.machine import Machine
 from penstock.model.outcome import Write
@@ -139,6 +143,8 @@ class Committer:
         self._known_gates = {NO_GATE}
         self._statement = functools.cache(self._make_statement)
         self._sets = SetMover(database, machines)
+        self._parents = Parents(database, machines)
+        self._sealed = sealed_states(machines.values()) if database.sql.locks_rows else {}
         self._decoders = {m.unit: decoder_of(database, m.unit) for m in machines.values()}
 
     def attempt(
@@ -199,7 +205,7 @@ class Committer:
         def work(cursor: Cursor) -> int:
             self._ensure_gates(cursor, set(given.gates))
             moved, counted = self._sets.apply(cursor, [given])
-            self._parents(cursor, counted)
+            self._parents.count(cursor, counted)
             return moved
 
         return self._database.write(work)
@@ -213,7 +219,7 @@ class Committer:
             self._insert(cursor, births)
             self._write(cursor, [rows])
             self._events(cursor, [rows])
-            self._parents(cursor, rows.tallies)
+            self._parents.count(cursor, rows.tallies)
 
         self._database.write(work)
 
@@ -229,7 +235,7 @@ class Committer:
     def _apply(self, cursor: Cursor, batch: _Batch, *, exact: bool) -> list[Result]:
         """Everything of a batch, inside one transaction."""
         self._ensure_gates(cursor, batch.gates)
-        self._lock_mixed(cursor, batch)
+        self._lock_parents(cursor, batch)
         lost, kept = self._update(cursor, batch.groups, exact=exact)
         winners = batch.winners(lost)
         if winners:
@@ -239,22 +245,38 @@ class Committer:
             self._write(cursor, winners)
             _, counted = self._sets.apply(cursor, [s for e in winners for s in e.sets])
             self._events(cursor, winners)
-            self._parents(cursor, [*(t for e in winners for t in e.tallies), *counted])
+            self._parents.count(cursor, [*(t for e in winners for t in e.tallies), *counted])
         return batch.results(lost, kept)
 
-    def _lock_mixed(self, cursor: Cursor, batch: _Batch) -> None:
-        """Where a batch steps a parent and also counts on one, lock both kinds together, in one order.
+    def _lock_parents(self, cursor: Cursor, batch: _Batch) -> None:
+        """Lock the parents that a batch steps before anything of them is held, where others may come to wait for them.
 
-        Two batches that step each other's parents would otherwise wait for one another.
+        Where a batch also counts on some, both kinds together, in one order: two batches that step each other's parents
+        would otherwise wait for one another.
         """
         counted: dict[str, set[str]] = {}
         for entry in batch.rich:
             for tally in entry.tallies:
                 counted.setdefault(tally.parent.name, set()).add(tally.unit_id)
-        for name in sorted(counted, key=lambda n: self._machines[n].table):
+        sealing = self._sealing(batch.groups)
+        for name in sorted({*counted, *sealing}, key=lambda n: self._machines[n].table):
             stepped = {e.change.unit_id for e in batch.entries if e.change.machine.name == name}
             if stepped:
-                self._lock(cursor, self._machines[name].table, [[i] for i in sorted(stepped | counted[name])])
+                ids = stepped | counted.get(name, set())
+                lock(self._database, cursor, self._machines[name].table, ids, keys=name in sealing)
+
+    def _sealing(self, groups: Iterable[_Group]) -> set[str]:
+        """The machines of which a unit enters a sealed state: its row is taken whole, and at once.
+
+        Its guard does so too, but half of the row is taken by then: a child that has its key, and comes to count on the
+        other half, would wait for it in turn.
+        """
+        return {
+            group.machine
+            for group in groups
+            if group.machine in self._sealed
+            and any(c.row[2] != c.row[3] and c.row[3] in self._sealed[group.machine] for c in group.changes)
+        }
 
     def _update(
         self, cursor: Cursor, groups: Iterable[_Group], *, exact: bool = True
@@ -293,10 +315,12 @@ class Committer:
     def _moves(self, cursor: Cursor, moves: list[Change]) -> None:
         if not moves:
             return
-        for table in sorted({m.machine.table for m in moves}):
-            ids = [[m.unit_id] for m in moves if m.machine.table == table]
-            self._lock(cursor, table, ids)
-        lost, _ = self._update(cursor, _groups(self._database, moves))
+        groups = _groups(self._database, moves)
+        sealing = self._sealing(groups)
+        for name, table in sorted({(m.machine.name, m.machine.table) for m in moves}, key=lambda pair: pair[1]):
+            ids = [m.unit_id for m in moves if m.machine.name == name]
+            lock(self._database, cursor, table, ids, keys=name in sealing)
+        lost, _ = self._update(cursor, groups)
         missed = [m for m in moves if _key(m) in lost]
         if missed or len({_key(m) for m in moves}) != len(moves):
             names = ", ".join(f"{m.machine.name}:{m.unit_id}" for m in (missed or moves)[:3])
@@ -337,31 +361,6 @@ class Committer:
         if rows:
             insert_events(self._database, cursor, rows)
 
-    def _parents(self, cursor: Cursor, tallies: Sequence[Tally]) -> None:
-        sums: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-        for tally in tallies:
-            parent = sums.setdefault((tally.parent.name, tally.child.name), {}).setdefault(tally.unit_id, {})
-            for counter, step in tally.counters.items():
-                parent[counter] = parent.get(counter, 0) + step
-        tables = sorted({(self._machines[p].table, p) for p, _ in sums})
-        for table, name in tables:
-            ids = sorted({i for (p, _), group in sums.items() if p == name for i in group})
-            locked = self._lock(cursor, table, [[i] for i in ids])
-            if len(locked) != len(ids):
-                missing = sorted(set(ids) - set(locked))
-                msg = f"{name}:{missing[0]} does not exist, but a child names it as its parent"
-                raise LedgerRefused(msg)
-        for (parent_name, child_name), group in sorted(sums.items()):
-            self._tally_group(cursor, self._machines[parent_name], self._machines[child_name], group)
-
-    def _tally_group(self, cursor: Cursor, parent: Machine, child: Machine, group: dict[str, dict[str, int]]) -> None:
-        counters = sorted({c for steps in group.values() for c in steps})
-        rows = [[i, *(steps.get(c, 0) for c in counters)] for i, steps in group.items()]
-        text = statements.batch_text(rows)
-        cursor.run(statements.tally(self._database, parent.table, counters), batch=text)
-        ids = statements.batch_text([[i] for i in group])
-        cursor.run(statements.wake_complete(self._database, parent, child), batch=ids, **self._database.bind_now())
-
     def _unlocked(self, cursor: Cursor, entries: Sequence[PreparedOutcome]) -> set[tuple[str, str]]:
         """The units of the batch that nobody else holds a lock on; they are locked now."""
         free: set[tuple[str, str]] = set()
@@ -370,10 +369,6 @@ class Committer:
             sql = statements.lock_units(self._database, self._machines[machine].table) + " SKIP LOCKED"
             free.update((machine, row[0]) for row in cursor.rows(sql, batch=statements.batch_text(ids)))
         return free
-
-    def _lock(self, cursor: Cursor, table: str, ids: list[list[str]]) -> list[str]:
-        text = statements.batch_text(ids)
-        return [row[0] for row in cursor.rows(statements.lock_units(self._database, table), batch=text)]
 
     def _ensure_gates(self, cursor: Cursor, gates: set[str]) -> None:
         fresh = sorted(gates - self._known_gates)

@@ -21,13 +21,14 @@ from penstock.ledger.processes import this_process
 from penstock.ledger.rows import outcome_writes
 from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
+from penstock.ledger.sets import left_of
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database, present
 from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock
 from penstock.model.errors import IllegalMove, LedgerRefused, UnknownMachine, UnknownUnit
 from penstock.model.machine import Actor, Machine
-from penstock.model.move_set import MoveSet
+from penstock.model.move_set import Left, MoveSet
 from penstock.model.outcome import Birth, Event, Move, Write
 from penstock.model.unit import GuardedUnit, Ref, Unit, parse_key, replace
 
@@ -73,10 +74,10 @@ class Ledger:
                 install(database, found, data_tables, migrations=migrations, kernel=kernel, views=views)
             else:
                 check_definitions(database, {m.name: m for m in found}, migrations=migrations, kernel=kernel)
+            return cls(database, found, clock, rng or Rng())
         except BaseException:
             database.close()
             raise
-        return cls(database, found, clock, rng or Rng())
 
     def close(self) -> None:
         """Close every connection."""
@@ -224,6 +225,11 @@ class Ledger:
         `who` is for the history where the set names nobody.
         """
         return self._committer.move_set(self.preparer.move_set(given.machine, given, who))
+
+    def left_of(self, given: MoveSet) -> Left:
+        """How many units a set that names them by `where` has left: what an outcome with that set does not say."""
+        prepared = self.preparer.move_set(given.machine, given, "nobody")
+        return self.database.read(lambda cursor: left_of(self.database, cursor, prepared))
 
     def together(
         self, others: Sequence[Birth | Move], *, who: str, writes: Sequence[Write] = (), events: Sequence[Event] = ()

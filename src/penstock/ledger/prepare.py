@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import astuple
 
+from penstock.ledger.parents import Tally, step
 from penstock.ledger.rows import outcome_writes, plain_update, plain_value, plain_where
+from penstock.ledger.schema import seals
 from penstock.ledger.schema.columns import LAND_IT, plain, python_type, readable
-from penstock.ledger.sets import PreparedSet, Tally, prepare_set
+from penstock.ledger.sets import PreparedSet, prepare_set
 from penstock.model import correlation
 from penstock.model.errors import BrokenFlow, MachineError, TooLarge, UnknownMachine
 from penstock.model.machine import Actor, Machine
@@ -105,6 +107,7 @@ class Preparer:
         self._legal: dict[Any, tuple[Machine, str, str]] = {}
         for machine in machines.values():
             self._check_parent(machine)
+        seals.check(machines.values())
 
     def machine_of(self, unit: GuardedUnit) -> Machine:
         """The machine that a unit belongs to."""
@@ -281,13 +284,10 @@ class Preparer:
                 msg = f"{change.machine.name} has no parent to count on"
                 raise BrokenFlow(msg)
             return ()
-        source, target = change.row[2], change.row[3]
-        counters = dict(extra)
-        if source != target:
-            for counter, states in fan_in.counts.items():
-                step = (target in states) - (source in states)
-                if step:
-                    counters[counter] = counters.get(counter, 0) + step
+        counters, asks = step(fan_in, change.row[2], change.row[3])
+        if extra:
+            counters |= {name: counters.get(name, 0) + number for name, number in extra.items()}
+            asks = True  # a parent may wait for what a step counts by itself
         if not counters:
             return ()
         parent = self.machines.get(fan_in.machine)
@@ -299,7 +299,7 @@ class Preparer:
             msg = f"{_ref(change)}: {parent.name} has no counter {unknown}"
             raise BrokenFlow(msg)
         parent_id = "/".join([key_part(getattr(before, name)) for name in fan_in.by])
-        return (Tally(change.machine, parent, parent_id, counters),)
+        return (Tally(change.machine, parent, parent_id, counters, asks),)
 
     def _also(self, entry: PreparedOutcome, others: Sequence[Birth | Move], who: str) -> None:
         births = [item for item in others if isinstance(item, Birth)]

@@ -31,13 +31,31 @@ def pick(database: Database, cursor: Cursor, one: PreparedSet) -> str | None:
     return None if ids in {None, "[]"} else str(ids)
 
 
-def _picked_by_columns(database: Database, one: PreparedSet) -> tuple[str, dict[str, Any]]:
+def left(database: Database, cursor: Cursor, one: PreparedSet) -> tuple[int, int, int]:
+    """How many units of a set are free to go, how many are claimed, and of the others how many are parked."""
+    source, condition, given = _by_columns(database, one)
+    of = " AND ".join(filter(None, (condition, f"t.status IN ({state_list(one.sources)})")))
+    kind = "0"
+    if one.machine.driven:
+        kind = f"CASE WHEN {_free(one, 't')} THEN 0 WHEN t.claimed_by IS NOT NULL THEN 1 ELSE 2 END"
+    rows = cursor.rows(f"SELECT {kind}, count(*) FROM {source} WHERE {of} GROUP BY 1", **given)
+    found = {int(number): int(count) for number, count in rows}
+    return found.get(0, 0), found.get(1, 0), found.get(2, 0)
+
+
+def _by_columns(database: Database, one: PreparedSet) -> tuple[str, str, dict[str, Any]]:
+    """Where the units of a set that columns name come from, the condition, and its parameters."""
     columns = {one.machine.column(name): value for name, value in one.where.items()}
     condition, given, types, row = which(database, Where(table_of(database, one.machine), columns))
     source = f"{one.machine.table} AS t"
     if types:
         source = f"{batch(database, types)} CROSS JOIN {source}"
         given["batch"] = batch_text([row])
+    return source, condition, given
+
+
+def _picked_by_columns(database: Database, one: PreparedSet) -> tuple[str, dict[str, Any]]:
+    source, condition, given = _by_columns(database, one)
     wanted = " AND ".join(filter(None, (condition, _free(one, "t"))))
     locked = database.sql.for_update("t", keys=False, skip=True)
     return f"SELECT t.unit_id FROM {source} WHERE {wanted} LIMIT {one.limit}{locked}", given
@@ -71,6 +89,7 @@ def change(database: Database, cursor: Cursor, one: PreparedSet, ids: str) -> in
         "change_reason = :reason",
         f"changed_at = {database.now_sql}",
         *(f"{machine.column(name)} = {database.now_sql}" for name in one.now),
+        *(f"{name} = t.{name} + {number:d}" for name, number in one.adds.items()),
     ]
     given: dict[str, Any] = {"ids": ids, "hand": one.hand, "reason": one.reason}
     if one.action_id is not None:

@@ -8,26 +8,17 @@ from datetime import datetime
 from typing import Any
 
 from penstock.ledger import set_statements
+from penstock.ledger.parents import Tally, step
 from penstock.ledger.rows import plain_value, plain_where
 from penstock.ledger.schema.columns import python_type, readable
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.errors import BrokenFlow, IllegalMove, LedgerRefused
 from penstock.model.machine import Machine
-from penstock.model.move_set import MAX_SET, MoveSet
+from penstock.model.move_set import MAX_SET, Left, MoveSet
 from penstock.model.outcome import Where
-from penstock.model.unit import NOW, field_types
+from penstock.model.unit import DRIVEN_COLUMNS, NOW, field_types
 
 _ITEM = ("unit_id", "version", "result")
-
-
-@dataclass(slots=True)
-class Tally:
-    """Increments on one parent."""
-
-    child: Machine
-    parent: Machine
-    unit_id: str
-    counters: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +29,7 @@ class PreparedSet:
     sources: tuple[str, ...]
     to: str | None
     changes: Mapping[str, Any]
+    adds: Mapping[str, int]
     now: tuple[str, ...]
     where: Mapping[str, Any]
     items: Where | None
@@ -57,10 +49,13 @@ def prepare_set(ref: str, machine: Machine, given: MoveSet, own: Collection[str]
     sources = tuple(dict.fromkeys(map(str, given.sources)))
     to = None if given.to is None else str(given.to)
     _check_edges(machine, sources, to, given)
-    strange = sorted({*given.changes} - ({*own} - {"status", *machine.counters}))
+    strange = sorted({*given.changes, *given.adds} - ({*own} - {"status", *machine.counters}))
     if strange:
         raise BrokenFlow(f"{ref}: a set of {machine.name} cannot change {', '.join(strange)}")
     types = {name: python_type(kind)[0] for name, kind in field_types(machine.unit).items()}
+    unfit = sorted(n for n in given.adds if types[n] is not int or n in {*given.changes, *DRIVEN_COLUMNS})
+    if unfit:
+        raise BrokenFlow(f"{ref}: a set adds to whole numbers of the machine's own, not to {', '.join(unfit)}")
     unknown = sorted({*(given.where or ())} - {*types})
     if unknown:
         raise BrokenFlow(f"{ref}: {machine.name} has no column {', '.join(unknown)}")
@@ -75,6 +70,7 @@ def prepare_set(ref: str, machine: Machine, given: MoveSet, own: Collection[str]
         sources,
         to,
         changes | ({"due_at": None} if ended else {}),
+        {n: int(number) for n, number in given.adds.items()},
         now,
         {n: plain_value(ref, n, v) for n, v in (given.where or {}).items()},
         _items(ref, given),
@@ -92,7 +88,7 @@ def _check_edges(machine: Machine, sources: Sequence[str], to: str | None, given
         if state not in machine.states:
             msg = f"{machine.name}: {state!r} is not a state; states are {', '.join(machine.states)}"
             raise IllegalMove(msg)
-    tracked = any(name in machine.tracked for name in given.changes)
+    tracked = any(name in machine.tracked for name in (*given.changes, *given.adds))
     for source in sources:
         machine.check_move(source, to or source, given.actor)
         if tracked and (to or source) == source:
@@ -115,6 +111,13 @@ def _items(ref: str, given: MoveSet) -> Where | None:
     if items.span is None or items.span[2] - items.span[1] > MAX_SET:
         raise BrokenFlow(f"{ref}: items are bounded by a span of at most {MAX_SET:,}")
     return items
+
+
+def left_of(database: Database, cursor: Cursor, one: PreparedSet) -> Left:
+    """What a set named by columns has left. Raises BrokenFlow for one of items, which say it themselves."""
+    if one.items is not None:
+        raise BrokenFlow(f"what is left of a set of items of {one.machine.name} is in their results")
+    return Left(*set_statements.left(database, cursor, one))
 
 
 class SetMover:
@@ -140,13 +143,8 @@ class SetMover:
         fan_in = one.machine.parent
         if fan_in is None or one.to is None:
             return []
-        steps = {
-            source: {
-                c: (one.to in s) - (source in s) for c, s in fan_in.counts.items() if (one.to in s) != (source in s)
-            }
-            for source in one.sources
-        }
-        if not any(steps.values()):
+        steps = {source: step(fan_in, source, one.to) for source in one.sources}
+        if not any(counters for counters, _ in steps.values()):
             return []
         parent = self._machines[fan_in.machine]
         tallies = []
@@ -154,7 +152,8 @@ class SetMover:
             if unit_id is None:
                 msg = f"a unit of {one.machine.name} counts on a {parent.name} that does not exist"
                 raise LedgerRefused(msg)
-            counters = {counter: step * count for counter, step in steps[source].items()}
+            counters, asks = steps[source]
             if counters:
-                tallies.append(Tally(one.machine, parent, unit_id, counters))
+                added = {counter: number * count for counter, number in counters.items()}
+                tallies.append(Tally(one.machine, parent, unit_id, added, asks))
         return tallies

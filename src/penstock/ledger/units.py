@@ -1,13 +1,13 @@
-"""Units read from the ledger, by their ids."""
+"""Units read from the ledger, or locked in it, by their ids."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.ledger.schema.columns import decoder_of
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Database
+from penstock.ledger.store.database import Cursor, Database
 from penstock.model.machine import Machine
 
 
@@ -20,3 +20,9 @@ def get_many(database: Database, machine: Machine, unit_ids: Sequence[str]) -> l
     rows = database.read(lambda cursor: cursor.rows(sql, batch=text))
     decode = decoder_of(database, machine.unit)
     return [decode(row) for row in rows]
+
+
+def lock(database: Database, cursor: Cursor, table: str, unit_ids: Iterable[str], *, keys: bool = False) -> list[str]:
+    """Lock units in one order (see `statements.lock_units`); the ids of those that exist."""
+    text = statements.batch_text([[i] for i in unit_ids])
+    return [str(row[0]) for row in cursor.rows(statements.lock_units(database, table, keys=keys), batch=text)]

@@ -18,6 +18,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.model.errors import IllegalMove, MachineError
+from penstock.model.family import parent_problems
 from penstock.model.reserved import RESERVED
 from penstock.model.retry import RetryPolicy
 from penstock.model.state import Meaning, State
@@ -27,7 +28,7 @@ from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,44}\Z")
 _LONGEST = 63
 _KERNEL_CHECKS = frozenset({"unit_id_is_key"})
-_KERNEL_INDEXES = frozenset({"parent", "due", "suspects", "parked", "claimed", "dead"})
+_KERNEL_INDEXES = frozenset({"parent", "due", "siblings", "suspects", "parked", "claimed", "dead"})
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _MERMAID = frozenset('#;:<>"&%{}')
 # Readable on a light page and on a dark one: each names the colour of its text as well.
@@ -80,18 +81,23 @@ class Parent(Struct, frozen=True):
 
     `by` names the child's fields that make up the parent's key. `counts` maps a counter column of the parent to
     the child states it counts; the kernel keeps the counters, and wakes the parent when together they reach its
-    `expected` column and the set of children in those states has that size too.
+    `expected` column and the set of children in those states has that size too. `seals` maps a state of the parent to
+    the only states that its children may be in meanwhile; the database holds both to it, whoever moves them.
     """
 
     machine: str
     by: Sequence[str]
     counts: Mapping[str, Collection[str]]
     expected: str
+    seals: Mapping[str, Collection[str]] = {}
 
     def facts(self) -> dict[str, Any]:
         """The declaration as plain data in one order."""
-        counts = {counter: sorted(map(str, states)) for counter, states in self.counts.items()}
-        return {"machine": self.machine, "by": list(self.by), "counts": counts, "expected": self.expected}
+        counts, seals = (
+            {str(name): sorted(map(str, states)) for name, states in sets.items()} for sets in (self.counts, self.seals)
+        )
+        of = {"machine": self.machine, "by": list(self.by), "expected": self.expected}
+        return {**of, "counts": counts, "seals": seals}
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +131,10 @@ class Machine:
     key_is_primary: bool = False
     #: Fields that name a unit of another machine: a foreign key, so that it must be there and stays as long as they do.
     references: Mapping[str, Machine] = field(default_factory=dict)
+    #: The column that siblings share: those that are due behind one gate are claimed together and step as one, with one
+    #: call. NULL in it has no siblings. At most so many step together.
+    siblings: str | None = None
+    siblings_at_once: int = 250
     #: Fills in the columns that follow from others when a person creates a unit: from the unit and the present. Pure.
     create: Callable[[Any, datetime], Any] | None = None
 
@@ -263,6 +273,7 @@ class Machine:
                 }
                 for e in self.edges
             ],
+            "parent": self.parent and self.parent.facts(),
         }
 
     def shape(self) -> dict[str, Any]:
@@ -284,7 +295,7 @@ class Machine:
             "shape": self.shape(),
             "tracked": list(self.tracked),
             "counters": list(self.counters),
-            "parent": self.parent and self.parent.facts(),
+            "siblings": self.siblings,
         }
         import hashlib
 
@@ -314,6 +325,7 @@ def _validate(machine: Machine) -> None:
     problems = [*_unit_problems(machine)]
     if not problems:
         problems = [*_edge_problems(machine), *_graph_problems(machine), *_extra_problems(machine)]
+        problems += _sibling_problems(machine)
     if problems:
         raise MachineError(f"machine {machine.name!r}: " + "; ".join(problems))
 
@@ -449,15 +461,16 @@ def _extra_problems(machine: Machine) -> list[str]:
         elif not any(e.target == state and Actor.WORKER in e.actors for e in machine.edges):
             problems.append(f"on_error leads to {state}, and no edge takes a worker there")
     if machine.parent:
-        counted = [str(s) for group in machine.parent.counts.values() for s in group]
-        if not counted or not all(machine.parent.counts.values()):
-            problems.append("parent counts no state; give each counter the states it counts")
-        if not machine.parent.by:
-            problems.append("parent is found by no field; name the fields that make up its key")
-        problems += [f"parent counts the unknown state {s!r}" for s in counted if s not in machine.states]
-        problems += [f"parent is found by {n!r}, which is not a field" for n in machine.parent.by if n not in types]
-        targets = {str(e.target) for e in machine.edges if e.on_claim} | {str(s) for s in machine.on_claim}
-        problems += [f"{s} is counted by the parent and cannot lie on an on_claim edge" for s in targets & set(counted)]
-        problems += [f"{s} is counted twice" for s in sorted({s for s in counted if counted.count(s) > 1})]
-        problems += [f"a unit cannot be born as {s}, which the parent counts" for s in machine.births if s in counted]
+        problems += parent_problems(machine, machine.parent)
+    return problems
+
+
+def _sibling_problems(machine: Machine) -> list[str]:
+    shared, problems = machine.siblings, []
+    if shared is not None and not machine.driven:
+        problems.append("siblings are for driven machines")
+    elif shared is not None and shared not in set(machine.columns) - set(DRIVEN_COLUMNS):
+        problems.append(f"siblings share {shared!r}, which is not a column of its own")
+    if machine.siblings_at_once < 1:
+        problems.append("siblings_at_once must be 1 or more")
     return problems

@@ -187,6 +187,42 @@ def _invoices(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Troub
     return Served(InvoiceServer(Rng(options["seed"]), trouble=options["trouble"]), lines)
 
 
+def _shopify(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
+    from penstock.simulators.shopify import ShopifySimulator
+    from penstock.simulators.shopify_data import Bucket, Store
+    from penstock.simulators.shopify_faults import LOST, Fault, errors
+    from penstock.simulators.shopify_process import Controlled
+
+    store = Store(options["products"], clock.now(), variants=options["variants"], seed=options["seed"])
+    simulator = ShopifySimulator(clock, store, Bucket(clock, options["burst"], options["rate"]), seed=options["seed"])
+    simulator.latency, simulator.edits = options["latency"], options["edits"]
+    simulator.admin.refuses = options["refuses"]
+    if options["lost"]:
+        simulator.chances["update"] = (options["lost"], LOST)
+    faults = {
+        "throttle": errors("Throttled", "THROTTLED"),
+        "throttle429": Fault(429, {"errors": "Throttled"}, (("retry-after", "1.0"),)),
+        "fail": Fault(502, b"Bad Gateway"),
+        "error": errors("Internal error. Looks like something went wrong on our end.", "INTERNAL_SERVER_ERROR"),
+        "cut": Fault(cut=True),
+        "lose": LOST,
+        "fail_late": Fault(502, b"Bad Gateway", carried_out=True),
+    }
+    for trouble in troubles:
+        _arrange(simulator, trouble, faults[trouble.fault])
+
+    def lines(address: str) -> Iterator[str]:
+        yield f'[rules]\nprivate_downloads = ["{urlsplit(address).netloc}"]'
+        yield f'\n[rules.accounts.shop]\nconnector = "shopify"\nshop_url = "{address}"'
+        yield f'client_id = "{simulator.client_id}"'
+        yield 'client_secret = { env = "SHOPIFY_CLIENT_SECRET" }'
+        yield "# Or with an admin token, in place of the client:"
+        yield '# token = { env = "SHOPIFY_TOKEN" }'
+
+    secrets = {"SHOPIFY_CLIENT_SECRET": simulator.client_secret, "SHOPIFY_TOKEN": simulator.admin_token}
+    return Served(Controlled(simulator), lines, secrets)
+
+
 def _arrange_report(simulator: AmazonAdsSimulator, trouble: Trouble, fate: Fate) -> None:
     if trouble.every is None:
         simulator.fates.append(fate)
@@ -259,6 +295,37 @@ SIMULATORS = {
                 "authenticate count page",
                 {"throttle": _THROTTLED, "fail": "502", "error": "an error of GraphQL, under HTTP 200", "cut": _CUT},
             ),
+        ),
+        Simulator(
+            "shopify",
+            "Shopify, for rules: the prices of a store, and its bucket of points.",
+            _shopify,
+            (
+                _SEED,
+                Option("products", 100, "How many products there are."),
+                Option("variants", 4, "How many variants each has."),
+                Option("burst", 2_000.0, "How many points the bucket holds."),
+                Option("rate", 100.0, "How many points come back each second."),
+                Option("latency", 0.0, "Seconds before each answer."),
+                Option("lost", 0.0, "The share of mutations whose answer is lost, from 0 to 1."),
+                Option("edits", 0.0, "The share of calls after which somebody edits a price."),
+                Option("refuses", 0.0, "The share of changes that are refused, from 0 to 1."),
+            ),
+            {
+                **_each(
+                    "shop page read update bulk bulk_status",
+                    {
+                        "throttle": "THROTTLED, under HTTP 200",
+                        "throttle429": _THROTTLED,
+                        "fail": "502, and nothing is done",
+                        "error": "an error of GraphQL, under HTTP 200",
+                        "cut": _CUT,
+                    },
+                ),
+                **_each("token download", {"fail": "502", "cut": _CUT}),
+                "update=lose": "prices are set, and the connection breaks",
+                "update=fail_late": "prices are set, and the answer is a 502",
+            },
         ),
     )
 }

@@ -22,7 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.request import Request, urlopen
 
+from starlette.types import Receive, Scope, Send
+
 from penstock.model.clock import SystemClock
+from penstock.simulators.asgi import respond
 from penstock.simulators.lean import Headers, serving_lean
 from penstock.simulators.shopify import ShopifySimulator
 from penstock.simulators.shopify_data import Bucket, Store
@@ -41,6 +44,9 @@ class Controlled:
     """A simulator that can be changed and looked into from outside."""
 
     simulator: ShopifySimulator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(self.answer, self.simulator.delay, scope, receive, send)
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, Headers, bytes]:
         """What the simulator answers, or what became of it."""

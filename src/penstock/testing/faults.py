@@ -39,7 +39,7 @@ class Faulty(Flow[Any, Any, Any], Generic[F]):
         self.flow = flow
         self.left: dict[Fault, int] = {fault: fault.times for fault in faults}
         self.killed: asyncio.Event | None = None
-        for name in ("machine", "deadline", "turns", "batch_by", "charges_outages", "at_once", "settings", "name"):
+        for name in ("machine", "deadline", "turns", "charges_outages", "at_once", "settings", "name"):
             object.__setattr__(self, name, getattr(flow, name))
         for name in ("decide", "gate", "failed", "tend", "check", "start", "stop"):
             object.__setattr__(self, name, getattr(flow, name))

@@ -103,13 +103,12 @@ class Flow(ABC, Generic[U, S, Seen]):
     #: How often one claim may be kept (`keep_claim`) and decided anew before it counts as a bug that never ends. A flow
     #: that fetches hundreds of pages over one claim says so.
     turns: ClassVar[int] = 100
-    #: Units that agree in this field are acted on together by `act_together`.
-    batch_by: ClassVar[str | None] = None
     #: Whether an outage of the provider is charged to its units. False: a call that fails raises `attempts` only if
     #: another has come through the same gate since the unit's last one failed; the unit then needs the column
     #: `failing_since: datetime | None = None`.
     charges_outages: ClassVar[bool] = True
     #: How many of its units one worker holds at once, where a step needs much memory or others are to have their share.
+    #: Siblings are not parted for it.
     at_once: int | None = None
 
     def __init__(self, settings: S, name: str | None = None) -> None:
@@ -135,7 +134,7 @@ class Flow(ABC, Generic[U, S, Seen]):
         """Do what was decided. Raise a StepError when the other side fails."""
 
     async def look_together(self, units: Sequence[U], io: Io) -> Sequence[Seen]:
-        """One observation for siblings (see `batch_by`), in their order."""
+        """One observation for siblings (see `Machine.siblings`), in their order."""
         return [await self.look(unit, io) for unit in units]
 
     async def act_together(

@@ -127,6 +127,7 @@ class Handover:
     def _settle(self, held: Held, result: Result) -> None:
         if type(result) is Won:
             self._counts.committed += 1
+            self._counts.steps += held.alongside is None
             self._holder.drop(held, held.soon)
             return
         if isinstance(result, Refused) and isinstance(result.error, OthersMissed):

@@ -26,6 +26,8 @@ class Counts:
 
     claimed: int = 0
     committed: int = 0
+    #: Steps that were committed: siblings make one together.
+    steps: int = 0
     lost: int = 0
     refused: int = 0
     failed: int = 0
@@ -45,6 +47,8 @@ class Held:
     started = math.inf
     overdue = False
     displaced = False
+    #: The sibling that its step belongs to; None: the step is its own.
+    alongside: Held | None = None
     #: The unit as it was claimed, once a kept claim has given it another version.
     claimed: Unit | None = None
     #: In how many seconds the commit under way makes something due that this worker may want to claim.

@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -17,6 +17,7 @@ from penstock.ledger.schema.columns import readable
 from penstock.model import tenure
 from penstock.model.errors import BrokenFlow, InDoubt, LedgerUnavailable
 from penstock.model.outcome import Outcome
+from penstock.model.siblings import shared_by
 from penstock.model.unit import Unit, replace
 from penstock.worker.failure import as_failure, traceback_of
 from penstock.worker.flow import AnyFlow
@@ -25,6 +26,14 @@ from penstock.worker.step import Step
 
 log = structlog.get_logger()
 _TURN_SECONDS = 0.01
+
+
+class Suspect(NamedTuple):
+    """A held unit under suspicion: since when it is held (the clock's `elapsed`), its level, and its step."""
+
+    since: float
+    level: int
+    step: tuple[str, str]
 
 
 class Holding:
@@ -52,18 +61,24 @@ class Holding:
         self._leased = leased
         self._flow_of: dict[type, tuple[str, AnyFlow]] = {f.machine.unit: (n, f) for n, f in parts.flows.items()}
         self.held: dict[tuple[str, str], Held] = {}
-        #: Those of the held that are under suspicion: since when (the clock's `elapsed`), and its level.
-        self.suspects: dict[tuple[str, str], tuple[float, int]] = {}
+        #: Those of the held that are under suspicion.
+        self.suspects: dict[tuple[str, str], Suspect] = {}
         self.suspect_settled = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
         self._ready: deque[Held | list[Held]] = deque()
         self._running = 0
+        self._alongside = 0
         self._spawning = False
         self._halted = False
         #: Given back when the lease is next renewed: their steps were stopped, or nothing could be written of them.
         self._interrupted: list[Held] = []
         self._gated = parts.gated()
         self._step = Step(parts, self)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the held units make; siblings make one together."""
+        return len(self.held) - self._alongside
 
     def starts(self, rate: float) -> int:
         """How many calls could leave before a place in a budget is good no longer, at so many steps a second.
@@ -75,7 +90,7 @@ class Holding:
         return max(0, free if ahead == len(self._ready) else (free + 1) // 2)
 
     def take(self, claimed: Claimed) -> None:
-        """Start work on freshly claimed units; siblings (see `Flow.batch_by`) step together."""
+        """Start work on freshly claimed units; siblings step together (see `model.siblings`)."""
         singles: list[Held] = []
         groups: dict[Any, list[Held]] = {}
         passes, at, holding, flow_of, gated = claimed.passes, claimed.at, self.held, self._flow_of, self._gated
@@ -86,15 +101,25 @@ class Holding:
             if key in holding:
                 # Taken from us and claimed anew: the older claim's step, begun or not, has lost its unit.
                 self._displaced(holding[key])
+                self._alongside -= holding[key].alongside is not None
             holding[key] = held
             if flow in gated and not self._at_its_gate(held):
                 continue
-            if unit.suspicion:
-                self.suspects[key] = (self._clock.elapsed(), unit.suspicion)
-            if flow.batch_by is None:
+            shared = None if flow.machine.siblings is None else shared_by(flow.machine, unit)
+            if shared is None:
                 singles.append(held)
             else:
-                groups.setdefault((name, getattr(unit, flow.batch_by)), []).append(held)
+                group = groups.setdefault((name, unit.gate_id, shared), [])
+                if len(group) == flow.machine.siblings_at_once:  # claims whose answers were lost, taken up together
+                    groups[held] = group
+                    groups[name, unit.gate_id, shared] = group = []
+                if group:
+                    held.alongside = group[0]
+                    self._alongside += 1
+                group.append(held)
+            if unit.suspicion:
+                step = (held.alongside or held).key
+                self.suspects[key] = Suspect(self._clock.elapsed(), unit.suspicion, step)
         fresh: list[Held | list[Held]] = [*singles, *groups.values()]
         if claimed.passes:
             self._gates.seen(claimed.passes.values())
@@ -115,7 +140,7 @@ class Holding:
             given, flow = group[0].given, group[0].flow
             if given is not None and _has_place(group):
                 cost = flow.gate(group[0].unit).cost
-                owed[given.gate_id] = owed.get(given.gate_id, 0.0) + cost - len(group)
+                owed[given.gate_id] = owed.get(given.gate_id, 0.0) + cost - 1
         for gate, times in owed.items():
             if times:
                 self._gates.charge(gate, times)
@@ -337,6 +362,7 @@ class Holding:
     def _forget(self, held: Held) -> None:
         if self.held.get(held.key) is held:
             del self.held[held.key]
+            self._alongside -= held.alongside is not None
             if self.suspects and self.suspects.pop(held.key, None) is not None:
                 self.suspect_settled.set()
         if held.given is not None:

@@ -3,7 +3,8 @@
 They are claimed by statements of their own, one at a time as long as their steps are quick; while a step takes longer
 others join it, ever more of them, so that slow steps of innocents go on side by side. The more deaths a suspect has
 seen, the fewer others it is held with; from the seventh on it is alone. So what the ledger says was held together ran
-together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`).
+together, and the guilty one is found by ever smaller groups (see `ledger.suspicion`). Siblings are one suspect, until
+they are parted (see `model.siblings`).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Quarantine:
             if room > 0:
                 ends = min(ends, self._clock.elapsed() + _TURN_SECONDS)
             # While a group may grow it is looked at often; one that may not waits for its own.
-            seconds = _LOOK_AGAIN if len(self._holding.suspects) < self._widest(level) else _LOOK_SELDOM
+            seconds = _LOOK_AGAIN if self._stepped() < self._widest(level) else _LOOK_SELDOM
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(settled.wait(), seconds)
         return ends < math.inf
@@ -82,10 +83,14 @@ class Quarantine:
         suspects = self._holding.suspects
         if not suspects:
             return 1
-        seconds = self._clock.elapsed() - min(since for since, _ in suspects.values())
-        return min(self._widest(level), 1 + int(_JOINED * seconds * seconds)) - len(suspects)
+        seconds = self._clock.elapsed() - min(suspect.since for suspect in suspects.values())
+        return min(self._widest(level), 1 + int(_JOINED * seconds * seconds)) - self._stepped()
+
+    def _stepped(self) -> int:
+        """How many are being stepped, siblings as one."""
+        return len({suspect.step for suspect in self._holding.suspects.values()})
 
     def _widest(self, level: int) -> int:
         """How many may be held together when one of that level is among them."""
-        highest = max([level, *(suspicion for _, suspicion in self._holding.suspects.values())])
+        highest = max([level, *(suspect.level for suspect in self._holding.suspects.values())])
         return _WIDEST[min(len(_WIDEST), highest) - 1]

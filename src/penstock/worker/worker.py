@@ -33,6 +33,7 @@ from penstock.worker.flow import AnyFlow, Io
 from penstock.worker.gates import WorkerGates
 from penstock.worker.held import Counts, Parts
 from penstock.worker.holding import Holding
+from penstock.worker.pace import Pace
 from penstock.worker.patience import announce, pauses
 from penstock.worker.peers import Peers
 from penstock.worker.quarantine import Quarantine
@@ -42,8 +43,6 @@ from penstock.worker.watchdog import Watchdog
 
 T = TypeVar("T")
 log = structlog.get_logger()
-_AHEAD_SECONDS = 0.25
-_RATE_SECONDS = 0.1
 _CLOSE_SECONDS = 0.5
 _RENEW_AGAIN_SECONDS = 1.0
 
@@ -106,8 +105,8 @@ class Worker:
         self._lease_end = math.inf
         self._reap_from = -math.inf
         self._claiming = asyncio.Lock()
-        self._rate = 0.0
-        self._measured = (0, self._clock.elapsed())
+        sizes = {"concurrency": self.settings.concurrency, "slots": self.settings.slots}
+        self._pace = Pace(self._clock, self.counts, **sizes)
         self._holding: Holding | None = None
         # Steps that read much must not keep the lease from being renewed: they have threads of their own.
         self._readers: Executor = ThreadExecutor() if executor is None else executor
@@ -280,7 +279,7 @@ class Worker:
                 # Others may take over now. What is finished is still offered for commit, and the fence decides,
                 # but no step goes on that could have an effect.
                 holding.halt()
-            self._measure()
+            self._pace.measure()
 
     async def _look_around(self, incarnation: Incarnation) -> None:
         """Warn of a disk that fills up and of whoever holds the database back, before it is too late.
@@ -351,23 +350,6 @@ class Worker:
         if self.ledger.database.has_clock:
             self._learnt = (now, self._clock.elapsed())
 
-    def _measure(self) -> None:
-        """How many units are committed in a second; asked often, so that the read-ahead soon meets a burst."""
-        now = self._clock.elapsed()
-        committed, since = self._measured
-        if now - since >= _RATE_SECONDS:
-            self._rate = (self.counts.committed - committed) / (now - since)
-            self._measured = (self.counts.committed, now)
-
-    def _room(self, holding: Holding) -> int:
-        """How many more units to hold: enough to keep every step busy, and no more than is done in a moment.
-
-        What one worker hoards, another cannot take; so the read-ahead follows what this worker gets done.
-        """
-        self._measure()
-        ahead = max(self.settings.concurrency, int(self._rate * _AHEAD_SECONDS))
-        return min(self.settings.slots, self.settings.concurrency + ahead) - len(holding.held)
-
     async def _claims(self, incarnation: Incarnation, holding: Holding, quarantine: Quarantine) -> None:
         """Claim while there is room and something is due; otherwise sleep until the ledger says."""
         settings = self.settings
@@ -377,7 +359,7 @@ class Worker:
         claimed_at = -math.inf
         while True:
             self._poke.clear()
-            room = self._room(holding)
+            room = self._pace.room(holding)
             if holding.held and room < min(settings.claim_at_once, settings.slots, settings.concurrency) / 2:
                 self._backlog = True
                 # A budget that nobody asks for overflows: behind such gates a little is claimed meanwhile.
@@ -396,7 +378,7 @@ class Worker:
                 continue
             # Where no call could leave, what is due behind a budget waits for a step to end.
             # So it does where a flow holds as many as it takes.
-            self._backlog = self._full or holding.starts(self._rate) <= 0
+            self._backlog = self._full or holding.starts(self._pace.rate) <= 0
             over = False
             while not over:
                 if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
@@ -450,7 +432,7 @@ class Worker:
     async def _claim(self, incarnation: Incarnation, holding: Holding, room: int) -> int:
         machine_of = {flow.machine.unit: name for name, flow in self.flows.items()}
         for shares in self._shares.of(room):
-            wants, starts = self._wants(holding, shares), holding.starts(self._rate)
+            wants, starts = self._wants(holding, shares), holding.starts(self._pace.rate)
             taken = await self._take(incarnation, holding, functools.partial(incarnation.take, wants, starts))
             self._shares.noted(wants, {machine_of[type(unit)] for unit in taken})
             if taken:

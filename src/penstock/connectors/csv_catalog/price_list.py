@@ -7,10 +7,12 @@ changes nothing. Where its rows lie is remembered for as long as the file is the
 from __future__ import annotations
 
 import contextlib
+import csv
 import fcntl
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
@@ -22,10 +24,30 @@ from penstock.model.errors import Fatal, InDoubt, Transient
 Change = tuple[str, VariantPrice]
 """The product, and what a variant of it is to cost."""
 Print = tuple[int, int, int, int]
+"""Device, inode, size and time: what differs between two files, and between a file and itself after a change."""
 
 
 class CatalogueMoved(Transient):
     """Rows came or went while the pages were read: begin with the first page again."""
+
+
+@dataclass(slots=True)
+class _Opened:
+    """The file at one moment; `replaced` as soon as there is another in its place."""
+
+    file: BinaryIO
+    print: Print
+    index: Index
+    offsets: Sequence[int]
+    replaced: bool = False
+
+    def texts(self, rows: Sequence[int]) -> dict[int, str]:
+        """Rows as they are written."""
+        found = {}
+        for row in rows:
+            self.file.seek(self.offsets[row])
+            found[row] = self.file.read(self.index.lengths[row]).decode()
+        return found
 
 
 class PriceList:
@@ -38,25 +60,26 @@ class PriceList:
 
     def shop(self) -> Shop:
         """Its currency; its name is the file's."""
-        with self._opened() as (_, index, _):
-            return Shop(index.currency, self._path.name, FREE)
+        with self._opened() as opened:
+            return Shop(opened.index.currency, self._path.name, FREE)
 
     def page(self, after: str | None, first: int) -> tuple[list[Item], str | None]:
         """Rows in the order of the file, and where the next page begins. Raises CatalogueMoved."""
-        with self._opened() as (file, index, offsets):
+        with self._opened() as opened:
+            index = opened.index
             begin = self._place(after, index)
             end = min(begin + first, len(index.lengths))
-            texts = self._texts(file, index, offsets, range(begin, end))
+            texts = opened.texts(range(begin, end))
             items = [index.form.item(index.form.parse(text)) for text in texts.values() if text.strip()]
         return items, f"{index.order}.{end}" if end < len(index.lengths) else None
 
     def variants(self, ids: Sequence[str]) -> dict[str, Variant]:
         """What they cost now; those that do not exist are left out."""
-        with self._opened() as (file, index, offsets):
+        with self._opened() as opened:
+            index = opened.index
             rows = {index.rows[one]: one for one in ids if one in index.rows}
-            texts = self._texts(file, index, offsets, sorted(rows))
             found: dict[str, Variant] = {}
-            for row, text in texts.items():
+            for row, text in opened.texts(sorted(rows)).items():
                 item = index.form.item(index.form.parse(text))
                 found[rows[row]] = Variant(item.variant_id, item.price, item.compare_at_price)
         return found
@@ -66,9 +89,10 @@ class PriceList:
 
         Raises Transient or Fatal where the file is as it was, and InDoubt where it may be either.
         """
-        with self._alone(), self._opened() as (file, index, offsets):
+        with self._alone(), self._opened() as opened:
+            index = opened.index
             rows = sorted({index.rows[change.variant_id] for _, change in changes if change.variant_id in index.rows})
-            before = self._texts(file, index, offsets, rows)
+            before = opened.texts(rows)
             after = dict(before)
             outcome: list[Refusal | None] = []
             for product_id, change in changes:
@@ -79,7 +103,7 @@ class PriceList:
                     after[row] = index.form.replace(after[row], cells)
             changed = {row: text.encode() for row, text in after.items() if text != before[row]}
             if changed:
-                self._rewrite(file, index, offsets, changed)
+                self._rewrite(opened, changed)
         return outcome
 
     @staticmethod
@@ -92,45 +116,48 @@ class PriceList:
         return int(row)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[BinaryIO, Index, list[int]]]:
-        """The file, and where its rows lie in it."""
+    def _opened(self) -> Iterator[_Opened]:
+        """The file, and where its rows lie in it. Raises Transient where somebody writes into it meanwhile."""
         with self._told(), self._path.open("rb") as file:
             before = _print(file)
-            known = self._known
-            if known is None or known[0] != before:
-                index = Index.read(file, self._currency)
-                known = self._known = (before, index, _offsets(index))
-            yield file, known[1], known[2]
-            if _print(file) != before:
-                raise Transient(f"{self._path}: somebody wrote to it while it was read")
+            try:
+                known = self._known
+                if known is None or known[0] != before:
+                    index = Index.read(file, self._currency)
+                    known = self._known = (before, index, _offsets(index))
+                found = _Opened(file, before, known[1], known[2])
+                yield found
+            except (BadCatalogue, ValueError, IndexError, csv.Error):
+                self._check(file, before)  # what was read may be half of this and half of that
+                raise
+            if not found.replaced:
+                self._check(file, before)
 
-    @staticmethod
-    def _texts(file: BinaryIO, index: Index, offsets: Sequence[int], rows: Sequence[int]) -> dict[int, str]:
-        texts = {}
-        for row in rows:
-            file.seek(offsets[row])
-            texts[row] = file.read(index.lengths[row]).decode()
-        return texts
+    def _check(self, file: BinaryIO, before: Print) -> None:
+        if _print(file) != before:
+            self._known = None
+            raise Transient(f"{self._path}: somebody wrote to it while it was read")
 
-    def _rewrite(self, file: BinaryIO, index: Index, offsets: Sequence[int], texts: Mapping[int, bytes]) -> None:
+    def _rewrite(self, opened: _Opened, texts: Mapping[int, bytes]) -> None:
         """Replace the file by one with other rows, in one step: whoever opens it finds the old one or the new."""
-        target = self._path.resolve()
+        target, file, index = self._path.resolve(), opened.file, opened.index
         number, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
         lengths = index.lengths[:]
         try:
             with os.fdopen(number, "wb") as new:
                 position = 0
                 for row in sorted(texts):
-                    _copy(file, new, position, offsets[row])
+                    _copy(file, new, position, opened.offsets[row])
                     new.write(texts[row])
-                    position = offsets[row] + index.lengths[row]
+                    position = opened.offsets[row] + index.lengths[row]
                     lengths[row] = len(texts[row])
                 _copy(file, new, position, os.fstat(file.fileno()).st_size)
                 new.flush()
                 os.fchmod(new.fileno(), os.fstat(file.fileno()).st_mode & 0o7777)
                 os.fsync(new.fileno())
-                self._check_unchanged(file, target)
+                self._check_same(target, opened.print)
                 Path(name).rename(target)
+                opened.replaced = True
                 after = _print(new)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -142,10 +169,10 @@ class PriceList:
         changed = Index(index.form, index.head, lengths, index.rows, index.currency, index.order)
         self._known = (after, changed, _offsets(changed))
 
-    def _check_unchanged(self, file: BinaryIO, target: Path) -> None:
+    def _check_same(self, target: Path, before: Print) -> None:
         """Whoever edits the file by hand takes no lock."""
-        if _print_of(target.stat()) != _print(file):
-            raise Transient(f"{self._path}: somebody else replaced it; nothing was written")
+        if _print_of(target.stat()) != before:
+            raise Transient(f"{self._path}: somebody else wrote to it; nothing was changed")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -203,7 +230,6 @@ def _print(file: BinaryIO) -> Print:
 
 
 def _print_of(found: os.stat_result) -> Print:
-    """What differs between two files, and between a file and itself after a change."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -90,7 +90,7 @@ class Form:
 
     def parse(self, text: str) -> list[str]:
         """The cells of one row."""
-        return next(csv.reader(StringIO(text, newline="\n"), delimiter=self.delimiter, strict=True))
+        return next(csv.reader(StringIO(text, newline="\n"), delimiter=self.delimiter, strict=True), [])
 
     def replace(self, text: str, cells: dict[str, str]) -> str:
         """The row with other texts in some columns; everything else stays as it is, character by character."""

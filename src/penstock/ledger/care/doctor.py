@@ -14,6 +14,7 @@ from penstock.ledger.care.finding import Finding
 from penstock.ledger.gates.budget import breaker_open
 from penstock.ledger.gates.status import gate_statuses
 from penstock.ledger.history import require_ledger, workers_of
+from penstock.ledger.schema import seals
 from penstock.ledger.schema.columns import UNREADABLE
 from penstock.ledger.schema.definitions import facts, stored
 from penstock.ledger.schema.views import stale
@@ -89,6 +90,14 @@ def _counters(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> I
                 yield Finding(
                     "counters", f"{parent.name}:{unit_id}", f"{counter} is {count}, its children are {children}"
                 )
+
+
+def _seals(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
+    """No child is in a state that its parent's state bars."""
+    for family in seals.families(machines.values()):
+        for parent_id, state, child_id, status in seals.broken(cursor, family, _MOST):
+            text = f"is {status} under {family.parent.name}:{parent_id}, which is {state}; move one of them"
+            yield Finding("seals", f"{family.child.name}:{child_id}", text)
 
 
 def _claims(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
@@ -169,6 +178,7 @@ CHECKS: dict[str, Check] = {
     "contiguous": doctor_history.contiguous,
     "pairs": doctor_history.pairs,
     "counters": _counters,
+    "seals": _seals,
     "claims": _claims,
     "validated": doctor_history.validated,
     "leases": _leases,

@@ -12,12 +12,13 @@ import sqlalchemy as sa
 
 from penstock.ledger.care.doctor_history import LARGEST
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.schema import seals
 from penstock.ledger.schema.definitions import stored
 from penstock.ledger.schema.guards import guards_of
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.machine import Machine
 
-_KINDS = ("birth", "guard", "key", "history", "death", "truncate")
+_KINDS = ("birth", "guard", "key", "history", "death", "truncate", *seals.KINDS)
 
 
 def triggers(database: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
@@ -26,6 +27,8 @@ def triggers(database: Database, cursor: Cursor, machines: Mapping[str, Machine]
     installed = [machines[name] for name in known if name in machines]
     tables = {*(t.name for t in guards.tables(())), *(d["table"] for d in known.values())}
     others = {f"penstock_{name}_{kind}" for name in known if name not in machines for kind in _KINDS}
+    apart = [m for m in installed if m.parent and m.parent.machine not in machines]
+    others |= {*seals.names(apart)}
     yield from guards.triggers(cursor, installed, tables, others)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.ledger.gates.answers import LONGEST, GateAnswers
 from penstock.ledger.gates.budget import FATAL, Closed, Metered, Pass
+from penstock.ledger.gates.in_flight import steps_in_flight
 from penstock.ledger.gates.rows import HELD, text
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
@@ -77,14 +78,8 @@ class Gates(GateAnswers):
         if not gates:
             return
         by_id = {g.gate_id: g for g in gates}
-        for (table,) in cursor.rows("SELECT table_name FROM machine_definition WHERE driven ORDER BY name"):
-            rows = cursor.rows(
-                f"SELECT t.gate_id, count(*) FROM worker w JOIN {table} t ON t.claimed_by = w.id"
-                f" WHERE w.reaped_at IS NULL AND t.{self._among} GROUP BY t.gate_id",
-                batch=self._ids(by_id),
-            )
-            for gate_id, count in rows:
-                by_id[str(gate_id)].in_flight += count
+        for gate_id, count in steps_in_flight(cursor, f"t.{self._among}", batch=self._ids(by_id)).items():
+            by_id[gate_id].in_flight += count
 
     def settle(self, cursor: Cursor, gates: Sequence[Metered]) -> None:
         """Write back what was taken, and when each is worth asking again."""

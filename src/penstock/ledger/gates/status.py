@@ -7,6 +7,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from penstock.ledger.gates.budget import FATAL, Budget, breaker_open
+from penstock.ledger.gates.in_flight import steps_in_flight
 from penstock.ledger.store.database import Cursor, Database, present
 from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
@@ -38,6 +39,7 @@ class GateStatus(Struct, frozen=True):
     epoch: int
     max_in_flight: int | None
     limits: list[LimitStatus] = []
+    #: Steps under way; siblings step as one.
     in_flight: int = 0
     waiting: int = 0
 
@@ -46,7 +48,7 @@ def gate_statuses(database: Database, cursor: Cursor, *, counts: bool = False) -
     """Every gate but the one that needs none; `counts` adds who waits behind it and who is inside."""
     now = present(database, cursor)
     limits = _limits(cursor, now)
-    waiting, inside = (_waiting(database, cursor), _inside(cursor)) if counts else ({}, {})
+    waiting, inside = (_waiting(database, cursor), steps_in_flight(cursor, "true")) if counts else ({}, {})
     rows = cursor.rows(
         "SELECT gate_id, closed_until, closed_reason, next_at, throttles, epoch, max_in_flight, held_by, held_reason,"
         " failures, failing_since FROM gate WHERE gate_id <> :none ORDER BY gate_id",
@@ -103,13 +105,4 @@ def _waiting(database: Database, cursor: Cursor) -> dict[str, int]:
             )
             for gate_id, count in rows:
                 counts[gate_id] = counts.get(gate_id, 0) + count
-    return counts
-
-
-def _inside(cursor: Cursor) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for (table,) in cursor.rows("SELECT table_name FROM machine_definition WHERE driven"):
-        rows = cursor.rows(f"SELECT gate_id, count(*) FROM {table} WHERE claimed_by IS NOT NULL GROUP BY gate_id")
-        for gate_id, count in rows:
-            counts[gate_id] = counts.get(gate_id, 0) + count
     return counts

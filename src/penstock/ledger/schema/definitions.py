@@ -37,8 +37,8 @@ def facts(machine: Machine) -> dict[str, Any]:
         "shape": machine.shape(),
         "tracked": list(machine.tracked),
         "counters": list(machine.counters),
+        "siblings": machine.siblings,
         "judged": machine.judged,
-        "parent": machine.parent.facts() if machine.parent else None,
     }
     plain: dict[str, Any] = json.loads(json.dumps(made))
     return plain
@@ -49,6 +49,12 @@ def _former(there: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     if there is None:
         return []
     return [*there.get("former", ()), {part: there[part] for part in ("initial", "transitions", "tracked", "judged")}]
+
+
+def changed(cursor: Cursor, machines: Iterable[Machine]) -> set[str]:
+    """The machines of which the ledger has another definition, or none."""
+    known = stored(cursor)
+    return {m.name for m in machines if known.get(m.name, {}).get("digest") != m.digest()}
 
 
 def stale(cursor: Cursor, machines: Iterable[Machine]) -> dict[str, str]:

@@ -15,7 +15,17 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from penstock.ledger import outbox
-from penstock.ledger.schema import definitions, expand, left, migrate, triggers_postgres, triggers_sqlite
+from penstock.ledger.schema import (
+    definitions,
+    expand,
+    left,
+    migrate,
+    seals,
+    seals_postgres,
+    seals_sqlite,
+    triggers_postgres,
+    triggers_sqlite,
+)
 from penstock.ledger.schema import views as views_of
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.schema.tables import kernel_tables, machine_table
@@ -67,6 +77,7 @@ def install(
     `take_back` lets a program replace definitions that replaced its own.
     """
     wanted = Wanted(tuple(machines), tuple(data_tables), tuple(migrations), kernel, dict(views or {}))
+    seals.check(wanted.machines)
     if database.dialect != "sqlite" or Path(database.url.removeprefix("sqlite:///")).exists():
         # Asked before anything is touched, and again under the lock: a refusal leaves not even a lock file.
         database.read(lambda cursor: _refuse_strangers(database, cursor, wanted, take_back=take_back))
@@ -85,9 +96,11 @@ def _install(
         migrated |= _own_revisions(database, cursor, wanted, track, present, progress, take_back=take_back)
     _own_tables(database, cursor, wanted, take_back=take_back)
     cursor.run("INSERT INTO gate (gate_id) VALUES (:gate) ON CONFLICT DO NOTHING", gate=NO_GATE)
+    changed = definitions.changed(cursor, wanted.machines)
     for machine in wanted.machines:
         definitions.refuse_other_shape(database, cursor, machine, migrated=migrated)
         definitions.record(database, cursor, machine)
+    seals.refuse_broken(database, cursor, [f for f in seals.families(wanted.machines) if f.child.name in changed])
     progress("triggers")
     create_triggers(database, cursor, wanted.machines)
     views_of.make(database, cursor, wanted.views)
@@ -216,7 +229,10 @@ def _check_file(database: Database, cursor: Cursor) -> None:
 
 def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machine]) -> None:
     """Drop and create every generated trigger."""
+    machines = list(machines)
     if database.dialect == "sqlite":
+        for name in seals.names(machines):  # the declaration may have lost its seals
+            cursor.run(f"DROP TRIGGER IF EXISTS {name}")
         for name, sql in expected_sqlite(cursor, machines).items():
             cursor.run(f"DROP TRIGGER IF EXISTS {name}")
             cursor.run(sql)
@@ -226,6 +242,8 @@ def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machi
     ((path,),) = cursor.rows("SELECT current_setting('search_path')")
     # What a trigger's condition calls is looked up now, and must not be somebody's who may create in the schema.
     cursor.run("SET LOCAL search_path = pg_catalog, pg_temp")
+    for name in seals.names(machines):  # the declaration may have lost its seals
+        cursor.run(f"DROP FUNCTION IF EXISTS {schema}.{name}() CASCADE")
     for name, sql in functions.items():
         cursor.run(sql)
         # It runs with its owner's rights: nobody else may make it the trigger of a table of theirs.
@@ -251,18 +269,20 @@ def schema_of(cursor: Cursor) -> str:
     return str(cursor.rows("SELECT quote_ident(current_schema())")[0][0])
 
 
-def expected_sqlite(cursor: Cursor, machines: Iterable[Machine]) -> dict[str, str]:
+def expected_sqlite(cursor: Cursor, machines: Sequence[Machine]) -> dict[str, str]:
     """Name to statement of every trigger that must be there."""
     expected = triggers_sqlite.kernel_triggers(definitions.stored(cursor))
     if outbox.installed(cursor):  # whoever's program brought it: event_log is everybody's
         expected |= outbox.sqlite_triggers()
     for machine in machines:
         expected |= triggers_sqlite.machine_triggers(machine)
+    for family in seals.families(machines):
+        expected |= seals_sqlite.triggers(family)
     return expected
 
 
 def expected_postgres(
-    cursor: Cursor, machines: Iterable[Machine], schema: str
+    cursor: Cursor, machines: Sequence[Machine], schema: str
 ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Functions by name, and triggers by name with their table."""
     functions, triggers = triggers_postgres.kernel_functions(schema), triggers_postgres.kernel_triggers(schema)
@@ -272,4 +292,7 @@ def expected_postgres(
     for machine in machines:
         functions |= triggers_postgres.machine_functions(machine, schema)
         triggers |= triggers_postgres.machine_triggers(machine, schema)
+    for family in seals.families(machines):
+        functions |= seals_postgres.functions(family, schema)
+        triggers |= seals_postgres.triggers(family, schema)
     return functions, triggers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -364,7 +365,7 @@ def _key_of(machine: Machine, dialect: str) -> sa.Column[Any]:
 
 def _checks(machine: Machine, dialect: str) -> list[sa.CheckConstraint]:
     checks = {
-        "unit_id_is_key": _unit_id_check(machine, dialect),
+        "unit_id_is_key": f"unit_id <> '' AND unit_id = {unit_id_text(machine, machine.unit.key, dialect)}",
         **_value_checks(machine, dialect),
         **machine.checks,
     }
@@ -415,20 +416,21 @@ def _literal(text: str) -> str:
     return text.replace(":", "\\:")
 
 
-def _unit_id_check(machine: Machine, dialect: str) -> str:
+def unit_id_text(machine: Machine, columns: Sequence[str], dialect: str) -> str:
+    """SQL for the id of a unit whose key is in these columns."""
     unit_types = field_types(machine.unit)
     parts = []
-    for name in machine.unit.key:
+    for name, column in zip(machine.unit.key, columns, strict=True):
         type_name = python_type(unit_types[name])[0].__name__
         if dialect == "postgresql":
             text = {
-                "date": f"pg_catalog.to_char({name}, 'YYYY-MM-DD')",
-                "datetime": f"""pg_catalog.to_char({name} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')""",
-            }.get(type_name, f"CAST({name} AS TEXT)")
+                "date": f"pg_catalog.to_char({column}, 'YYYY-MM-DD')",
+                "datetime": f"""pg_catalog.to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')""",
+            }.get(type_name, f"CAST({column} AS TEXT)")
         else:
-            text = f"CAST({name} AS TEXT)"
+            text = f"CAST({column} AS TEXT)"
         parts.append(f"replace(replace({text}, '%', '%25'), '/', '%2F')")
-    return "unit_id <> '' AND unit_id = " + " || '/' || ".join(parts)
+    return " || '/' || ".join(parts)
 
 
 def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
@@ -447,6 +449,12 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
     # Suspects are claimed apart from the others; nearly always there are none.
     accused = sa.text("suspicion > 0")
     sa.Index(f"{machine.table}_suspects", *schedule, postgresql_where=accused, sqlite_where=accused)
+    if machine.siblings is not None:
+        waits = f"{machine.due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL"
+        # A statement that names no sibling cannot use it, and no planner takes it for another index.
+        free = sa.text(f"{waits} AND {machine.siblings} IS NOT NULL")
+        oldest_first = (table.c[machine.siblings], table.c[machine.due], table.c.unit_id)
+        sa.Index(f"{machine.table}_siblings", *oldest_first, postgresql_where=free, sqlite_where=free)
     parked = sa.text("parked_at IS NOT NULL")
     sa.Index(f"{machine.table}_parked", table.c.parked_at, postgresql_where=parked, sqlite_where=parked)
     if machine.dead:

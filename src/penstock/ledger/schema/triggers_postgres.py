@@ -19,9 +19,10 @@ from penstock.model.machine import Machine
 CLOCK = "date_trunc('milliseconds', clock_timestamp())"
 SAFE = "search_path=pg_catalog, pg_temp"
 PLANNER = ("enable_nestloop=off", "enable_hashjoin=on")
+BY_INDEX = ("enable_seqscan=off",)
 _COLUMNS = "(machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id)"
 _WHO = "split_part(n.changed_by, ':', 1)"
-_REFUSAL = "RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE ="
+REFUSAL = "RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE ="
 
 
 def function(schema: str, name: str, body: str, *, settings: tuple[str, ...] = ()) -> str:
@@ -35,7 +36,7 @@ def function(schema: str, name: str, body: str, *, settings: tuple[str, ...] = (
 
 def settings_of(statement: str) -> list[str]:
     """The settings that a function's statement gives it, as PostgreSQL keeps them."""
-    return [setting for setting in (*PLANNER, SAFE) if f"SET {setting.replace('=', ' = ')}" in statement]
+    return [setting for setting in (*PLANNER, *BY_INDEX, SAFE) if f"SET {setting.replace('=', ' = ')}" in statement]
 
 
 def _permitted(schema: str, machine: str) -> str:
@@ -50,7 +51,7 @@ def kernel_functions(schema: str) -> dict[str, str]:
     bodies = {
         "penstock_refuse": f"""
 BEGIN
-  {_REFUSAL} 'penstock: ' || TG_ARGV[0];
+  {REFUSAL} 'penstock: ' || TG_ARGV[0];
 END """,
         "penstock_refuse_move": f"""
 DECLARE text_ text;
@@ -60,7 +61,7 @@ BEGIN
   ELSE
     text_ := TG_ARGV[0] || ' has no such state; its states are ' || TG_ARGV[1];
   END IF;
-  {_REFUSAL} 'penstock: ' || text_;
+  {REFUSAL} 'penstock: ' || text_;
 END """,
         # A row may become the baseline of what is pruned before it, and keeps what it says of its unit.
         "penstock_log_update": f"""
@@ -70,7 +71,7 @@ BEGIN
       AND NEW.data IS NOT DISTINCT FROM OLD.data AND NEW.action_id IS NOT DISTINCT FROM OLD.action_id AND EXISTS (SELECT 1 FROM {schema}.prune_permit p
         WHERE p.machine = OLD.machine AND p.open = pg_current_xact_id_if_assigned()::text
           AND NEW.actor = 'prune:' || p.id)) IS NOT TRUE THEN
-    {_REFUSAL} 'penstock: transition_log is append-only; its rows cannot be changed';
+    {REFUSAL} 'penstock: transition_log is append-only; its rows cannot be changed';
   END IF;
   RETURN NEW;
 END """,
@@ -78,14 +79,14 @@ END """,
 BEGIN
   IF EXISTS (SELECT 1 FROM gone g WHERE NOT {_permitted(schema, "g.machine")} OR NOT EXISTS (
       SELECT 1 FROM {schema}.transition_log l WHERE l.machine = g.machine AND l.unit_id = g.unit_id AND l.seq > g.seq)) THEN
-    {_REFUSAL} '{gone.format("transition_log")}';
+    {REFUSAL} '{gone.format("transition_log")}';
   END IF;
   RETURN NULL;
 END """,
         "penstock_event_delete": f"""
 BEGIN
   IF EXISTS (SELECT 1 FROM gone) AND NOT {_permitted(schema, "'event_log'")} THEN
-    {_REFUSAL} '{gone.format("event_log")}';
+    {REFUSAL} '{gone.format("event_log")}';
   END IF;
   RETURN NULL;
 END """,
@@ -175,7 +176,7 @@ DECLARE bad text; penstock_now timestamptz := {CLOCK};
 BEGIN
   SELECT status INTO bad FROM born WHERE ({legal}) IS NOT TRUE LIMIT 1;
   IF bad IS NOT NULL THEN
-    {_REFUSAL} 'penstock: {machine.name} ' || CASE bad {whose}
+    {REFUSAL} 'penstock: {machine.name} ' || CASE bad {whose}
       ELSE 'cannot be born as ' || bad || '; it is born as {born}' END;
   END IF;
   INSERT INTO {schema}.transition_log {_COLUMNS}
@@ -264,7 +265,7 @@ BEGIN
   SELECT actor, reason, at INTO permit FROM {schema}.prune_permit
    WHERE machine = '{machine.name}' AND open = pg_current_xact_id_if_assigned()::text ORDER BY id LIMIT 1;
   IF NOT FOUND THEN
-    {_REFUSAL} 'penstock: {machine.name}: a unit is never deleted; old ones go by "penstock db prune"';
+    {REFUSAL} 'penstock: {machine.name}: a unit is never deleted; old ones go by "penstock db prune"';
   END IF;
   INSERT INTO {schema}.transition_log {_COLUMNS}
   SELECT '{machine.name}', unit_id, status, NULL, permit.actor, permit.reason, version, permit.at, {_data(machine, "gone")}, NULL

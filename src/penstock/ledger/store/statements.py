@@ -27,8 +27,6 @@ TEXT = "TEXT"
 INTEGER = "INTEGER"
 BIGINT = "BIGINT"
 _encode = msgspec.json.Encoder().encode
-# A gate that is neither on a budget nor lately closed.
-_UNASKED = "NOT g.metered AND g.throttles = 0"
 
 
 def postgres_type(kind: SqlType) -> str:
@@ -275,34 +273,14 @@ def which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[st
     return " AND ".join(parts), given, types, row
 
 
-def lock_units(database: Database, table: str) -> str:
-    """Take the row locks of a batch of units in one order, so that committers never deadlock over parents."""
+def lock_units(database: Database, table: str, *, keys: bool = False) -> str:
+    """Take the row locks of a batch of units in one order, so that committers never deadlock over parents.
+
+    `keys`: also wait for whoever refers to them, and let nobody begin to.
+    """
     source = batch(database, {"unit_id": TEXT})
-    tail = database.sql.for_update(keys=False)
+    tail = database.sql.for_update(keys=keys)
     return f"SELECT unit_id FROM {table} WHERE unit_id IN (SELECT n_unit_id FROM {source}) ORDER BY unit_id{tail}"
-
-
-def tally(database: Database, table: str, counters: Sequence[str]) -> str:
-    """Add to the counters of parents; their version stays, so that whoever holds them keeps them."""
-    types: dict[str, SqlType] = {"unit_id": TEXT}
-    types |= dict.fromkeys(counters, BIGINT)
-    sets = ", ".join([*(f"{c} = t.{c} + n_{c}" for c in counters), "tallies = t.tallies + 1"])
-    return f"UPDATE {table} AS t SET {sets} FROM {batch(database, types)} WHERE t.unit_id = n_unit_id"
-
-
-def wake_complete(database: Database, parent: Machine, child: Machine) -> str:
-    """Wake the parents whose children have all ended: the counters say so, and so does the set of children."""
-    assert child.parent is not None  # noqa: S101 - the caller asks for children of parents only
-    fan_in = child.parent
-    states = ", ".join(f"'{s}'" for group in fan_in.counts.values() for s in sorted(map(str, group)))
-    total = " + ".join(f"t.{c}" for c in fan_in.counts)
-    same = " AND ".join(f"c.{mine} = t.{theirs}" for mine, theirs in zip(fan_in.by, parent.unit.key, strict=True))
-    source = batch(database, {"unit_id": TEXT})
-    return (
-        f"UPDATE {parent.table} AS t SET {parent.due} = {least_due('t.' + parent.due, database.now_sql)}, wakes = t.wakes + 1"
-        f" WHERE t.unit_id IN (SELECT n_unit_id FROM {source}) AND {total} = t.{fan_in.expected}{unless_ended(parent)}"
-        f" AND (SELECT count(*) FROM {child.table} AS c WHERE {same} AND c.status IN ({states})) = t.{fan_in.expected}"
-    )
 
 
 def wake_units(database: Database, machine: Machine, *, also: str = "") -> str:
@@ -339,110 +317,6 @@ def waiting(due: str, alias: str = "", *, suspects: bool = False) -> str:
 def accused(due: str, alias: str = "") -> str:
     """The suspects of one claim: those whose suspicion lies between `:low` and `:high`."""
     return f"{waiting(due, alias, suspects=True)} AND {alias and alias + '.'}suspicion BETWEEN :low AND :high"
-
-
-def claim(database: Database, machine: Machine, *, metered: bool = False, suspects: bool = False) -> tuple[str, ...]:
-    """Claim up to `:n` due units: a fair share from each open gate, gates in rotation after `:gate`, oldest first.
-
-    Gates with a budget, and those that have just been closed, are passed by: they are asked first, and then it is
-    `metered`, with the gates and the share of each in `:batch` (on SQLite one gate, `:gate`, and its share in `:n`).
-    `suspects`: see `accused`.
-
-    On PostgreSQL it is one statement that returns the units. On SQLite the first picks their ids, as one JSON text, the
-    second changes them (`:ids`), and they are read by the third: rows that come one by one would each have to wait for
-    the interpreter's lock.
-    """
-    due, table, now = machine.due, machine.table, database.now_sql
-    free = accused(due) if suspects else waiting(due)
-    taken = ["claimed_by = :worker", f"claimed_at = {now}", "version = t.version + 1"]
-    sets = ", ".join([*taken, *_on_claim(database, machine)])
-    if database.dialect == "postgresql":
-        gates = _asked_gates(database, now) if metered else _gates_postgres(table, due, free, now)
-        picked = _pick_postgres(table, due, free, metered=metered)
-        returning = ", ".join(f"t.{machine.column(c)}" for c in machine.columns)
-        took = f"UPDATE {table} AS t SET {sets} FROM picked WHERE t.unit_id = picked.unit_id RETURNING {returning}"
-        return (f"WITH {gates}, {picked} {took}",)
-    columns = ", ".join(machine.column(c) for c in machine.columns)
-    mine = "unit_id IN (SELECT value FROM json_each(:ids))"
-    source = f"{table} {{0}} INDEXED BY {table}_{'suspects' if suspects else 'due'}"
-    gates = _gates_sqlite(source.format("k"), due, free)
-    pick = f"WITH {gates} SELECT json_group_array(unit_id) FROM ({_pick_sqlite(source.format('c'), due, free)})"
-    behind = _pick_behind(source.format("c"), due, free)
-    return (
-        f"SELECT json_group_array(unit_id) FROM ({behind})" if metered else pick,
-        f"UPDATE {table} AS t SET {sets} WHERE {mine}",
-        f"SELECT {columns} FROM {table} WHERE {mine}",
-    )
-
-
-def _on_claim(database: Database, machine: Machine) -> list[str]:
-    if not machine.on_claim:
-        return []
-    sources = ", ".join(f"'{s}'" for s in machine.on_claim)
-    moves = " ".join(f"WHEN '{s}' THEN '{e.target}'" for s, e in machine.on_claim.items())
-    reasons = " ".join(f"WHEN '{s}' THEN '{e.trigger}'" for s, e in machine.on_claim.items())
-    return [
-        f"status = CASE t.status {moves} ELSE t.status END",
-        f"changed_by = CASE WHEN t.status IN ({sources}) THEN :actor ELSE t.changed_by END",
-        f"change_reason = CASE t.status {reasons} ELSE t.change_reason END",
-        f"changed_at = CASE WHEN t.status IN ({sources}) THEN {database.now_sql} ELSE t.changed_at END",
-    ]
-
-
-# The key-share lock on the worker's own row: a reaper, which wants FOR UPDATE, cannot free this worker's units between
-# this claim and its commit.
-_ME = "me AS MATERIALIZED (SELECT id FROM worker WHERE id = :worker AND reaped_at IS NULL FOR KEY SHARE)"
-
-
-def _gates_postgres(table: str, due: str, free: str, now: str) -> str:
-    # LIMIT 1 makes the planner ask gate by gate: an EXISTS it would turn round into one scan over all that is due.
-    return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
-gates AS MATERIALIZED (SELECT g.gate_id FROM gate g CROSS JOIN LATERAL (
-    SELECT FROM {table} d WHERE d.gate_id = g.gate_id AND d.{due} <= (SELECT now FROM moment) AND {free} LIMIT 1) AS waiting
-  WHERE EXISTS (SELECT 1 FROM me) AND {is_open("(SELECT now FROM moment)")} AND {_UNASKED}
-  ORDER BY (g.gate_id > :gate) DESC, g.gate_id)"""
-
-
-def _asked_gates(database: Database, now: str) -> str:
-    source = batch(database, {"gate_id": TEXT, "share": INTEGER})
-    return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
-gates AS MATERIALIZED (SELECT n_gate_id AS gate_id, n_share AS share FROM {source} WHERE EXISTS (SELECT 1 FROM me))"""
-
-
-def _pick_postgres(table: str, due: str, free: str, *, metered: bool) -> str:
-    share = "gates.share" if metered else "(SELECT (:n + count(*) - 1) / greatest(count(*), 1) FROM gates)"
-    return f"""picked AS MATERIALIZED (SELECT u.unit_id FROM gates CROSS JOIN LATERAL (
-    SELECT unit_id FROM {table} c WHERE c.gate_id = gates.gate_id AND c.{due} <= (SELECT now FROM moment) AND {free}
-    ORDER BY c.{due}, c.unit_id LIMIT {share}
-    FOR NO KEY UPDATE SKIP LOCKED) u LIMIT :n)"""
-
-
-def _gates_sqlite(source: str, due: str, free: str) -> str:
-    # SQLite has no LATERAL: each gate's share is cut off at the (due, unit_id) of its last unit, found by OFFSET. Where
-    # there is one gate alone nothing is cut off.
-    due_units = f"FROM {source} WHERE k.gate_id = g.gate_id AND k.{due} <= :now AND {free}"
-    share = "OFFSET (SELECT (:n + count(*) - 1) / count(*) - 1 FROM live)"
-    last = f"{due_units} ORDER BY k.{due}, k.unit_id LIMIT 1 {share}"
-    several = "CASE WHEN (SELECT count(*) FROM live) > 1 THEN"
-    return f"""live AS MATERIALIZED (SELECT g.gate_id FROM gate g
-  WHERE EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
-    AND {is_open(":now")} AND {_UNASKED} AND EXISTS (SELECT 1 {due_units})
-  ORDER BY g.gate_id > :gate DESC, g.gate_id),
-gates AS MATERIALIZED (SELECT g.gate_id, COALESCE({several} (SELECT k.{due} {last}) END, :now) AS last_due,
-  COALESCE({several} (SELECT k.unit_id {last}) END, char(1114111)) AS last_id FROM live g)"""
-
-
-def _pick_sqlite(source: str, due: str, free: str) -> str:
-    return f"""SELECT c.unit_id FROM gates CROSS JOIN {source}
-    WHERE c.gate_id = gates.gate_id AND {free}
-      AND (c.{due}, c.unit_id) <= (gates.last_due, gates.last_id) LIMIT :n"""
-
-
-def _pick_behind(source: str, due: str, free: str) -> str:
-    return f"""SELECT unit_id FROM {source}
-    WHERE gate_id = :gate AND {due} <= :now AND {free}
-      AND EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
-    ORDER BY {due}, unit_id LIMIT :n"""
 
 
 def least_due_behind_open_gates(database: Database, machine: Machine) -> str:

@@ -47,10 +47,13 @@ def gates(settings: RulesSettings) -> Sequence[GateLimits]:
     for name, own in settings.accounts.items():
         if own.connector != "shopify":
             continue
-        limits = [Limit("points", own.points_per_second, own.points_burst)]
+        limits = []
+        if own.points_per_second > 0:
+            limits.append(Limit("points", own.points_per_second, own.points_burst))
         if own.requests_per_second > 0:
             limits.append(Limit("requests", own.requests_per_second, own.requests_burst))
-        found.append(GateLimits(gate_of(name), tuple(limits)))
+        if limits:
+            found.append(GateLimits(gate_of(name), tuple(limits)))
     return found
 
 

@@ -250,11 +250,17 @@ class Rule(RuleSettings):
     @property
     def digest(self) -> str:
         """The same for rules that mean the same, whatever their description, order and spelling."""
-        document = _written(replace(self, description=None))
+        document = _written(self)
+        document.pop("description", None)
         selector = document.get("selector", {})
-        for name in ("tags", "all_tags", "vendors", "skus"):
+        for name, spelt in (
+            ("tags", str.casefold),
+            ("all_tags", str.casefold),
+            ("vendors", str.casefold),
+            ("skus", str),
+        ):
             if name in selector:
-                selector[name] = sorted(set(selector[name]))
+                selector[name] = sorted(set(map(spelt, selector[name])))
         if "where" in selector:
             selector["where"] = canonical(parse(selector["where"]))
         encoded = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

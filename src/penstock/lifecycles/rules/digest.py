@@ -1,7 +1,7 @@
 """What was shown, as one digest: queueing is bound to it, so that nothing is queued but what was seen.
 
 The order of the targets makes no difference, and none of them is kept: each is hashed to 2,048 bits, and the hashes are
-added up. So long a sum cannot be met by choosing targets, as a sum of short hashes could.
+added up. So long a sum cannot be forged by choosing targets, as a sum of short hashes could.
 """
 
 from __future__ import annotations

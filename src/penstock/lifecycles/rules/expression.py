@@ -104,7 +104,7 @@ def parse(given: str) -> Node:
 
 
 def canonical(node: Node) -> str:
-    """The condition as text again: the same for conditions that differ in spaces, quotes and brackets only."""
+    """The condition as text again: the same for conditions that differ in spaces, quotes and letter case of words."""
     if isinstance(node, Not):
         return f"not {_bracketed(node.part)}"
     if isinstance(node, And | Or):

@@ -64,6 +64,9 @@ class _Reading:
     def head(self, row: list[str]) -> None:
         """The first line: which columns there are. Raises BadPrices, because nothing can be read without it."""
         self._columns = [cell.strip().removeprefix("\ufeff").lower() for cell in row]
+        if len(row) == 1 and (";" in row[0] or "\t" in row[0]):
+            self.say(1, "the cells must be separated by commas")
+            self.found()
         for name in self._columns:
             if name not in COLUMNS:
                 close = near(name, COLUMNS)

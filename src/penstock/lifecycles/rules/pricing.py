@@ -80,7 +80,8 @@ def evaluate(
     """Every item that the rule means, with its target or the reason why it has none.
 
     `locked` are SKUs that are never touched, `others` are rules, of which those count that come before this one.
-    `duplicated` are SKUs that more than one variant has. `totals` gathers what it all comes to.
+    `duplicated` are SKUs that more than one variant has. `totals` gathers what it all comes to, and is complete after
+    the last item. Raises UsageError as `prepare` does.
     """
     own = prepare(rule)
     higher = [prepare(other) for other in others if _comes_before(other, rule)]
@@ -167,7 +168,7 @@ def _amount(own: Prepared, item: Item) -> int | Excluded:
             return Excluded(Reason.NOT_POSITIVE, "its price would be rounded down to zero")
         amount = own.grid.at_least(lowest)
     elif amount > highest:
-        if highest == LARGEST:
+        if highest == LARGEST and own.ceiling is None:
             return _TOO_LARGE
         amount = own.grid.at_most(highest)
     if not lowest <= amount <= highest:

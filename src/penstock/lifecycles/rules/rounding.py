@@ -58,7 +58,8 @@ class Rounding(Settings):
         whole, _, fraction = self.ending.partition(".")
         decimals = decimals_of(currency)
         if fraction and len(fraction) != decimals:
-            raise BadMoney(f"{self.ending} must have {decimals} decimals, as every price in {currency}")
+            count = f"{decimals} decimals" if decimals else "no decimals"
+            raise BadMoney(f"the ending {self.ending} does not fit: a price in {currency} has {count}")
         rest = parse(f"{int(whole or 0)}{'.' if fraction else ''}{fraction}", currency, zero=True)
         return Grid(10 ** (len(whole) + decimals), rest, mode)
 

@@ -10,6 +10,13 @@ from penstock.lifecycles.rules.definition import RuleSettings
 from penstock.settings.typed import Place, Secret, Settings, Url, says
 
 _MANY = 10_000_000
+_AUTUMN = {
+    "account": "shop",
+    "currency": "EUR",
+    "selector": {"tags": ["ring"]},
+    "transform": {"percent": "-10"},
+    "rounding": {"ending": "0.99"},
+}
 
 
 class AccountSettings(Settings):
@@ -34,7 +41,12 @@ class AccountSettings(Settings):
     client_id: Annotated[str | None, says("The client of the client-credentials grant.")] = None
     client_secret: Annotated[Secret | None, says("Its secret.", examples=[{"env": "SHOPIFY_CLIENT_SECRET"}])] = None
     points_per_second: Annotated[
-        float, says("How fast the bucket of query costs fills again: 100, 200, 1,000 or 2,000.", gt=0, le=100_000)
+        float,
+        says(
+            "How fast the bucket of query costs fills again: 100, 200, 1,000 or 2,000; 0 is without a limit.",
+            ge=0,
+            le=100_000,
+        ),
     ] = 100.0
     points_burst: Annotated[float, says("How much the bucket of query costs holds.", gt=0, le=1_000_000)] = 2_000.0
     requests_per_second: Annotated[
@@ -79,7 +91,7 @@ class RulesSettings(Settings):
         int, says("A comparison of more targets than this asks for all prices at once, where a shop can.", ge=1)
     ] = 5_000
     accounts: Annotated[dict[str, AccountSettings], says("The price lists, by name.", examples=["shop"])] = {}
-    rules: Annotated[dict[str, RuleSettings], says("The rules, by name.", examples=["autumn"])] = {}
+    rules: Annotated[dict[str, RuleSettings], says("The rules, by name.", examples={"autumn": _AUTUMN})] = {}
 
     def __post_init__(self) -> None:
         wrong = [

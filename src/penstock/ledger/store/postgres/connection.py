@@ -51,6 +51,7 @@ _READER = {
 # The session's default is left alone: libpq takes one that reads only for a standby. All statements of a read see the
 # same moment.
 _READ_ONLY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 def _local(settings: Mapping[str, Any]) -> str:
@@ -60,8 +61,8 @@ def _local(settings: Mapping[str, Any]) -> str:
 _SESSION = "; ".join(f"SET {name} = {value}" for name, value in _WRITER.items())
 _BEGIN = {
     # reading, pooled
-    (False, False): "BEGIN",
-    (False, True): f"BEGIN{_local(_WRITER)}",
+    (False, False): _WRITE,
+    (False, True): f"{_WRITE}{_local(_WRITER)}",
     (True, False): f"{_READ_ONLY}{_local(_READER)}",
     (True, True): f"{_READ_ONLY}{_local(_READER | _UTC)}",
 }

@@ -145,6 +145,8 @@ rule_target = Machine(
         },
         expected="target_count",
     ),
+    siblings="batch_key",
+    siblings_at_once=LARGEST_GROUP,
     indexes={"of_sku": ("sku", "applied_at"), "of_variant": ("account", "id", "applied_at")},
 )
 
