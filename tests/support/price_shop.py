@@ -133,7 +133,7 @@ class PriceShop:
     def stream(self) -> AsyncIterator[tuple[str, Price]] | None:
         return self._all() if self.bulk else None
 
-    def costs(self, *, reads: int, writes: int) -> Mapping[str, float]:  # noqa: ARG002 - it has no limits
+    def costs(self, *, reads: int, writes: int) -> Mapping[str, float]:
         return {}
 
     async def close(self) -> None:

@@ -53,9 +53,7 @@ def open_ledger(url: str, clock: VirtualClock, seed: int = 7) -> Ledger:
     try:
         return Ledger.open(url, MACHINES, clock=clock, rng=Rng(seed))
     except LedgerMismatch:
-        return Ledger.open(
-            url, MACHINES, clock=clock, rng=Rng(seed), create=True, data_tables=TABLES, views=VIEWS
-        )
+        return Ledger.open(url, MACHINES, clock=clock, rng=Rng(seed), create=True, data_tables=TABLES, views=VIEWS)
 
 
 class Prices:
@@ -197,7 +195,7 @@ class Prices:
     def hours(self, hours: float) -> None:
         self.work(hours * 3600)
 
-    async def _read(self, schedule: Schedule, io: Io) -> JobResult:  # noqa: ARG002 - one shape
+    async def _read(self, schedule: Schedule, io: Io) -> JobResult:
         return await read_catalogue(self.accounts[self.account], io)
 
     # What came of it.
@@ -262,7 +260,9 @@ class Prices:
         findings = examine(self.ledger.database, {m.name: m for m in MACHINES})
         assert [f for f in findings if f.severity == "error"] == []
         for machine in (rule_run, rule_target):
-            pairs = self.rows("SELECT DISTINCT from_status, to_status FROM transition_log WHERE machine = :m", m=machine.name)
+            pairs = self.rows(
+                "SELECT DISTINCT from_status, to_status FROM transition_log WHERE machine = :m", m=machine.name
+            )
             moved = {(a, b) for a, b in pairs if a is not None and a != b}
             assert moved <= set(machine.pairs)
             assert {b for a, b in pairs if a is None} <= set(machine.births)
