@@ -38,13 +38,19 @@ def _show(answer: Any, reading: Reading[Any], wishes: Wishes, program: Program) 
         on_terminal = sys.stdout.isatty()
         for line in answer.lines:
             sys.stdout.write(f"{inert(line, lines=True) if on_terminal else line}\n")
-    elif wishes.json:
-        sys.stdout.write(f"{render.json_text(answer)}\n")
-    elif wishes.csv and isinstance(answer, Page):
+    elif wishes.csv and not wishes.json and isinstance(answer, Page):
         from penstock.cli.declared import row_of
 
         for line in render.csv_lines(answer, row_of(reading), safe=sys.stdout.isatty()):
             sys.stdout.write(f"{line}\n")
+    else:
+        show_answer(answer, program, json=wishes.json)
+
+
+def show_answer(answer: Any, program: Program, *, json: bool) -> None:
+    """A page or a struct on standard output: for people, or as exact JSON."""
+    if json:
+        sys.stdout.write(f"{render.json_text(answer)}\n")
     else:
         screen = terminal.Screen.of_output()
         terminal.write(render.answer_lines(answer, render.Showing(screen, program.clock.now(), meanings(program))))
