@@ -159,7 +159,7 @@ def test_prune_counts_asks_and_prunes(penstock, ledger, tmp_path):
     assert "nothing is old enough" in dry.out
     asked = penstock("db", "prune", "--older-than", "1d", "--ledger", ledger, cwd=tmp_path)
     assert asked.code == 2
-    assert "nobody can be asked here; count with --dry-run, then say --yes" in asked.err
+    assert "there is no terminal to ask on; count with --dry-run, then give --yes" in asked.err
 
     def prune(*options: str) -> dict[str, object]:
         # Everything is old enough after its second: a span of nothing cannot be asked for.

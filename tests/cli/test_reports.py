@@ -158,7 +158,7 @@ def test_refresh_asks_for_a_report_now_and_says_what_it_leaves(console, place, l
     assert unit(ledger_url, ref_of(resting)).create_failures == 3
     unasked = console("reports", "refresh", "--from", YESTERDAY, *WHY)
     assert unasked.code == 2
-    assert "this would fetch 1 dataset again; nobody can be asked here; say --yes" in unasked.err
+    assert "this would fetch 1 dataset again; there is no terminal to ask on; give --yes" in unasked.err
     done = asked(console, "refresh", ref_of(resting), "no/such/daily/target", *WHY, "--yes")
     assert done["count"] == 1
     assert done["skipped_sample"] == {"report:no/such/daily/target": "no such dataset"}
@@ -180,7 +180,7 @@ def test_reset_puts_what_is_in_error_back_to_the_day_it_was_made(console, place,
     assert unit(ledger_url, ref_of(one)).status is S.ERROR
     unasked = console("reports", "reset", "--account", "acme", *WHY)
     assert unasked.code == 2
-    assert "this would reset 2 datasets; nobody can be asked here; say --yes" in unasked.err
+    assert "this would reset 2 datasets; there is no terminal to ask on; give --yes" in unasked.err
     done = asked(console, "reset", ref_of(one), ref_of(healthy), "--reason", "a new beginning", "--yes")
     assert done["count"] == 1
     assert done["skipped_sample"] == {str(ref_of(healthy)): "it is missing; only datasets in error are reset"}

@@ -165,7 +165,7 @@ def test_a_column_named_by_a_reserved_word_is_refused_untouched(ledger_url):
         order: int = 0
 
     edges = [Edge(SampleState.NEW, SampleState.OLD, "aged", WORKER)]
-    with pytest.raises(UsageError, match="field 'order' is a word of SQL; call it something else"):
+    with pytest.raises(UsageError, match="field 'order' is a reserved word of SQL; choose another name"):
         make(ledger_url, Machine("reserved", Reserved, births={"new"}, edges=edges, terminal={"old"}))
     with Hand(ledger_url) as hand:
         sql = "sqlite_master" if hand.dialect == "sqlite" else "pg_tables WHERE schemaname = 'public'"

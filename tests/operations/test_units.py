@@ -87,7 +87,7 @@ def test_a_text_is_looked_for_as_it_is(desk, text):
         ({"status": ("zzz",)}, "no state is called 'zzz'; known are active, cancelled,"),
         ({"machine": "price", "parked": True}, "price is not driven by workers"),
         ({"due": "soon"}, "'soon' is not an instant; write date, time and offset"),
-        ({"because": "a\0b"}, "has a character that no ledger keeps"),
+        ({"because": "a\0b"}, "has a character that no ledger can store"),
         ({"after": "x"}, "'x' is not a unit reference"),
     ],
 )

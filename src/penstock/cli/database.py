@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.ledger.care.prune import Count, Pruner
 
 _CHECKS = "schema, tables, definitions, triggers, views"
-_NOBODY = "nobody can be asked here; count with --dry-run, then say --yes"
+_NOBODY = "there is no terminal to ask on; count with --dry-run, then give --yes"
 
 
 class _Database(LazyGroup):
@@ -110,7 +110,7 @@ def upgrade(*, take_back: bool, _config: Path | None, _ledger: str | None) -> No
         database.close()
 
 
-@_command("Look", "Say whether the schema is this program's.", flag("json", "Print exact JSON."))
+@_command("Look", "Compare the ledger's schema with this program's.", flag("json", "Print exact JSON."))
 def check(*, _json: bool, _config: Path | None, _ledger: str | None) -> int:
     """Say whether schema, tables, definitions, triggers and views are those of this program.
 
@@ -187,7 +187,7 @@ def backup(*, place: Path, force: bool, _json: bool, _config: Path | None, _ledg
 @_command(
     "Act",
     "After a restore: units look before they act again.",
-    click.Option(["--since"], type=_INSTANT, help="Only units stepped after this instant; else all."),
+    click.Option(["--since"], type=_INSTANT, help="Only units stepped after this instant, instead of all."),
     flag("dry-run", "Count the units, and stop."),
     flag("yes", "Do not ask."),
     flag("json", "Print exact JSON."),
@@ -230,7 +230,9 @@ def doubt(
     "Act",
     "Remove what is old.",
     click.Option(["--machine"], metavar="NAME", help="Only units and history of this machine."),
-    click.Option(["--older-than"], type=_SPAN, help="One age for everything, as 90d; else the configured ages."),
+    click.Option(
+        ["--older-than"], type=_SPAN, help="One age for everything, such as 90d, instead of the configured ages."
+    ),
     click.Option(["--keep-units"], is_flag=True, help="Leave units that have ended alone."),
     flag("dry-run", "Count what would go, and stop."),
     flag("yes", "Do not ask."),

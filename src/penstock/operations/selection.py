@@ -37,7 +37,9 @@ class Filter(Parameters, frozen=True):
         timedelta | None, option("Only units that last changed longer ago than this.", example="6h")
     ] = None
     younger_than: Annotated[timedelta | None, option("Only units that changed within this time.", example="30m")] = None
-    because: Annotated[str | None, option("Only units whose reason contains this text, in any case.")] = None
+    because: Annotated[
+        str | None, option("Only units whose reason contains this text; upper and lower case are alike.")
+    ] = None
 
 
 class Selected(Filter, frozen=True):
@@ -171,7 +173,7 @@ def read_instant(text: str) -> datetime:
 
 def _storable(text: str) -> str:
     if _UNSTORABLE.search(text):
-        raise UsageError(f"{text!r} has a character that no ledger keeps; no unit can have it")
+        raise UsageError(f"{text!r} has a character that no ledger can store, so no unit has it")
     return text
 
 
