@@ -75,7 +75,7 @@ def test_units_are_put_in_doubt_and_a_restored_ledger_asks_for_it(penstock, tmp_
     assert "run 'penstock db doubt'" in refused.err
 
     asked = penstock("db", "doubt", cwd=tmp_path)
-    assert (asked.code, "nobody can be asked here" in asked.err) == (2, True)
+    assert (asked.code, "there is no terminal to ask on" in asked.err) == (2, True)
     counted = penstock("db", "doubt", "--dry-run", cwd=tmp_path)
     assert counted.code == 0
     assert "invoice: 1\n" in counted.out

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import terminal
-from penstock.cli.kinds import Kind
+from penstock.cli.kinds import instant_kind, span_kind
 from penstock.cli.lazy import Entry, LazyGroup
 from penstock.cli.options import config_option, flag, ledger_option
 from penstock.cli.terminal import counted, echo
@@ -55,24 +55,7 @@ def _command(
 COMMANDS: dict[str, tuple[Entry, click.Command]] = {}
 
 
-def _instant(text: str) -> datetime:
-    from penstock.model.clock import parse_instant
-
-    return parse_instant(text)
-
-
-def _span(text: str) -> timedelta:
-    from penstock.model.cadence import parse_span
-    from penstock.model.errors import UsageError
-
-    try:
-        return parse_span(text)
-    except UsageError as error:
-        raise ValueError from error
-
-
-_INSTANT = Kind("INSTANT", "an instant, for example 2026-11-15T19:31:00Z", _instant)
-_SPAN = Kind("SPAN", "a span, for example 90d or 6h", _span)
+_INSTANT, _SPAN = instant_kind(), span_kind()
 
 
 @_command(

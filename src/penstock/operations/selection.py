@@ -11,7 +11,7 @@ from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import BadInstant, UnknownMachine, UnknownUnit, UsageError
 from penstock.model.machine import Machine
 from penstock.model.near import near
-from penstock.model.unit import Ref, parse_key
+from penstock.model.unit import NO_GATE, Ref, parse_key
 from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters, argument, option
 
@@ -28,7 +28,9 @@ class Filter(Parameters, frozen=True):
 
     machine: Annotated[str | None, option("Only units of this machine.", example="report")] = None
     status: Annotated[tuple[str, ...], option("Only units in this state.")] = ()
-    gate: Annotated[str | None, option("Only units behind this gate or one below it.", example="shop/acme")] = None
+    gate: Annotated[
+        str | None, option("Only units behind this gate or one below it; 'none': without a gate.", example="shop/acme")
+    ] = None
     parked: Annotated[bool, option("Only units that are parked.")] = False
     due: Annotated[
         str | None, option("Only units that are due at this instant or before; 'now' is the present.", example=NOW)
@@ -126,7 +128,9 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
         if set(wanted.status) <= set(machine.dead):
             parts.append(f"unit_id IN (SELECT unit_id FROM {machine.table} WHERE {dead_letters(machine)})")
         values |= names
-    if wanted.gate is not None:
+    if wanted.gate == NO_GATE:
+        parts.append(f"gate_id = '{NO_GATE}'")
+    elif wanted.gate is not None:
         sql, given = under(_storable(wanted.gate))
         # The gates are few, and the units behind each are found by an index.
         parts.append(f"gate_id IN (SELECT gate_id FROM gate WHERE {sql})")
