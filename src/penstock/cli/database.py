@@ -60,13 +60,13 @@ _INSTANT, _SPAN = instant_kind(), span_kind()
 
 @_command(
     "Act",
-    "Create the ledger, or bring it up to this program.",
+    "Create the ledger, or upgrade it to this program.",
     click.Option(
         ["--take-back"], is_flag=True, help="Go back to this program's definitions where a newer one replaced them."
     ),
 )
 def upgrade(*, take_back: bool, _config: Path | None, _ledger: str | None) -> None:
-    """Create the ledger, or bring its tables, definitions and triggers up to this program.
+    """Create the ledger, or upgrade its tables, definitions and triggers to this program.
 
     Everything happens in one transaction: interrupted, it has changed nothing, and running it again is all there is to
     do. Run it with the new program before the new program's workers start; workers of the old one may go on meanwhile.
@@ -216,7 +216,7 @@ def doubt(
     click.Option(
         ["--older-than"], type=_SPAN, help="One age for everything, such as 90d, instead of the configured ages."
     ),
-    click.Option(["--keep-units"], is_flag=True, help="Leave units that have ended alone."),
+    click.Option(["--keep-units"], is_flag=True, help="Keep units that have ended."),
     flag("dry-run", "Count what would go, and stop."),
     flag("yes", "Do not ask."),
     flag("json", "Print exact JSON."),

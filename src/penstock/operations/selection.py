@@ -113,7 +113,9 @@ def _refuse_unfit(machine: Machine, wanted: Filter) -> None:
     if unknown:
         raise _unknown(f"state of {machine.name}", unknown[0], machine.states)
     if _unfit(machine, wanted) is not None:
-        raise UsageError(f"{machine.name} is not driven by workers: its units have no gate, are not due or parked")
+        raise UsageError(
+            f"{machine.name} is not driven by workers: its units have no gate, and are never due or parked"
+        )
 
 
 def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:

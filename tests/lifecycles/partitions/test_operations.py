@@ -216,7 +216,7 @@ def test_a_day_that_is_not_over_where_the_customer_is_cannot_be_asked_for(partit
     zones = {CUSTOMERS[0]: "Etc/GMT+12", CUSTOMERS[1]: "UTC"}
     world = Partitions(partitions_url, tmp_path, time_zones=zones)
     today = world.time.now().date()
-    told = f"{today} is not over yet for customer 1111111111: it ends in Etc/GMT\\+12 at"
+    told = f"{today} is not over yet for customer 1111111111: it ends at"
     for operation, form in ((reprocess, ReprocessWanted), (backfill, RangeWanted)):
         with pytest.raises(UsageError, match=told):
             world.plan(operation, form(source="google_ads", first=today))

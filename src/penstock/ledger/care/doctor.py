@@ -58,7 +58,7 @@ def examine(
             # A large history takes its time, and is asked for by hand.
             found += database.read(work, patient=True)
         except UNREADABLE as error:  # somebody's SQL; `constraints` says where
-            found.append(Finding(name, "the ledger", f"it cannot be looked at: {error}"))
+            found.append(Finding(name, "the ledger", f"this could not be checked: {error}"))
     return found
 
 

@@ -184,7 +184,7 @@ class Source(Settings, dict=True):
             ends = self.ends(customer, day)
             if ends > now:
                 zone = self.zones[customer]
-                msg = f"{day} is not over yet for customer {customer}: it ends in {zone} at {instant_text(ends)}"
+                msg = f"{day} is not over yet for customer {customer}: it ends at {instant_text(ends)} ({zone})"
                 raise UsageError(msg)
 
 
