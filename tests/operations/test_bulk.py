@@ -23,7 +23,7 @@ from penstock.model.errors import PlanChanged, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
 from penstock.model.unit import NOW, Ref
-from penstock.operations.bulk import actions
+from penstock.operations import follow
 from penstock.operations.bulk.actions import drive, sweep_items
 from penstock.operations.bulk.flow import BulkActions, halved
 from penstock.operations.bulk.machine import B, BulkAction, bulk_action
@@ -219,7 +219,7 @@ DRIVER = """
 import sys
 from penstock.ledger.ledger import Ledger
 from penstock.model.unit import Ref
-from penstock.operations.bulk import actions
+from penstock.operations import follow
 from penstock.operations.bulk.actions import drive, sweep_items
 from penstock.operations.bulk.flow import BulkActions, halved
 from penstock.operations.bulk.machine import bulk_action
@@ -298,7 +298,7 @@ def test_a_command_that_drives_its_action_parks_no_units_of_others(ledger_url: s
     with Ledger.open(ledger_url, MACHINES, create=True, data_tables=[bulk_item], clock=clock) as ledger:
         ledger.birth([Invoice(tenant="acme", number="1", amount_minor=1, due_at=now)], actor=Actor.API, who="test")
         ledger.birth([later], actor=Actor.OPERATOR, who="ann")
-        work_until_idle(ledger, [BulkActions()], settings=actions.ALONE)
+        work_until_idle(ledger, [BulkActions()], settings=follow.ALONE)
         assert ledger.get(Ref(bulk_action.name, "1")).status is B.DONE
         invoice = ledger.get(Ref("invoice", "acme/1"))
         assert isinstance(invoice, Invoice)

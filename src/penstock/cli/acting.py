@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.operations.declare import Ask, Operation
     from penstock.operations.fields import Parameters
+    from penstock.operations.plan import Follow
 
 _SHOWN = 10
 _CHANGED = "it changed since it was looked at"
-_NOBODY = "nobody can be asked here; say --yes, or --dry-run to only look"
+_NOBODY = "there is no terminal to ask on; give --yes, or --dry-run to only look"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def _act(one: _Act) -> int:
         else:
             show_preview(planned.preview)
         return 0
-    if not wishes.yes:
+    if not wishes.yes and not getattr(planned.plan, "harmless", False):
         if quiet or not terminal.can_ask():
             raise UsageError(f"this would {planned.preview.says}; {_NOBODY}")
         show_preview(planned.preview)
@@ -85,6 +86,9 @@ def _act(one: _Act) -> int:
         _warn(planned.preview.warnings)
     with terminal.progress(planned.preview.says, one.program.clock, quiet=quiet) as progress:
         done = carry_out(one.ledger, ask, planned, progress)
+    follow = getattr(planned.plan, "follow", None)
+    if follow is not None:
+        return _follow(one, planned.preview.says, follow)
     if done.action is not None:
         done = _go_on(one, done)
     if quiet:
@@ -92,6 +96,36 @@ def _act(one: _Act) -> int:
     else:
         _say_done(done, planned.preview.count)
     return 0 if done.count else 1
+
+
+def _follow(one: _Act, says: str, wanted: Follow) -> int:
+    """Work on the unit until it has come far enough, beside a worker that does so too or alone; then show it."""
+    from penstock.cli.asking import show_answer
+    from penstock.observe.logs import configure_logs
+    from penstock.operations.follow import follow
+
+    # The worker inside is this command's own: what it says of its start and its end is nobody's concern.
+    configure_logs("error")
+    program, ledger = one.program, one.ledger
+    ledger.gates.providers = program.limits()
+    flows = program.flows_of(program.app.owner(wanted.ref.machine))
+    try:
+        with terminal.progress(says, program.clock, quiet=one.wishes.json) as progress:
+
+            def until(unit: Any) -> bool:
+                progress(*wanted.how_far(ledger, unit))
+                return wanted.until(unit)
+
+            unit = follow(ledger, flows, wanted.ref, until, config_version=program.configuration.version)
+    except KeyboardInterrupt:
+        echo(f"{wanted.ref} is not ready: a worker goes on with it", err=True)
+        raise
+    parked = getattr(unit, "parked_at", None) is not None
+    if parked:
+        echo(f"{wanted.ref} is parked: {getattr(unit, 'parked_reason', None)}", err=True)
+        echo(f"to go on:    penstock units unpark {wanted.ref} --reason TEXT", err=True)
+    show_answer(wanted.show(one.asked()), program, json=one.wishes.json)
+    return int(parked)
 
 
 def _go_on(one: _Act, done: Done) -> Done:
@@ -114,7 +148,7 @@ def _go_on(one: _Act, done: Done) -> Done:
             version = one.program.configuration.version
             action = drive(one.ledger, Ref.parse(done.action), progress, config_version=version)
     except KeyboardInterrupt:
-        echo(f"{done.action} is not ended: a worker goes on with it", err=True)
+        echo(f"{done.action} has not ended; a worker goes on with it", err=True)
         raise
     if action.parked_at is not None:
         echo(f"{done.action} is parked: {action.parked_reason}", err=True)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.operations.declare import Reading
     from penstock.operations.fields import Parameters
 
+_OTHERS = {"busy": "hold", "closed": "hold", "half-open": "hold", "stopped": "fault", "parked": "fault"}
+"""What is no state of a machine: how a gate is, and what is parked."""
+
 
 def ask(lifecycle: AnyLifecycle, reading: Reading[Any], parameters: Parameters, wishes: Wishes) -> int:
     """Answer on standard output. Returns the exit code: 1 where the answer has `failed` and it is true."""
@@ -38,18 +41,24 @@ def _show(answer: Any, reading: Reading[Any], wishes: Wishes, program: Program) 
         on_terminal = sys.stdout.isatty()
         for line in answer.lines:
             sys.stdout.write(f"{inert(line, lines=True) if on_terminal else line}\n")
-    elif wishes.json:
-        sys.stdout.write(f"{render.json_text(answer)}\n")
-    elif wishes.csv and isinstance(answer, Page):
+    elif wishes.csv and not wishes.json and isinstance(answer, Page):
         from penstock.cli.declared import row_of
 
         for line in render.csv_lines(answer, row_of(reading), safe=sys.stdout.isatty()):
             sys.stdout.write(f"{line}\n")
     else:
+        show_answer(answer, program, json=wishes.json)
+
+
+def show_answer(answer: Any, program: Program, *, json: bool) -> None:
+    """A page or a struct on standard output: for people, or as exact JSON."""
+    if json:
+        sys.stdout.write(f"{render.json_text(answer)}\n")
+    else:
         screen = terminal.Screen.of_output()
         terminal.write(render.answer_lines(answer, render.Showing(screen, program.clock.now(), meanings(program))))
         # In a pipe they are for whoever watches, and no rows.
-        terminal.write(render.notes(answer), err=screen.width is None)
+        terminal.write(render.notes(answer, screen.width), err=screen.width is None)
 
 
 def meanings(program: Program) -> render.Meaning:
@@ -58,6 +67,6 @@ def meanings(program: Program) -> render.Meaning:
     def find(machine: str | None, state: str) -> str | None:
         owners = [one for one in program.app.machines if machine in (None, one.name)]
         found = {str(own.meaning) for one in owners for own in one.status if own == state}
-        return found.pop() if len(found) == 1 else None
+        return found.pop() if len(found) == 1 else _OTHERS.get(state)
 
     return find

@@ -52,7 +52,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What an act came to. `action` is the bulk action that goes on with it."""
+    """What an act came to. `action` is the bulk action that goes on with it, `follows` a unit to be waited for."""
 
     operation: str
     says: str
@@ -60,6 +60,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     skipped: dict[str, int]
     skipped_sample: dict[str, str]
     action: str | None = None
+    follows: str | None = None
 
 
 @dataclass(slots=True)
@@ -144,6 +145,8 @@ def _planned_again(ask: Ask[Any], planned: Planned, missed: Exception) -> Planne
 def _carry_out(ledger: Ledger, ask: Ask[Any], planned: Planned, progress: Callable[[int, int | None], None]) -> Done:
     carried = Carried()
     plan = planned.plan
+    follow = plan.follow if isinstance(plan, Together) else None
+    _write_first(ledger, plan, progress)
     if _is_bulk(plan):
         from penstock.operations.bulk.actions import start
 
@@ -160,7 +163,18 @@ def _carry_out(ledger: Ledger, ask: Ask[Any], planned: Planned, progress: Callab
         skipped=dict(Counter(skipped.values())),
         skipped_sample={str(ref): why for ref, why in itertools.islice(skipped.items(), _SAMPLE)},
         action=None if carried.action is None else str(carried.action),
+        follows=None if follow is None else str(follow.ref),
     )
+
+
+def _write_first(ledger: Ledger, plan: Plan, progress: Callable[[int, int | None], None]) -> None:
+    """Rows that mean nothing yet, some thousands in each transaction."""
+    first = plan.first if isinstance(plan, Together) else ()
+    written, total = 0, sum(len(write.rows) for write in first)
+    for write in first:
+        ledger.write([write])
+        written += len(write.rows)
+        progress(written, total)
 
 
 def _is_bulk(plan: Plan) -> bool:

@@ -55,7 +55,7 @@ def _(plan: Each) -> Iterator[list[Any]]:
 def _(plan: Together) -> Iterator[list[Any]]:
     yield from map(_move, plan.moves)
     yield from (["born", type(birth.unit).__name__, _columns(birth.unit)] for birth in plan.births)
-    for write in plan.writes:
+    for write in (*plan.first, *plan.writes):
         rows = [_kept(row) if isinstance(row, Mapping) else list(row) for row in write.rows]
         yield ["write", write.table.name, rows]
     for event in plan.events:

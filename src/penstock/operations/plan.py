@@ -6,7 +6,7 @@ for the moment of the act, so that a plan made a minute later is the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,8 +18,22 @@ from penstock.model.unit import NOW, GuardedUnit, Ref
 
 if TYPE_CHECKING:
     from penstock.ledger.births import Product
+    from penstock.ledger.ledger import Ledger
 
-__all__ = ["NOW", "Births", "Each", "GateChange", "Moves", "Park", "Part", "Plan", "Together", "Unpark", "Wake"]
+__all__ = [
+    "NOW",
+    "Births",
+    "Each",
+    "Follow",
+    "GateChange",
+    "Moves",
+    "Park",
+    "Part",
+    "Plan",
+    "Together",
+    "Unpark",
+    "Wake",
+]
 
 Skipped: TypeAlias = Mapping[Ref, str]
 
@@ -55,11 +69,28 @@ class Each(Struct, frozen=True):
         return (Ref(self.machine.name, unit_id) for part in self.parts for unit_id, _ in part.units)
 
 
+class Follow(Struct, frozen=True, eq=False):
+    """A unit whose progress is what the person wants to see: once `until` is true of it, `show` answers an Ask.
+
+    `how_far` says how many of how many are done (None: nobody knows).
+    """
+
+    ref: Ref
+    until: Callable[[Any], bool]
+    show: Callable[[Any], Any]
+    how_far: Callable[[Ledger, Any], tuple[int, int | None]]
+
+
 class Together(Struct, frozen=True):
     """Changes that are made in one transaction or not at all.
 
-    `then` are moves that it starts as a bulk action. `about` are the units that its rows are about, where it moves and
-    makes none. `warnings` are sentences to read before saying yes.
+    - `first`: rows that mean nothing until the rest is there; each of these is written before it, in a transaction of
+      its own, so that they may be more than one transaction carries.
+    - `then`: moves that it starts as a bulk action.
+    - `about`: the units that its rows are about, where it moves and makes none.
+    - `warnings`: sentences to read before saying yes.
+    - `harmless`: nobody needs to be asked, because nothing comes of it unless more is done.
+    - `follow`: the unit that is waited for afterwards.
     """
 
     says: str
@@ -70,6 +101,9 @@ class Together(Struct, frozen=True):
     then: Each | None = None
     warnings: Sequence[str] = ()
     about: Sequence[Ref] = ()
+    first: Sequence[Write] = ()
+    harmless: bool = False
+    follow: Follow | None = None
 
     def __len__(self) -> int:
         if self.about:

@@ -319,7 +319,7 @@ class Holding:
             self._step.fail_together(mine, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
         elif not task.cancelling():
             for held in mine:
-                self._step.fail(held, BrokenFlow("the step was cancelled from within"))
+                self._step.fail(held, BrokenFlow("the step cancelled itself"))
         else:
             return False
         while task.uncancel():

@@ -95,7 +95,7 @@ class Step:
 
     def _give_up(self, held: Held, decision: Act) -> None:
         """The last call was in doubt, a look has settled it, and there are no calls left."""
-        self.fail(held, Rejected(f"all retries are used up, and it was decided: {decision.reason}"))
+        self.fail(held, Rejected(f"all retries are used up, and the last decision was: {decision.reason}"))
 
     def _wait(self, held: Held, decision: object, *, looked: bool) -> None:
         if type(decision) is Wait:

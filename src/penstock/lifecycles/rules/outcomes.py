@@ -29,6 +29,26 @@ class Reason(StrEnum):
     NO_CHANGE = "no_change"
 
 
+MEANINGS = {
+    Reason.NO_SKU: "no SKU",
+    Reason.LOCKED: "locked",
+    Reason.CURRENCY_DIFFERS: "in another currency",
+    Reason.PRICE_INVALID: "no price that could be changed",
+    Reason.OTHER_RULE: "meant by a rule that comes first",
+    Reason.DUPLICATE_SKU: "another variant has the same SKU",
+    Reason.NO_REFERENCE: "no reference price",
+    Reason.NO_COST: "no cost",
+    Reason.NOT_POSITIVE: "the price would not be above 0",
+    Reason.TOO_LARGE: "the price would be too large",
+    Reason.BELOW_FLOOR: "the price would be below the floor",
+    Reason.ABOVE_CEILING: "the price would be above the ceiling",
+    Reason.NO_ROUNDING: "no rounded price is allowed",
+    Reason.CHANGE_TOO_LARGE: "the change is larger than max_change",
+    Reason.NO_CHANGE: "the price is right already",
+}
+"""What each reason says of many items."""
+
+
 class Target(msgspec.Struct, frozen=True, gc=False):
     """A price that is to be changed, both sides absolute."""
 

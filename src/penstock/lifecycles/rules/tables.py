@@ -33,6 +33,14 @@ rule = sa.Table(
     sa.Column("current", _FLAG, nullable=False, server_default=sa.true()),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("created_by", sa.Text, nullable=False),
+    sa.Index(
+        "rule_in_force",
+        "tenant_id",
+        "name",
+        unique=True,
+        postgresql_where=sa.text("current"),
+        sqlite_where=sa.text("current"),
+    ),
     sqlite_with_rowid=False,
     sqlite_strict=True,
 )

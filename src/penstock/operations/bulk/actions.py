@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -20,18 +18,15 @@ from penstock.model.unit import Ref
 from penstock.operations.bulk.flow import BulkActions
 from penstock.operations.bulk.machine import B, BulkAction, bulk_action
 from penstock.operations.bulk.tables import bulk_item
+from penstock.operations.follow import follow
 from penstock.operations.plan import Each, Together
-from penstock.worker.worker import Worker, WorkerSettings
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.operations.carry import Planned
 
 _COLUMNS = ("action_id", "position", "unit_id", "version", "part", "result", "laid_at")
-_LOOK_SECONDS = 0.2
 _KEPT = timedelta(days=1)
-# A command serves bulk actions alone and goes away again: what it does not know is not unknown.
-ALONE = WorkerSettings(unknown_seconds=math.inf)
 Watch = Callable[[int, int | None], None]
 
 
@@ -95,23 +90,14 @@ def drive(
 
     Other workers may help, and go on after Ctrl-C.
     """
-    return asyncio.run(_drive(ledger, ref, progress, config_version))
 
+    def ended(action: BulkAction) -> bool:
+        progress(action.position, action.total)
+        return action.status is not B.RUNNING
 
-async def _drive(ledger: Ledger, ref: Ref, progress: Watch, config_version: str | None) -> BulkAction:
-    worker = Worker(ledger, [BulkActions()], ALONE, config_version=config_version)
-    working = asyncio.create_task(worker.run())
-    try:
-        while True:
-            action = await asyncio.to_thread(ledger.get, ref)  # noqa: TID251 - beside the worker, which has its own threads
-            assert isinstance(action, BulkAction)  # noqa: S101 - the machine's units
-            progress(action.position, action.total)
-            if action.status is not B.RUNNING or action.parked_at is not None or working.done():
-                return action
-            await asyncio.wait([working], timeout=_LOOK_SECONDS)
-    finally:
-        worker.stop()
-        await working
+    action = follow(ledger, [BulkActions()], ref, ended, config_version=config_version)
+    assert isinstance(action, BulkAction)  # noqa: S101 - the machine's units
+    return action
 
 
 def results(ledger: Ledger, action_id: str) -> tuple[int, dict[str, int]]:

@@ -62,6 +62,9 @@ def _preview(run: Run) -> Decision:
 
 
 def _start(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Decision:
+    if run.mode is Mode.HALTING:
+        # It sends nothing: it starts to end by legal edges, and waits for nobody.
+        return Act("start", f"stopped: {run.mode_reason}", counts_attempt=False)
     if run.mode is Mode.PAUSED:
         return Wait(None, f"paused by {run.mode_by}: {run.mode_reason}")
     if seen.ahead is not None:

@@ -82,7 +82,9 @@ class Runs(Flow[Run, RulesSettings, Seen]):
     async def _start(self, unit: Run, io: Io) -> Outcome[Run]:
         now = io.now()
         after = replace(unit, status=R.APPLYING, started_at=_after(now, unit.queued_at), due_at=now)
-        return Outcome(unit, after, "started", others=[await self._take_lane(unit, io)], keep_claim=True)
+        # One that is stopped before it sends anything needs no lane.
+        lane = [] if unit.mode is Mode.HALTING else [await self._take_lane(unit, io)]
+        return Outcome(unit, after, "started", others=lane, keep_claim=True)
 
     async def _retry(self, unit: Run, io: Io) -> Outcome[Run]:
         after = replace(

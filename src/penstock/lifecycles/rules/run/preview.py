@@ -230,7 +230,7 @@ def summed_up(ledger: Ledger, settings: RulesSettings, run: Run) -> Summary:
     return Summary(totals, digest.hexdigest(), refused, kept, settings.approve_above)
 
 
-def _laid_down(ledger: Ledger, run: Run) -> Iterator[tuple[Item, Priced | Excluded]]:
+def _laid_down(ledger: Ledger | Reader, run: Run) -> Iterator[tuple[Item, Priced | Excluded]]:
     """The targets of a run, in the order of their variants."""
     after = ""
     mine = f"rule_run_id = {ledger.database.sql.identifier('run')}"
@@ -260,3 +260,16 @@ def current_digest(reader: Reader, settings: RulesSettings, run: Run) -> tuple[s
                 found[item.variant_id] = outcome
         position = items[-1].variant_id
     return digest.hexdigest(), found
+
+
+def differing(reader: Reader, settings: RulesSettings, run: Run) -> int:
+    """How many targets of a preview would be others now: changed, gone, or new. 0: the digest is the same."""
+    digest, found = current_digest(reader, settings, run)
+    if digest == run.preview_digest:
+        return 0
+    left = dict(found)
+    changed = 0
+    for item, outcome in _laid_down(reader, run):
+        if isinstance(outcome, Priced):
+            changed += left.pop(item.variant_id, None) != outcome
+    return changed + len(left)

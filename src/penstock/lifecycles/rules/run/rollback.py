@@ -15,6 +15,7 @@ from penstock.model.unit import replace
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
+    from penstock.operations.reader import Reader
 
 LEFT = "status = 'APPLIED' AND set_aside_by IS NULL"
 """The targets of a run that are still to be rolled back."""
@@ -47,11 +48,11 @@ def rollback_of(
     )
 
 
-def left_of(ledger: Ledger, run_id: UUID) -> int:
+def left_of(reader: Ledger | Reader, run_id: UUID) -> int:
     """How many targets of a run are applied, and not set aside by a person."""
-    mine = f"rule_run_id = {ledger.database.sql.identifier('run')}"
+    mine = f"rule_run_id = {reader.database.sql.identifier('run')}"
     sql = f"SELECT count(*) FROM rule_target WHERE {mine} AND {LEFT}"
-    return int(ledger.read(lambda cursor: cursor.rows(sql, run=str(run_id)))[0][0])
+    return int(reader.read(lambda cursor: cursor.rows(sql, run=str(run_id)))[0][0])
 
 
 def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:

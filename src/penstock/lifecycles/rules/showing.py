@@ -1,0 +1,259 @@
+"""One run as people see it: what it changes, what stands in its way, how far it has come, and what to do next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from penstock.lifecycles.rules.describe import change
+from penstock.lifecycles.rules.money import text
+from penstock.lifecycles.rules.outcomes import MEANINGS, Reason
+from penstock.lifecycles.rules.queries import find_run, runs_of, short
+from penstock.lifecycles.rules.run.decide import decide
+from penstock.lifecycles.rules.run.machine import OPEN, Kind, Mode, R, Run
+from penstock.lifecycles.rules.settings import RulesSettings
+from penstock.lifecycles.rules.wishes import WhichRun
+from penstock.model.clock import instant_text
+from penstock.model.outcome import Wait
+from penstock.operations.declare import Ask, reading
+from penstock.operations.fields import Row, column, option
+
+_WATCH_SECONDS = 1.0
+_LATELY = timedelta(minutes=1)
+_DIGEST = 12
+
+
+class ShowParameters(WhichRun, frozen=True):
+    """Which run, and for how long."""
+
+    watch: Annotated[bool, option("Stay, and show the progress until the run ends.")] = False
+
+
+class RunRow(Row, frozen=True):
+    """A run, in a list."""
+
+    run: Annotated[str, column("The beginning of its id, which is enough to name it.", show="reference")]
+    rule: Annotated[str, column("The rule.")]
+    kind: Annotated[Kind, column("Whether it applies a rule, rolls a run back, or repairs one.")]
+    account: Annotated[str, column("Whose prices it sets.")]
+    status: Annotated[R, column("Where it stands.", show="state")]
+    targets: Annotated[int, column("Prices that it sets.")]
+    applied: Annotated[int, column("Of these, those that are set; those rolled back since count too.")]
+    failed: Annotated[int, column("Of these, those that have failed.")]
+    created_at: Annotated[datetime, column("When it was asked for.", heading="asked")]
+    by: Annotated[str | None, column("Who asked for it.")]
+    error: Annotated[str | None, column("What went wrong, or why it is held.", show="text")]
+    run_id: Annotated[str, column("Its id.", show="detail")]
+
+
+class ChangeRow(Row, frozen=True):
+    """One of the largest changes."""
+
+    sku: Annotated[str, column("The SKU.", show="reference")]
+    before: Annotated[str, column("What it costs.")]
+    after: Annotated[str, column("What it would cost.")]
+    change: Annotated[str, column("The difference in percent.")]
+
+
+class ExcludedRow(Row, frozen=True):
+    """Why items are left out."""
+
+    reason: Annotated[str, column("The code.", show="reference")]
+    count: Annotated[int, column("How many items.")]
+    says: Annotated[str, column("What it means.", show="text")]
+
+
+class RunDetail(RunRow, frozen=True):
+    """A run: what it changes, what stands in its way, how far it has come, and what to do next."""
+
+    version: Annotated[int, column("The version of the rule.")]
+    excluded: Annotated[int, column("Items that the rule means and leaves out.")]
+    before: Annotated[str | None, column("The sum of the prices before.")]
+    after: Annotated[str | None, column("The sum of the prices after.")]
+    rises: Annotated[int, column("Prices that rise.")]
+    falls: Annotated[int, column("Prices that fall.")]
+    mean_change: Annotated[str | None, column("The mean of all changes.")]
+    refused: Annotated[list[str], column("Why it cannot be queued: limits, with the number that broke each.")]
+    needs_approval: Annotated[bool, column("Whether another person must approve it.")]
+    approved_by: Annotated[str | None, column("Who approved it.")]
+    digest: Annotated[str | None, column("What queueing is bound to.", show="reference")]
+    progress: Annotated[str, column("How far it has come, and how fast.")]
+    waits: Annotated[str | None, column("What it waits for.")]
+    rate: Annotated[float | None, column("Prices set per second, over the last minute.")]
+    ends_at: Annotated[datetime | None, column("When it ended, or will end at this pace.")]
+    in_doubt: Annotated[int, column("Targets whose call may have left; a look at the live price settles them.")]
+    parked: Annotated[int, column("Targets that wait for a person.")]
+    rolled_back: Annotated[int, column("Prices that were put back.")]
+    retry_round: Annotated[int, column("How often failed targets were tried again by hand.")]
+    mode: Annotated[Mode, column("Whether it runs, is paused, or is being ended.")]
+    queued_at: Annotated[datetime | None, column("When it was queued.")]
+    started_at: Annotated[datetime | None, column("When it began to set prices.")]
+    finished_at: Annotated[datetime | None, column("When it ended.")]
+    start_at: Annotated[datetime | None, column("It sets no price before then.")]
+    end_at: Annotated[datetime | None, column("It is rolled back then.")]
+    of_run: Annotated[str | None, column("The run that it rolls back or repairs.", show="reference")]
+    rolled_back_by: Annotated[str | None, column("The run that rolls it back.", show="reference")]
+    reports: Annotated[int, column("How often it was compared with the live prices.")]
+    mismatches: Annotated[int | None, column("Prices that differed in the newest comparison.")]
+    correlation_id: Annotated[str | None, column("What its events carry.")]
+    next: Annotated[str | None, column("What to type next.")]
+    largest_rises: Annotated[list[ChangeRow], column("The largest rises.")]
+    largest_falls: Annotated[list[ChangeRow], column("The largest falls.")]
+    left_out: Annotated[list[ExcludedRow], column("What was left out, and why.")]
+
+
+@reading("show", "One run: what it changes, how far it has come, and what to do next.")
+def show(ask: Ask[RulesSettings], wanted: ShowParameters) -> RunDetail:
+    run = find_run(ask.reader, wanted.run)
+    now = ask.now
+    nobody = threading.Event()
+    while wanted.watch and (run.status in OPEN or (run.status is R.PREVIEW and run.previewed_at is None)):
+        if run.parked_at is not None:
+            break
+        ask.progress(run.applied_count + run.failed_count, run.target_count or None)
+        nobody.wait(_WATCH_SECONDS)
+        run, now = find_run(ask.reader, str(run.id)), ask.program.clock.now()
+    return _detail(ask, run, now)
+
+
+def run_fields(run: Run) -> dict[str, Any]:
+    """The fields of `RunRow`."""
+    held = f"{run.mode}: {run.mode_reason}" if run.mode is not Mode.RUNNING and run.status in OPEN else None
+    return {
+        "run": short(run),
+        "rule": run.rule_name,
+        "kind": run.kind,
+        "account": run.account,
+        "status": run.status,
+        "targets": run.target_count,
+        "applied": run.applied_count + run.rolled_back_count,
+        "failed": run.failed_count,
+        "created_at": run.created_at,
+        "by": run.metadata.get("actor"),
+        "error": run.parked_reason or held or run.error,
+        "run_id": str(run.id),
+    }
+
+
+def _detail(ask: Ask[RulesSettings], run: Run, now: datetime) -> RunDetail:
+    from penstock.lifecycles.rules.run.ledger import seen_of
+
+    seen = seen_of(ask.reader.as_ledger(), run)
+    decision = decide(run, now, ask.settings, seen)
+    rate = _rate(ask, run, now)
+    left = run.target_count - run.applied_count - run.failed_count - run.rolled_back_count
+    ends = run.finished_at or (now + timedelta(seconds=left / rate) if rate and run.status in OPEN else None)
+    count, mismatches = _reports(ask, run)
+    rollbacks = runs_of(ask.reader, run, Kind.ROLLBACK)
+    own = {name: getattr(run, name) for name in _OF_RUN}
+    return RunDetail(
+        **run_fields(run),
+        **own,
+        **_summary(run),
+        version=run.rule_version,
+        excluded=run.excluded_count,
+        digest=run.preview_digest,
+        progress=_progress(run, rate),
+        waits=decision.reason if isinstance(decision, Wait) and run.status is not R.ROLLED_BACK else None,
+        rate=rate,
+        ends_at=ends,
+        in_doubt=seen.in_doubt,
+        parked=seen.parked,
+        rolled_back=run.rolled_back_count,
+        of_run=None if run.of_run_id is None else str(run.of_run_id),
+        rolled_back_by=str(rollbacks[0].id) if rollbacks else None,
+        reports=count,
+        mismatches=mismatches,
+        correlation_id=run.metadata.get("correlationId"),
+        next=next_of(run),
+    )
+
+
+_OF_RUN = (
+    *("needs_approval", "approved_by", "retry_round", "mode"),
+    *("queued_at", "started_at", "finished_at", "start_at", "end_at"),
+)
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """What the preview came to."""
+    known = run.summary
+
+    def total(name: str) -> str | None:
+        return f"{text(known[name], run.currency)} {run.currency}" if name in known else None
+
+    def changes(name: str) -> Iterator[ChangeRow]:
+        for one in known.get(name, ()):
+            before, after = one["before"], one["after"]
+            shown = (text(before, run.currency), text(after, run.currency))
+            yield ChangeRow(sku=one["sku"], before=shown[0], after=shown[1], change=change(before, after))
+
+    excluded = known.get("excluded", {})
+    mean = known.get("mean_percent")
+    return {
+        "before": total("before"),
+        "after": total("after"),
+        "rises": known.get("rises", 0),
+        "falls": known.get("falls", 0),
+        "mean_change": None if mean is None else f"{mean} %",
+        "refused": list(known.get("refused", ())),
+        "largest_rises": list(changes("largest_rises")),
+        "largest_falls": list(changes("largest_falls")),
+        "left_out": [ExcludedRow(reason=r, count=n, says=MEANINGS[Reason(r)]) for r, n in excluded.items()],
+    }
+
+
+def _progress(run: Run, rate: float | None) -> str:
+    if run.status is R.PREVIEW:
+        return "previewed" if run.previewed_at is not None else "its targets are being worked out"
+    done = run.applied_count + run.rolled_back_count
+    said = f"{done:,} of {run.target_count:,} set, {run.failed_count:,} failed"
+    return said if rate is None else f"{said}, {rate:,.1f} a second"
+
+
+def _rate(ask: Ask[RulesSettings], run: Run, now: datetime) -> float | None:
+    """Prices set per second, over the last minute of a run that is under way."""
+    if run.status is not R.APPLYING or run.started_at is None:
+        return None
+    since = max(run.started_at, now - _LATELY)
+    sql = ask.reader.database.sql
+    count = (
+        f"SELECT count(*) FROM rule_target WHERE rule_run_id = {sql.identifier('run')}"
+        f" AND applied_at >= {sql.instant('since')}"
+    )
+    given = {"run": str(run.id), "since": instant_text(since)}
+    applied = int(ask.reader.read(lambda cursor: cursor.rows(count, **given))[0][0])
+    seconds = (now - since).total_seconds()
+    return applied / seconds if applied and seconds > 0 else None
+
+
+def _reports(ask: Ask[RulesSettings], run: Run) -> tuple[int, int | None]:
+    """How many comparisons were made, and what the newest found to differ."""
+    mine = f"rule_run_id = {ask.reader.database.sql.identifier('run')} AND finished_at IS NOT NULL"
+    sql = f"SELECT mismatches FROM reconciliation_report WHERE {mine} ORDER BY started_at DESC, id"
+    rows = ask.reader.read(lambda cursor: cursor.rows(sql, run=str(run.id)))
+    return len(rows), int(rows[0][0]) if rows else None
+
+
+def next_of(run: Run) -> str | None:
+    """What a person would type next."""
+    name = short(run)
+    if run.parked_at is not None:
+        return f"penstock units unpark rule_run:{run.id} --reason TEXT"
+    if run.status is R.PREVIEW:
+        if run.previewed_at is None:
+            return f"penstock rules show {name} --watch"
+        if run.summary.get("refused"):
+            return f"penstock rules preview {run.rule_name}, once the rule or its limits are changed"
+        if run.needs_approval and run.approved_by is None:
+            return f"penstock rules approve {name}, by another person than {run.metadata.get('actor')}"
+        return f"penstock rules queue {name} --preview-digest {(run.preview_digest or '')[:_DIGEST]}"
+    if run.status in OPEN:
+        if run.mode is Mode.PAUSED:
+            return f"penstock rules resume {name}"
+        return f"penstock rules show {name} --watch"
+    if run.status in (R.PARTIAL, R.FAILED):
+        return f"penstock rules targets {name} --failed, then penstock rules retry {name}"
+    return f"penstock rules rollback {name} --reason TEXT" if run.status is R.APPLIED else None
