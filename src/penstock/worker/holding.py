@@ -313,12 +313,10 @@ class Holding:
         if self._halted:
             self._interrupted += mine
         elif any(h.displaced for h in group):
-            for held in mine:
-                self._step.fail(held, InDoubt("a sibling's step was taken over meanwhile"))
+            self._step.fail_together(mine, InDoubt("a sibling's step was taken over meanwhile"))
         elif any(h.overdue for h in mine):
-            for held in mine:
-                limit = held.flow.deadline.total_seconds()
-                self._step.fail(held, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
+            limit = mine[0].flow.deadline.total_seconds()
+            self._step.fail_together(mine, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
         elif not task.cancelling():
             for held in mine:
                 self._step.fail(held, BrokenFlow("the step cancelled itself"))

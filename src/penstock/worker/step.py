@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -11,6 +11,7 @@ import structlog
 from penstock.ledger.gates.budget import Trouble
 from penstock.ledger.schema.columns import readable
 from penstock.model import correlation
+from penstock.model.clock import Rng
 from penstock.model.errors import BrokenFlow, Fatal, GateClosed, MustWait, Rejected, StepError, Throttled
 from penstock.model.outcome import Act, Look, Outcome, Wait
 from penstock.model.unit import NO_GATE, replace
@@ -200,21 +201,27 @@ class Step:
             closed = await self._gates.failed({h.given for h in group if h.given is not None}, error)
             if closed:
                 await self._holder.release_behind(closed)
-        for held in group:
-            if isinstance(error, MustWait):
+        if isinstance(error, MustWait):
+            for held in group:
                 self._put_off(held, error)
-            else:
-                self.fail(held, error)
+        else:
+            self.fail_together(group, error)
 
     def _put_off(self, held: Held, error: MustWait) -> None:
         """What the step needs is closed or away: nobody is charged, and the step begins anew when it is there."""
         until = error.until or self._io.now() + _UNKNOWN_WAIT
         self.submit(held, Outcome(held.unit, replace(held.unit, due_at=until), readable(str(error)), keep_crashes=True))
 
-    def fail(self, held: Held, error: Exception) -> None:
+    def fail_together(self, group: Sequence[Held], error: Exception) -> None:
+        """The step of siblings failed: the same moment and the same chance for all, so that they go on together."""
+        now, seed = self._io.now(), int(self._io.rng.token(), 16)
+        for held in group:
+            self.fail(held, error, now, Rng(seed))
+
+    def fail(self, held: Held, error: Exception, now: datetime | None = None, rng: Rng | None = None) -> None:
         """One unit's step failed: commit what becomes of it, and log why."""
         self._counts.failed += 1
-        outcome = self._outcome_of(held, error)
+        outcome = self._outcome_of(held, error, now or self._io.now(), rng or self._io.rng)
         if isinstance(error, StepError):
             log.info(
                 "step.failed",
@@ -229,9 +236,9 @@ class Step:
             tell_bug(held, error, outcome)
         self.submit(held, outcome)
 
-    def _outcome_of(self, held: Held, error: Exception) -> Outcome[Any]:
+    def _outcome_of(self, held: Held, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:
         """What a failed step comes to: the flow's own view of it, else what the machine declares."""
-        now, rng, own, flow = self._io.now(), self._io.rng, None, held.flow
+        own, flow = None, held.flow
         trouble = None if flow.charges_outages else _trouble(held, error)
         if trouble is not None and trouble.failing_since == held.unit.failing_since is not None:  # type: ignore[attr-defined]
             return spared(flow.machine, held.unit, error, trouble, now=now, rng=rng)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -11,27 +10,10 @@ from penstock.lifecycles.rules.run.machine import Kind, Mode, R
 from penstock.lifecycles.rules.target.machine import T
 from penstock.model.errors import Fatal, InDoubt, Rejected, Throttled, Transient
 from tests.support.price_shop import After, PriceShop, Refuse, always, euros
-from tests.support.prices import DAY, GATE, START, Prices, prices
+from tests.support.prices import DAY, GATE, START, prices, target_ref
 
 ONE = "p0000-v0"
 EVERYTHING = {"selector": {"everything": True}, "transform": {"percent": "-10"}, "priority": 1}
-
-
-def after_writes(number: int, bench: Prices, then: Any) -> Any:
-    """Trouble that does something when so many writes have come."""
-    came = [0]
-
-    def trouble(kind: str, ids: Any) -> Any:
-        came[0] += kind == "write"
-        if kind == "write" and came[0] == number:
-            then()
-
-    return trouble
-
-
-def slowly(bench: Prices) -> None:
-    """A call a second: what a person does comes in between."""
-    bench.ledger.gates.declare(GATE, rate=1.0, burst=1)
 
 
 # Pause and resume.
@@ -41,7 +23,7 @@ def slowly(bench: Prices) -> None:
 def test_a_paused_run_sends_nothing_until_it_is_resumed(rules_url):
     shop = PriceShop(30, 1)
     with prices(rules_url, shop) as bench:
-        slowly(bench)
+        bench.slowly()
         run_id = bench.start()
         bench.work(10)
         bench.mode(run_id, Mode.PAUSED, "lunch")
@@ -63,13 +45,13 @@ def test_a_paused_run_sends_nothing_until_it_is_resumed(rules_url):
 def test_a_target_that_somebody_wakes_while_its_run_is_paused_rests_again(rules_url):
     shop = PriceShop(2, 1)
     with prices(rules_url, shop) as bench:
-        bench.ledger.gates.hold(GATE, "ada", "later")
+        bench.ledger.gates.pause(GATE, "ada", "later")
         run_id = bench.start()
         bench.work(5)
         bench.mode(run_id, Mode.PAUSED)
         bench.work(5)
         bench.ledger.gates.resume(GATE, "ada")
-        bench.ledger.wake([bench.target_ref(run_id, ONE)], who="bob", reason="now")
+        bench.ledger.wake([target_ref(run_id, ONE)], who="bob", reason="now")
         bench.work(10)
         assert shop.writes() == []
         assert (bench.target(run_id, ONE).status, bench.target(run_id, ONE).held) == (T.QUEUED, True)
@@ -85,7 +67,7 @@ def test_a_target_that_somebody_wakes_while_its_run_is_paused_rests_again(rules_
 def test_a_cancelled_run_gives_up_what_was_not_sent(rules_url):
     shop = PriceShop(30, 1)
     with prices(rules_url, shop) as bench:
-        slowly(bench)
+        bench.slowly()
         run_id = bench.start()
         bench.work(10)
         bench.mode(run_id, Mode.HALTING, "the wrong rule")
@@ -106,7 +88,7 @@ def test_cancelling_works_behind_a_closed_gate(rules_url, closed):
     shop = PriceShop(5, 1)
     with prices(rules_url, shop) as bench:
         if closed == "held":
-            bench.ledger.gates.hold(GATE, "ada", "later")
+            bench.ledger.gates.pause(GATE, "ada", "later")
         else:
             shop.trouble = always("read", lambda: Fatal("no token"))
         run_id = bench.start()
@@ -172,7 +154,7 @@ def test_a_run_stops_by_itself_when_too_many_targets_fail(rules_url):
     shop = PriceShop(100, 1)
     shop.trouble = always("write", lambda: Rejected("no"))
     with prices(rules_url, shop) as bench:
-        slowly(bench)
+        bench.slowly()
         run_id = bench.apply(seconds=60)
         run = bench.run(run_id)
         assert run.status is R.FAILED
@@ -187,7 +169,7 @@ def test_a_retry_after_a_stop_is_judged_by_its_own_failures(rules_url):
     shop = PriceShop(40, 1)
     shop.trouble = always("write", lambda: Rejected("no"))
     with prices(rules_url, shop) as bench:
-        slowly(bench)
+        bench.slowly()
         run_id = bench.apply(seconds=60)
         assert bench.run(run_id).mode is Mode.HALTING
         shop.trouble = lambda *_: None
@@ -253,7 +235,7 @@ def test_a_retry_that_fails_again_counts_from_nought(rules_url):
 def test_two_runs_of_an_account_apply_one_after_the_other(rules_url):
     shop = PriceShop(10, 1)
     with prices(rules_url, shop) as bench:
-        slowly(bench)
+        bench.slowly()
         first = bench.start()
         bench.work(3)
         bench.rule("next", **{**EVERYTHING, "transform": {"percent": "-50"}})
@@ -277,7 +259,7 @@ def test_a_retry_waits_for_the_run_that_applies(rules_url):
     with prices(rules_url, shop) as bench:
         first = bench.apply()
         shop.trouble = lambda *_: None
-        slowly(bench)
+        bench.slowly()
         bench.rule("other", **{**EVERYTHING, "transform": {"percent": "-50"}})
         second = bench.start("other")
         bench.work(3)
