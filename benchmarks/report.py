@@ -49,6 +49,13 @@ CONSOLIDATION = """{rows:,} raw rows that lie there become canonical ones: inser
 it copies them from a table. Neither marks anything or can be resumed. *The plain plan* is: 2,000 rows
 fetched, mapped and priced, upserted by 100, marked."""
 
+RULES = """Every price of a shop changed by one rule, by `penstock up` in its own process: from the start of the run to
+its end, with a read before every write, one call for each product, and the history of every target. The simulator adds
+no latency, and its work is done on the same cores. The bare client makes the same reads and writes and keeps nothing.
+Preview and queueing are the two commands, from their start to their end. Then a smaller shop behind the standard bucket
+of 100 points a second and 2,000 at once: what was charged by the shop's own count, reads included, of what the bucket
+gave meanwhile. Processor seconds are of worker, server and simulator."""
+
 COMMANDS = """Milliseconds of processor time, user and system, from the start of the process to its end: the least of
 {times} runs, on a small ledger. What Python compiles is there already."""
 
@@ -126,6 +133,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
         ("How partitions stand", PARTITIONS, "partitions", _partitions),
         ("A harvest", HARVEST, "harvest", _harvest),
         ("Consolidation", CONSOLIDATION, "harvest_consolidation", _consolidation),
+        ("Prices set by rules", RULES, "rules", _rules),
         ("Commands", COMMANDS, "commands", _commands),
     ):
         lines = [*getattr(results, part).values()]
@@ -283,6 +291,27 @@ def _consolidation(results: Results) -> Table:
         for name, rates in line["rates"].items()
     ]
     return Table(["database", "contender", "inserting /s", "updating /s", "most MB"], rows, text=2)
+
+
+def _rules(results: Results) -> Table:
+    rows = [
+        [
+            database,
+            f"{line['targets']:,}",
+            f"{line['seconds']:.1f}",
+            f"{line['preview_and_queue']:.1f}",
+            f"{line['bare']['seconds']:.1f}",
+            f"{line['reads']:,} + {line['updates']:,}",
+            f"{line['peak_mb']:.0f}",
+            " + ".join(f"{seconds:.0f}" for seconds in line["cpu_seconds"].values()),
+            f"{line['bare']['cpu_seconds']:.0f}",
+            " / ".join(f"{one['used']:.1%}" for one in line["metered"]),
+            f"{line['cores_of_others']:.1f}",
+        ]
+        for database, line in results.rules.items()
+    ]
+    columns = ["database", "targets", "s", "preview and queue, s", "bare client, s", "reads + calls", "most MB"]
+    return Table([*columns, "processor s", "bare, processor s", "bucket, one / two workers", "others"], rows)
 
 
 def _commands(results: Results) -> Table:

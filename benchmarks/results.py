@@ -28,6 +28,7 @@ class Results:
     partitions: dict[str, Line] = field(default_factory=dict)
     harvest: dict[str, Line] = field(default_factory=dict)
     harvest_consolidation: dict[str, Line] = field(default_factory=dict)
+    rules: dict[str, Line] = field(default_factory=dict)
     commands: dict[str, Line] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -85,6 +86,7 @@ def checks(results: Results) -> list[Check]:
         *_claims_checks(results),
         *_lifecycle_checks(results),
         *_harvest_checks(results),
+        *_rules_checks(results),
         *_commands_checks(results),
     ]
     for database, line in results.memory.items():
@@ -197,6 +199,28 @@ def _harvest_checks(results: Results) -> list[Check]:
         found.append(Check(f"{database}: consolidation by two replicas / by one", two, limit=1 if floored else None))
         most = max(rates.get("mb", 0) for rates in line["rates"].values())
         found.append(Check(f"{database}: worker's memory, consolidating", most, "MB", limit=250, at_most=True))
+    return found
+
+
+def _rules_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.rules.items():
+        what = f"{database}: {line['targets']:,} prices of {line['products']:,} products set"
+        found.append(Check(what, line["seconds"], "s", limit=60, at_most=True, goal=40))
+        bare = f"{database}: the same / a bare client that reads and writes them"
+        found.append(Check(bare, line["of_bare"], at_most=True))
+        queued = f"{database}: their preview and queueing"
+        found.append(Check(queued, line["preview_and_queue"], "s", limit=15, at_most=True))
+        memory = f"{database}: worker's memory, setting prices"
+        found.append(Check(memory, line["peak_mb"], "MB", limit=200, at_most=True))
+        for one in line["metered"]:
+            workers = "one worker" if one["workers"] == 1 else f"{one['workers']} workers"
+            used = f"{database}: what the bucket gives, used by {workers}"
+            found.append(Check(used, 100 * one["used"], "%", limit=97))
+            throttled = f"{database}: throttles of {workers} at the bucket"
+            found.append(Check(throttled, one["throttled"], "calls", limit=0, at_most=True))
+            calls = f"{database}: calls of {workers} for each product"
+            found.append(Check(calls, one["updates"] / one["products"], limit=1, at_most=True))
     return found
 
 

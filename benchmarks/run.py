@@ -33,6 +33,7 @@ ONCE = {
     "reports": ("reports", "big_report"),
     "partitions": ("partitions",),
     "harvest": ("harvest", "harvest_consolidation"),
+    "rules": ("rules",),
     "commands": ("commands",),
 }
 PARTS = ("rates", "waits", *ONCE)
@@ -47,6 +48,7 @@ QUICK = {
     "partitions": ("--items", "20"),
     "harvest": ("--stones", "5000"),
     "harvest_consolidation": ("--rows", "5000"),
+    "rules": ("--products", "200", "--metered", "160"),
     "commands": ("--times", "2"),
 }
 

@@ -114,14 +114,14 @@ def test_a_terminal_state_has_no_way_out():
 def test_an_unknown_actor_is_named_with_the_known_ones(actors):
     edges = [Edge(S.A, S.B, "go", actors), *EDGES[1:]]
     text = complaint(edges=edges)
-    assert "edge A -> B (go): actor" in text
+    assert "edge A -> B (go) names" in text
     assert "actors are worker, scheduler, operator, validator, api" in text
 
 
 @pytest.mark.parametrize("actors", [{"robot"}, {"sql"}, "worker", Actor.WORKER, ()])
 def test_an_unknown_or_missing_actor_of_a_birth_is_named(actors):
     text = complaint(births={S.A: actors})
-    assert "birth state A: actor" in text
+    assert "birth state A names" in text
     assert "actors are worker, scheduler, operator, validator, api" in text
 
 
@@ -143,7 +143,7 @@ def test_a_copy_of_a_machine_keeps_who_may_give_birth():
 
 
 def test_an_edge_needs_an_actor():
-    assert "edge A -> B (go): actor missing" in complaint(edges=[Edge(S.A, S.B, "go", set()), *EDGES[1:]])
+    assert "edge A -> B (go) names no actor" in complaint(edges=[Edge(S.A, S.B, "go", set()), *EDGES[1:]])
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_two_triggers_may_share_a_pair():
     ],
 )
 def test_on_claim_edges_are_the_workers_and_one_per_state(edges):
-    assert "on_claim needs a driven machine, the worker, one edge per source" in complaint(edges=edges)
+    assert "on_claim needs a driven machine, the actor worker, and one edge per source state" in complaint(edges=edges)
 
 
 def test_on_claim_needs_a_driven_machine():
@@ -203,10 +203,10 @@ def test_a_word_of_sql_names_no_table_and_no_column():
     class Wordy(Thing):
         user: str = ""
 
-    assert "'order' is a word of SQL and cannot name a table; add table='orders'" in complaint(name="order")
+    assert "'order' is a reserved word of SQL and cannot name a table; add table='orders'" in complaint(name="order")
     assert declare(name="order", table="orders").table == "orders"
-    assert "field 'user' is a word of SQL; call it something else" in complaint(unit=Wordy)
-    assert "due column 'end' is a word of SQL" in complaint(due="end")
+    assert "field 'user' is a reserved word of SQL; choose another name" in complaint(unit=Wordy)
+    assert "due column 'end' is a reserved word of SQL" in complaint(due="end")
 
 
 @pytest.mark.parametrize("changes", [{"table": "Things"}, {"due": "due at"}, {"checks": {"Not ok": "true"}}])
@@ -325,7 +325,7 @@ def test_a_tracked_column_must_be_the_units_own(name):
 
 @pytest.mark.parametrize("name", ["nowhere", "status", "wakes", "version"])
 def test_a_counter_must_be_the_units_own(name):
-    assert f"counter {name!r} is not a column of its own" in complaint(counters=[name])
+    assert f"counter {name!r} is not a field of the unit's own" in complaint(counters=[name])
 
 
 def test_a_counter_cannot_be_tracked_nor_stand_in_a_guarded_machine():

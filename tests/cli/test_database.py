@@ -75,7 +75,7 @@ def test_units_are_put_in_doubt_and_a_restored_ledger_asks_for_it(penstock, tmp_
     assert "run 'penstock db doubt'" in refused.err
 
     asked = penstock("db", "doubt", cwd=tmp_path)
-    assert (asked.code, "nobody can be asked here" in asked.err) == (2, True)
+    assert (asked.code, "there is no terminal to ask on" in asked.err) == (2, True)
     counted = penstock("db", "doubt", "--dry-run", cwd=tmp_path)
     assert counted.code == 0
     assert "invoice: 1\n" in counted.out
@@ -159,7 +159,7 @@ def test_prune_counts_asks_and_prunes(penstock, ledger, tmp_path):
     assert "nothing is old enough" in dry.out
     asked = penstock("db", "prune", "--older-than", "1d", "--ledger", ledger, cwd=tmp_path)
     assert asked.code == 2
-    assert "nobody can be asked here; count with --dry-run, then say --yes" in asked.err
+    assert "there is no terminal to ask on; count with --dry-run, then give --yes" in asked.err
 
     def prune(*options: str) -> dict[str, object]:
         # Everything is old enough after its second: a span of nothing cannot be asked for.

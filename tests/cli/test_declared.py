@@ -163,7 +163,9 @@ def test_another_set_than_the_one_shown_is_refused_whole(penstock, opened, tmp_p
 def test_nobody_can_be_asked_in_a_pipe(penstock, opened, tmp_path):
     before = states(opened)
     refused = penstock("shop", "reset", "--reason", "x", cwd=tmp_path)
-    line = "penstock: this would reset 2 orders; nobody can be asked here; say --yes, or --dry-run to only look\n"
+    line = (
+        "penstock: this would reset 2 orders; there is no terminal to ask on; give --yes, or --dry-run to only look\n"
+    )
     assert (refused.code, refused.err) == (2, line)
     assert states(opened) == before
 

@@ -213,7 +213,7 @@ def test_a_run_under_way_is_cancelled_and_the_one_before_it_retried(place):
     assert would["says"] == f"cancel run {place.running} with 2 partitions that have not ended"
     unasked = place("cancel", place.running, "--reason", "too slow")
     assert unasked.code == 2
-    assert "say --yes" in unasked.err
+    assert "give --yes" in unasked.err
     assert place.run(place.running).status is R.WORKERS_RUNNING
     seen = ["--digest", would["digest"]]  # shown to somebody who gave no reason
     done = place.asked("cancel", place.running, "--reason", "too slow", "--by", "ann", *seen, "--yes")
@@ -287,7 +287,7 @@ def test_the_watermark_is_shown_and_set_back_never_forward(place):
     assert would["says"] == (f"set the watermark of {FEED} back from {instant_text(START)} to 2026-11-01T12:00:00.000Z")
     unasked = place("watermark", "set", FEED, back, *why)
     assert unasked.code == 2
-    assert "say --yes" in unasked.err
+    assert "give --yes" in unasked.err
     assert place.asked("watermark", "show")["rows"][0]["last_updated_at"] == MOMENT
     assert place("watermark", "set", FEED, back, *why, "--digest", would["digest"], "--yes").code == 0
     (mark,) = place.asked("watermark", "show")["rows"]

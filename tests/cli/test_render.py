@@ -29,6 +29,12 @@ class Line(Row, frozen=True):
     secret: Annotated[str, column("More.", show="detail")] = "only in show"
 
 
+class Seen(Row, frozen=True):
+    since: Annotated[datetime, column("Since when.")]
+    kind: Annotated[str, column("What.")]
+    unit: Annotated[str | None, column("What it is about.", show="reference")]
+
+
 def lines(count: int = 3, reference: str = "report:acme/2026-11-01/daily/target") -> Page[Line]:
     rows = [
         Line(
@@ -48,7 +54,7 @@ def shown(answer: Any, width: int | None, *, colour: bool = False) -> list[str]:
     return list(answer_lines(answer, Showing(Screen(width, colour), NOW)))
 
 
-@pytest.mark.parametrize("width", [90, 100, 120, 160])
+@pytest.mark.parametrize("width", [100, 120, 160])
 def test_a_row_is_one_line_and_fits(width):
     page = lines()
     found = shown(page, width)
@@ -69,9 +75,29 @@ def test_in_a_narrow_terminal_a_text_has_a_line_of_its_own():
     assert all(line.startswith("    the provider") and line.endswith("…") for line in found[2::2])
 
 
-def test_where_not_even_the_shortest_line_fits_each_row_is_a_record():
+def test_a_long_reference_has_a_line_of_its_own_and_stays_whole():
     page = lines(2, "report:acme/2026-11-01/daily/a-target-with-quite-a-long-name-that-fills-the-line")
     found = shown(page, 80)
+    assert found[0] == "unit"
+    assert [found[2], found[5]] == [row.unit for row in page.rows]
+    assert all(line.startswith("    ") and cells(line) <= 80 for line in (found[1], *found[3:5], *found[6:]))
+    assert len(found) == 8
+
+
+def test_a_long_reference_that_does_not_name_its_row_comes_below_it():
+    where = f"folder:{'x' * 70}"
+    rows = [Seen(since=NOW, kind="report.given_up", unit=unit) for unit in (where, None)]
+    assert shown(Page(rows=rows), 80) == [
+        "since    kind",
+        "0 s ago  report.given_up",
+        f"    {where}",
+        "0 s ago  report.given_up",
+    ]
+
+
+def test_where_not_even_the_shortest_line_fits_each_row_is_a_record():
+    page = lines(2)
+    found = shown(page, 20)
     assert any(line.endswith(page.rows[0].unit) for line in found)
     assert "" in found
     assert " ".join("\n".join(found).split()).count(REASON) == 2  # wrapped, and whole
@@ -103,8 +129,14 @@ def test_a_state_has_the_colour_of_its_meaning():
         showing = Showing(Screen(80, colour=True), NOW, lambda machine, _: meaning if machine == "a" else None)
         return next(itertools.islice(answer_lines(page, showing), 1, None)).partition(state)[0].rpartition("  ")[2]
 
-    assert [colour(state) for state in S] == ["", "\x1b[36m", "\x1b[32m", "\x1b[33m", "\x1b[31m\x1b[1m"]
-    assert colour("somewhere", "fault") == "\x1b[31m\x1b[1m"  # a plain text, looked up by its machine
+    assert [colour(state) for state in S] == [
+        "",
+        "\x1b[38;5;63m",
+        "\x1b[38;5;28m",
+        "\x1b[38;5;130m",
+        "\x1b[38;5;196m\x1b[1m",
+    ]
+    assert colour("somewhere", "fault") == "\x1b[38;5;196m\x1b[1m"  # a plain text, looked up by its machine
     assert colour("somewhere") == ""
 
 
@@ -121,6 +153,12 @@ def test_what_stands_below_a_page():
         "there are more: --after 'a b'",
     ]
     assert shown(Page(rows=[]), 80) == ["none"]
+
+
+def test_an_option_to_copy_begins_on_a_line_of_its_own():
+    cursor = "x" * 70
+    assert notes(Page(rows=[], next=cursor), 80) == ["there are more:", f"--after {cursor}"]
+    assert notes(Page(rows=[], next=cursor), 120) == [f"there are more: --after {cursor}"]
 
 
 @pytest.mark.parametrize(

@@ -85,39 +85,24 @@ def test_datasets_are_listed_counted_and_shown(console, place, ledger_url):
 
 DAYS = ["--from", str(YESTERDAY), "--to", str(YESTERDAY)]
 WHY = ["--reason", "a test"]
+# What the command line reads, and of each command one refusal of its own; the others are with the operations.
 WRONG = [
     (["datasets", "--status", "done"], "--status must be one of missing, fetching, parsing, completed, error"),
     (["datasets", "--from", "yesterday"], "--from must be a date, for example 2026-11-01"),
     (["datasets", "--from", ""], "--from must be a date"),
-    (["datasets", "--from", "2026-11-05", "--to", "2026-11-01"], "ends before it starts"),
     (["datasets", "--account", "nobody"], "no account is called 'nobody'; the ledger has none"),
-    (["datasets", "--account", ""], "no account is called ''"),
     (["datasets", "--aggregation", ""], "--aggregation must be one of daily, hourly"),
     (["datasets", "--limit", "0"], "--limit must be a whole number from 1 to 100,000"),
     (["show", "acme/never/daily/target"], "no dataset 'acme/never/daily/target'"),
-    (["show", ""], "no dataset ''"),
     (["cadence", "--aggregation", "weekly"], "--aggregation must be one of daily, hourly"),
     (["refresh", *WHY], "this would be every dataset; name some"),
-    (["refresh", "", *WHY], "no dataset ''"),
-    (["refresh", "acme/never/daily/target", *WHY], "no dataset 'acme/never/daily/target'"),
-    (["refresh", "--account", "nobody", *WHY], "no account is called 'nobody'"),
     (["refresh", "--account", "acme", "--reason", " "], "--reason is empty"),
     (["refresh", "--account", "acme"], "needs --reason"),
-    (["refresh", "--from", "2026-11-05", "--to", "2026-11-01", *WHY], "ends before it starts"),
     (["reset", *WHY], "this would be every dataset in error; name some"),
-    (["reset", "acme/never/daily/target", *WHY], "no dataset 'acme/never/daily/target'"),
-    (["reset", "--account", "nobody", *WHY], "no account is called 'nobody'"),
     (["reset", "--account", "acme", "--reason", ""], "--reason is empty"),
-    (
-        ["backfill", *DAYS, "--aggregation", "hourly", *WHY],
-        "hourly is off for acme, globex: reports.stream is not set",
-    ),
-    (["backfill", "--from", "0001-01-01", "--to", "9999-12-31", *WHY], "is not over yet"),
     (["backfill", "--from", "", "--to", "", *WHY], "--from must be a date"),
     (["backfill", *DAYS, "--reason", ""], "--reason is empty"),
     (["backfill", *DAYS, "--per-hour", "-5", *WHY], "--per-hour must be a whole number from 1 to 3,600"),
-    (["backfill", "--from", "2020-01-01", "--to", "2020-01-02", *WHY], "the provider keeps 95 days"),
-    (["backfill", "--from", str(YESTERDAY), "--to", "2026-01-01", *WHY], "ends before it starts"),
     (["backfill", *DAYS, "--account", "nobody", *WHY], "no account is called 'nobody'"),
     (["backfill", *DAYS, "--aggregation", "weekly", *WHY], "--aggregation must be one of daily, hourly"),
 ]
@@ -158,7 +143,7 @@ def test_refresh_asks_for_a_report_now_and_says_what_it_leaves(console, place, l
     assert unit(ledger_url, ref_of(resting)).create_failures == 3
     unasked = console("reports", "refresh", "--from", YESTERDAY, *WHY)
     assert unasked.code == 2
-    assert "this would fetch 1 dataset again; nobody can be asked here; say --yes" in unasked.err
+    assert "this would fetch 1 dataset again; there is no terminal to ask on; give --yes" in unasked.err
     done = asked(console, "refresh", ref_of(resting), "no/such/daily/target", *WHY, "--yes")
     assert done["count"] == 1
     assert done["skipped_sample"] == {"report:no/such/daily/target": "no such dataset"}
@@ -180,7 +165,7 @@ def test_reset_puts_what_is_in_error_back_to_the_day_it_was_made(console, place,
     assert unit(ledger_url, ref_of(one)).status is S.ERROR
     unasked = console("reports", "reset", "--account", "acme", *WHY)
     assert unasked.code == 2
-    assert "this would reset 2 datasets; nobody can be asked here; say --yes" in unasked.err
+    assert "this would reset 2 datasets; there is no terminal to ask on; give --yes" in unasked.err
     done = asked(console, "reset", ref_of(one), ref_of(healthy), "--reason", "a new beginning", "--yes")
     assert done["count"] == 1
     assert done["skipped_sample"] == {str(ref_of(healthy)): "it is missing; only datasets in error are reset"}
@@ -200,7 +185,7 @@ def test_a_backfill_is_spread_and_marked(console, place, ledger_url):
     assert would["count"] == 2 * 2 * 10
     unasked = console("reports", "backfill", *options, *WHY)
     assert (unasked.code, unasked.out) == (2, "")
-    assert "this would make 40 datasets of 2 accounts, unless they exist; nobody can be asked here" in unasked.err
+    assert "this would make 40 datasets of 2 accounts, unless they exist; there is no terminal to ask on" in unasked.err
     assert asked(console, "backfill", *options, *WHY, "--yes")["count"] == 40
     again = console("reports", "backfill", *options, *WHY, "--yes", "--json")
     assert (again.code, json.loads(again.out)["count"]) == (1, 0)

@@ -167,7 +167,7 @@ def elsewhere(home: Home) -> None:
         (lambda home: home.write(level="loud"), 'log.level = "loud" must be'),
         (lambda home: (home.folder / "penstock.toml").unlink(), "there is no penstock.toml"),
         (lambda home: (home.folder / "token").unlink(), "orders.token"),
-        (elsewhere, "ledger changed; that takes a restart"),
+        (elsewhere, "ledger changed; restart to apply it"),
     ],
     ids=["no TOML", "no job", "no level", "no file", "no secret", "another ledger"],
 )

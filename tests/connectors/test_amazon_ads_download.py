@@ -209,9 +209,9 @@ def test_the_connection_goes_to_the_address_that_was_checked():
 
 def test_plain_http_goes_to_this_machine_alone():
     allowed = Allowed((), ("storage.test:80", "storage.test:443"))
-    with pytest.raises(RefusedLink, match="plain http is for this machine alone"):
+    with pytest.raises(RefusedLink, match="plain http is only for this machine"):
         get("http://storage.test/file", allowed, resolve=Names(["10.0.0.1"]))
-    with pytest.raises(RefusedLink, match="plain http is for this machine alone"):
+    with pytest.raises(RefusedLink, match="plain http is only for this machine"):
         get("http://storage.test/file", allowed, resolve=Names(["127.0.0.1", "52.216.0.1"]))
 
 

@@ -175,7 +175,7 @@ NOT_APPROVED = "CLOUD_PROJECT_NOT_APPROVED_FOR_PRODUCTION"
         (Fault(400, failure(400, "authorizationError", "ACTION_NOT_PERMITTED", "No")), Fatal, "ACTION_NOT_PERMITTED"),
         (Fault(400, failure(400, "authenticationError", "NOT_ADS_USER", "No")), Fatal, "NOT_ADS_USER"),
         (Fault(400, failure(400, "quotaError", "ACCESS_PROHIBITED", "No")), Fatal, "ACCESS_PROHIBITED"),
-        (Fault(400, failure(400, "requestError", "UNSUPPORTED_VERSION", "Old")), Fatal, "It is a setting"),
+        (Fault(400, failure(400, "requestError", "UNSUPPORTED_VERSION", "Old")), Fatal, "it is the setting 'version'"),
         (Fault(400, failure(400, "queryError", "BAD_ENUM_CONSTANT", "Bad enum")), Rejected, "Bad enum .request simul"),
         (Fault(400, failure(400, "internalError", "TRANSIENT_ERROR", "Try again")), Transient, "Try again"),
         (Fault(500, failure(500, "internalError", "INTERNAL_ERROR", "Oops")), Transient, "500 INTERNAL"),
@@ -247,7 +247,7 @@ def test_a_customer_that_is_not_ours_and_a_version_that_is_gone_are_fatal(tmp_pa
         with pytest.raises(Fatal, match="USER_PERMISSION_DENIED"):
             await g.rows(customer="3333333333")
         g.simulator.versions.clear()
-        with pytest.raises(Fatal, match="is this version of the API still served"):
+        with pytest.raises(Fatal, match="this version of the API may no longer be served"):
             await g.rows()
 
     on(tmp_path, test)
@@ -386,7 +386,7 @@ def test_a_query_of_the_configuration_takes_a_day_and_nothing_else():
     query = Query("campaign_daily", DAILY, "1")
     assert query.text(DAY) == GAQL
     for wrong in ("2026-11-14", "x' OR 1=1", datetime(2026, 11, 14), None):  # noqa: DTZ001
-        with pytest.raises(UsageError, match="is asked for a day"):
+        with pytest.raises(UsageError, match="needs a date without a time"):
             query.text(wrong)  # type: ignore[arg-type]
     assert Query("snapshot", "SELECT campaign.id FROM campaign", "1").text(date(1, 2, 3)).endswith("campaign")
 

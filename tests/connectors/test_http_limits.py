@@ -135,9 +135,9 @@ def test_endless_announcements_are_ended_by_their_number():
                 await writer.drain()
 
         async with server(serve) as (address, _), http(address) as h:
-            with pytest.raises(Transient, match="announces an answer without end"):
+            with pytest.raises(Transient, match="announces its answer again and again"):
                 await h.call("GET", "/")
-            with pytest.raises(InDoubt, match="announces an answer without end"):
+            with pytest.raises(InDoubt, match="announces its answer again and again"):
                 await h.call("POST", "/")
 
     asyncio.run(main())

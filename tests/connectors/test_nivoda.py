@@ -122,7 +122,7 @@ def test_what_is_no_page_is_not_asked_for(tmp_path):
 
     on(tmp_path, test)
     for wrong in ({"type": "colour"}, {"direction": "asc"}):
-        with pytest.raises(UsageError, match="is no order"):
+        with pytest.raises(UsageError, match="is not an order"):
             Order(**wrong)
     for bad in ({"url": "nivoda.net"}, {"updated_field": "a b"}, {"updated_field": "id"}, {"token_life": timedelta()}):
         with pytest.raises(UsageError):

@@ -242,6 +242,6 @@ def test_a_worker_more_than_the_server_has_places_for_is_not_let_in(postgres_url
             " SELECT 'w' || n, 'there', n, now(), now() + interval '1 hour', '[]' FROM generate_series(1, 500) AS n"
         )
         crowd.commit()
-        with pytest.raises(LedgerUnavailable, match=r"500 workers use all \d+ connections that are theirs"):
+        with pytest.raises(LedgerUnavailable, match=r"500 workers use all \d+ connections left for them"):
             ledger.incarnation().register()
         assert crowd.execute("SELECT count(*) FROM worker").fetchone() == (500,)

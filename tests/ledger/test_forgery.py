@@ -193,14 +193,14 @@ def test_under_a_permit_a_row_becomes_a_baseline_and_nothing_else(hand, change):
 def test_only_validators_give_birth_where_they_alone_may(hand, who):
     sql = typed_insert(PARTITION, partition(status="success", current_run_id="r1"))
     text = hand.refused(sql.replace("(unit_id", "(changed_by, unit_id").replace("('sales", f"('{who}', 'sales", 1))
-    assert "partition is born as success by validator alone" in text
-    assert "validator alone" in hand.refused(sql)
+    assert "partition can be born as success only by validator" in text
+    assert "only by validator" in hand.refused(sql)
 
 
 def test_what_a_birth_says_of_its_maker_is_held_against_it(hand):
     sql = typed_insert(PARTITION, partition())
     said_so = sql.replace("(unit_id", "(changed_by, unit_id").replace("('sales", "('worker:w1', 'sales", 1)
-    assert "partition is born as pending by api, operator, scheduler, validator alone" in hand.refused(said_so)
+    assert "partition can be born as pending only by api, operator, scheduler, validator" in hand.refused(said_so)
     hand.type(sql)
     assert hand.log() == [(None, "pending", "sql", None)]
 
@@ -258,7 +258,7 @@ def test_rows_of_history_that_were_forged_while_nothing_guarded_it(hand, ledger_
 def test_an_edge_pulled_by_somebody_else(hand, ledger_url):
     born(hand)
     hand.type("UPDATE invoice SET status = 'SENDING', version = version + 1, changed_by = 'operator:jo'")
-    assert "QUEUED -> SENDING by operator, which is for worker" in said(ledger_url, "pairs")
+    assert "QUEUED -> SENDING by operator, which is only for worker" in said(ledger_url, "pairs")
 
 
 @pytest.mark.parametrize("name", ["prune", "prune:p1"])
@@ -271,7 +271,7 @@ def test_nobody_hides_behind_the_name_of_pruning(hand, ledger_url, name):
     for sql in (moved, *off, moved.replace("QUEUED", "SENT").replace("attempts = 1", "remote_id = 'x'"), *on):
         hand.type(sql)
     text = said(ledger_url, "pairs")
-    assert "QUEUED -> SENDING by prune, which is for worker" in text
+    assert "QUEUED -> SENDING by prune, which is only for worker" in text
     assert "QUEUED -> SENT by prune, which is not legal" in text
 
 
@@ -355,9 +355,9 @@ def test_a_foreign_trigger_is_found_however_its_table_was_typed(sqlite_hand, tmp
 @pytest.mark.parametrize(
     ("sql", "text"),
     [
-        ("CREATE RULE mine AS ON UPDATE TO invoice DO INSTEAD NOTHING", "invoice the rule mine stands between"),
-        ("CREATE TABLE mine () INHERITS (invoice)", "invoice rows of mine, which inherits it"),
-        ("ALTER TABLE invoice ENABLE ROW LEVEL SECURITY", "invoice row security hides rows"),
+        ("CREATE RULE mine AS ON UPDATE TO invoice DO INSTEAD NOTHING", "invoice the rule mine rewrites statements"),
+        ("CREATE TABLE mine () INHERITS (invoice)", "invoice mine inherits from it"),
+        ("ALTER TABLE invoice ENABLE ROW LEVEL SECURITY", "invoice row security hides some of its rows"),
         ("ALTER TABLE invoice DISABLE TRIGGER ALL", "invoice its foreign keys are switched off"),
         (
             "ALTER FUNCTION penstock_invoice_birth() SET search_path = public",

@@ -172,7 +172,7 @@ def test_people_are_told_in_plain_words(world):
     assert (said.state, said.until, said.failures, said.failing_since) == ("closed", after(60), 6, after(0))
     assert said.reason == (
         "the provider does not answer, 6 failures in a row since 2026-01-01T00:00:00.000Z: 503;"
-        " the breaker is open, and what waits is not charged"
+        " the breaker is open, and waiting units are not charged"
     )
     world.time.advance(60)
     assert (status(world).state, status(world).reason) == (

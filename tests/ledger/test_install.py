@@ -165,7 +165,7 @@ def test_a_column_named_by_a_reserved_word_is_refused_untouched(ledger_url):
         order: int = 0
 
     edges = [Edge(SampleState.NEW, SampleState.OLD, "aged", WORKER)]
-    with pytest.raises(UsageError, match="field 'order' is a word of SQL; call it something else"):
+    with pytest.raises(UsageError, match="field 'order' is a reserved word of SQL; choose another name"):
         make(ledger_url, Machine("reserved", Reserved, births={"new"}, edges=edges, terminal={"old"}))
     with Hand(ledger_url) as hand:
         sql = "sqlite_master" if hand.dialect == "sqlite" else "pg_tables WHERE schemaname = 'public'"
@@ -318,7 +318,7 @@ def test_a_database_of_another_program_is_refused_untouched(postgres_url, create
 def test_a_file_that_is_no_database_is_broken_and_stays_as_it_is(tmp_path, content, create):
     path = tmp_path / "letter.db"
     path.write_bytes(content)
-    with pytest.raises(LedgerBroken, match=r"letter\.db: .*; restore it from a backup, Penstock changes nothing in it"):
+    with pytest.raises(LedgerBroken, match=r"letter\.db: .*; restore it from a backup; Penstock changes nothing in it"):
         Ledger.open(f"sqlite:///{path}", [INVOICE], create=create)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]

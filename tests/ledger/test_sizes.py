@@ -30,11 +30,11 @@ def claimed(world: Any) -> tuple[Any, Parcel]:
 def test_a_value_of_a_unit(world, change):
     (name,) = change
     worker, unit = claimed(world)
-    with pytest.raises(BrokenFlow, match=rf"^parcel:box: {name} cannot be kept: it has 1,048,\d+ bytes, .*{SAYS}"):
+    with pytest.raises(BrokenFlow, match=rf"^parcel:box: {name} cannot be stored: it has 1,048,\d+ bytes, .*{SAYS}"):
         world.commit(worker, Outcome(unit, replace(unit, **change), "grown"))
-    with pytest.raises(UsageError, match=rf"^parcel:other: {name} cannot be kept: .*{SAYS}"):
+    with pytest.raises(UsageError, match=rf"^parcel:other: {name} cannot be stored: .*{SAYS}"):
         world.born(parcel("other", **change))
-    with pytest.raises(UsageError, match=rf"^parcel:box: {name} cannot be kept: .*{SAYS}"):
+    with pytest.raises(UsageError, match=rf"^parcel:box: {name} cannot be stored: .*{SAYS}"):
         world.ledger.move(BOX, "open", actor=Actor.OPERATOR, who="ann", reason="test", **change)
 
 
@@ -53,14 +53,14 @@ def test_a_value_of_a_data_table(world, large):
     listed = Write(reading, [[1, "s", large]], columns=["position", "sensor", "note"])
     amend = Update(Where(reading, {"sensor": "s"}), {"note": large})
     for given in ({"writes": [Write(reading, [row])]}, {"writes": [listed]}, {"updates": [amend]}):
-        with pytest.raises(TooLarge, match=rf"^parcel:box: reading\.note cannot be kept: .*{SAYS}"):
+        with pytest.raises(TooLarge, match=rf"^parcel:box: reading\.note cannot be stored: .*{SAYS}"):
             world.commit(worker, Outcome(unit, replace(unit), "rows", **given))
 
 
 def test_an_events_payload(world):
     worker, unit = claimed(world)
     kept, large = ({"text": "y" * size} for size in (MAX_EVENT - 11, MAX_EVENT - 10))
-    with pytest.raises(TooLarge, match=r"^parcel:box: the event 'e2' cannot be kept: its payload has 262,145 bytes"):
+    with pytest.raises(TooLarge, match=r"^parcel:box: the event 'e2' cannot be stored: its payload has 262,145 bytes"):
         world.commit(worker, Outcome(unit, replace(unit), "told", events=[Event("e2", "told", large)]))
     with pytest.raises(UsageError, match="the event 'e3'"):
         world.ledger.together([Birth(parcel("new"))], who="test", events=[Event("e3", "told", large)])
@@ -81,4 +81,4 @@ def test_a_step_that_comes_to_too_much_is_a_crashed_one_and_the_worker_goes_on(w
     assert world.unit(Ref("parcel", "good")).note == "fine"
     bad = world.unit(Ref("parcel", "bad"))
     assert (bad.note, bad.claimed_by, bad.crashes > 0) == (None, None, True)
-    assert "note cannot be kept: it has 1,048,577 bytes" in bad.change_reason
+    assert "note cannot be stored: it has 1,048,577 bytes" in bad.change_reason

@@ -183,7 +183,7 @@ def test_a_chunk_has_at_most_four_megabytes(loading):
     writer.seal()
     assert writes == 2
     assert loading.rows("SELECT row_count, chunks FROM stage") == [(9, 3)]
-    with pytest.raises(BrokenFlow, match=r"load:a: measure\.note cannot be kept: it has 5,242,880 bytes, a value"):
+    with pytest.raises(BrokenFlow, match=r"load:a: measure\.note cannot be stored: it has 5,242,880 bytes, a value"):
         loading.writer(unit).take(measures(1, note="x" * 5 * 2**20))
 
 
@@ -222,7 +222,7 @@ def test_rows_that_cannot_be_kept_are_refused_by_name(loading):
     (unit,) = loading.worker().claim({"load": 1})
     for row, message in (
         ({"position": 1, "nota": 1}, r"load:a: measure has no column 'nota'"),
-        ({"position": 1, "facts": {"x": float("nan")}}, r"load:a: measure\.facts cannot be kept"),
+        ({"position": 1, "facts": {"x": float("nan")}}, r"load:a: measure\.facts cannot be stored"),
         ({"position": 1, "stage_id": "mine"}, r"load:a: stage_id of measure is filled by the stage"),
     ):
         with pytest.raises(BrokenFlow, match=message):

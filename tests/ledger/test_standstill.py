@@ -148,7 +148,7 @@ def test_workers_that_serve_a_machine_and_take_nothing(world):
     workers[1].claim({"parcel": 1})
     (full,) = [f for f in found(world) if f[0] == "due"]
     assert full[2] == "warning"
-    assert full[3].endswith("; meanwhile they hold 1 units of others")
+    assert full[3].endswith("; meanwhile they hold 1 other unit")
 
 
 def test_without_any_worker_it_is_said_once(world):
@@ -203,7 +203,8 @@ def test_units_that_were_changed_in_the_future(world):
     assert only(world) == (
         *("clock", "invoice", "warning"),
         (
-            f"2 units were last changed in the future, up to {moment}, as invoice:acme/1: the clock was set back since;"
+            f"2 units were last changed in the future, up to {moment}: the clock was set back since; the first is"
+            " invoice:acme/1;"
             " 1 of them may be due too late: look at due_at, and wake what should not wait"
         ),
     )

@@ -241,7 +241,7 @@ def test_what_a_ledger_cannot_keep_is_refused_before_it_is_sent(world, values):
 def test_an_event_that_cannot_be_kept_is_refused_before_it_is_sent(world, value):
     (ref,) = world.born(invoice("1"))
     unit = world.unit(ref)
-    with pytest.raises(BrokenFlow, match=r"invoice:acme/1: the event 'k' cannot be kept"):
+    with pytest.raises(BrokenFlow, match=r"invoice:acme/1: the event 'k' cannot be stored"):
         world.ledger.preparer.entry(Outcome(unit, unit, "x", events=[Event("k", "sent", {"v": value})]), "w")
 
 
@@ -332,7 +332,7 @@ def test_nul_in_many_texts_alike_is_kept_or_refused_never_cut(world):
 
 def test_a_refused_value_among_many_is_named(world):
     wrong = [["s", i, Decimal("NaN") if i == 77 else Decimal(i)] for i in range(ALIKE_FROM)]
-    with pytest.raises(BrokenFlow, match=r"reading\.price cannot be kept: NaN"):
+    with pytest.raises(BrokenFlow, match=r"reading\.price cannot be stored: NaN"):
         write(world, Write(reading, wrong, columns=("sensor", "position", "price")))
 
 

@@ -120,7 +120,7 @@ def test_the_job_collects_on_request_and_names_what_it_cannot_read(world, tmp_pa
 def test_a_misspelt_setting_of_the_job_is_told(world, tmp_path):
     keep_schedules(world.ledger, [Schedule(name="tidy", job=COLLECT, every="1m", settings={"superceded": "1d"})], "t")
     world.work(Schedules(world.program.jobs()), seconds=30)
-    assert "knows no 'superceded'" in world.rows("SELECT last_error FROM schedule")[0][0]
+    assert "does not know 'superceded'" in world.rows("SELECT last_error FROM schedule")[0][0]
 
 
 def test_whoever_lands_data_collects_without_being_told():

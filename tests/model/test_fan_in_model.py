@@ -1,4 +1,7 @@
-"""Parents and children against a plain model: counters equal sets, and a parent wakes when its last child ends."""
+"""Parents and children against a plain model: counters equal sets, and a parent wakes when its last child ends.
+
+It also wakes when a child that had ended goes on again.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,11 @@ class Family:
 
     def changed(self) -> None:
         """After a change of the counters: all ended means the parent is wanted."""
-        if self.count("done") + self.count("failed") == len(self.children) and self.status != "completed":
+        if self.count("done") + self.count("failed") == len(self.children):
+            self.woken()
+
+    def woken(self) -> None:
+        if self.status != "completed":
             self.wakes += 1
             self.due = True
 
@@ -114,7 +121,7 @@ class FanInModel(RuleBasedStateMachine):
             ref, "open", actor=Actor.OPERATOR, who="ann", reason="again", due_at=self.world.time.now()
         )
         self.families[name].children[position] = "open"
-        self.families[name].changed()
+        self.families[name].woken()
 
     @precondition(lambda self: self.items)
     @rule(number=pick)

@@ -66,7 +66,7 @@ def test_a_unit_that_changed_since_the_plan_is_skipped_and_the_others_go(desk):
     ("to", "says"),
     [
         ("held", "new → held takes more than a move; use 'penstock orders hold'"),
-        ("sent", "new → sent is for worker alone"),
+        ("sent", "new → sent is only for worker"),
         ("new", "it is new already"),
         ("gone", "order has no state 'gone'; it has new, sent, held, failed"),
     ],

@@ -53,7 +53,7 @@ def test_a_value_may_have_equals_signs_and_any_text(desk):
         (("shop=acme", "number=1", "status=held"), "only api may create a unit as held, not operator"),
         (("shop=acme",), "number must be set for a new order"),
         (("shop=a\0b", "number=1"), "has a NUL character"),
-        (("shop=acme", "number=1", "confirmed_at=0001-01-01T00:00:00+14:00"), "confirmed_at cannot be kept"),
+        (("shop=acme", "number=1", "confirmed_at=0001-01-01T00:00:00+14:00"), "confirmed_at cannot be stored"),
         (("shop=acme", "number=1", f"tags={'[' * 20_000}"), "is not JSON"),
         (("shop=acme", "number=1", "shop=globex"), "--set names the column 'shop' twice"),
         (("number",), "--set 'number' must be column=value"),
@@ -73,9 +73,9 @@ def test_rows_are_named_and_either_all_are_made_or_none(desk):
     for bad, says in (
         ({"shop": "acme", "number": "2"}, "row 2: number: '2' must be a whole number"),
         ({"shop": "acme", "number": None}, "row 2: number: None must be a whole number"),
-        ({"shop": "acme", "number": 2**70}, "row 2: number cannot be kept: 1180591620717411303424 does not fit"),
-        ({"shop": "acme", "number": 2, "tags": {"a": "b\0"}}, "row 2: tags cannot be kept: it has a NUL character"),
-        ({"shop": "acme", "number": 2, "label": "\ud800"}, "row 2: label cannot be kept"),
+        ({"shop": "acme", "number": 2**70}, "row 2: number cannot be stored: 1180591620717411303424 does not fit"),
+        ({"shop": "acme", "number": 2, "tags": {"a": "b\0"}}, "row 2: tags cannot be stored: it has a NUL character"),
+        ({"shop": "acme", "number": 2, "label": "\ud800"}, "row 2: label cannot be stored"),
         ({"shop": "acme", "number": 1}, "row 2: repeats order:acme/1"),
     ):
         with pytest.raises(UsageError) as refused:

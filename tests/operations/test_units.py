@@ -71,6 +71,12 @@ def test_filters_hold_together_and_counts_are_asked_for(desk):
     assert desk.read("units list").counts is None
 
 
+def test_units_without_a_gate_are_listed_by_the_gate_none(desk):
+    desk.orders(1, gate_id="shop/acme")
+    desk.born(Order(shop="initech", number=1), Price(name="a"))
+    assert listed(desk, gate="none") == ["order:initech/1"]
+
+
 @pytest.mark.parametrize("text", ["100%", "a_b", "!", "' OR 1=1 --", "\\", "é", '"; DROP TABLE shop_order; --'])
 def test_a_text_is_looked_for_as_it_is(desk, text):
     one, other, *_ = desk.orders(3)
@@ -87,7 +93,7 @@ def test_a_text_is_looked_for_as_it_is(desk, text):
         ({"status": ("zzz",)}, "no state is called 'zzz'; known are active, cancelled,"),
         ({"machine": "price", "parked": True}, "price is not driven by workers"),
         ({"due": "soon"}, "'soon' is not an instant; write date, time and offset"),
-        ({"because": "a\0b"}, "has a character that no ledger keeps"),
+        ({"because": "a\0b"}, "has a character that no ledger can store"),
         ({"after": "x"}, "'x' is not a unit reference"),
     ],
 )

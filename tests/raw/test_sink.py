@@ -269,5 +269,5 @@ def test_readers_see_a_whole_run_or_none(disk):
 def test_plain_http_to_a_store_does_not_leave_this_machine(url, name, monkeypatch):
     monkeypatch.setenv(name, "http://10.0.0.1:9000")
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    with pytest.raises(UsageError, match="this machine alone"):
+    with pytest.raises(UsageError, match="only for this machine"):
         RawSink(url)

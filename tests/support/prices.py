@@ -26,6 +26,7 @@ from penstock.lifecycles.rules.target.flow import Targets
 from penstock.lifecycles.rules.target.machine import T, Target, rule_target
 from penstock.model.clock import Rng, VirtualClock, instant
 from penstock.model.errors import LedgerMismatch
+from penstock.model.limits import GateLimits, Limit
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
 from penstock.model.simulation import simulate
@@ -53,9 +54,7 @@ def open_ledger(url: str, clock: VirtualClock, seed: int = 7) -> Ledger:
     try:
         return Ledger.open(url, MACHINES, clock=clock, rng=Rng(seed))
     except LedgerMismatch:
-        return Ledger.open(
-            url, MACHINES, clock=clock, rng=Rng(seed), create=True, data_tables=TABLES, views=VIEWS
-        )
+        return Ledger.open(url, MACHINES, clock=clock, rng=Rng(seed), create=True, data_tables=TABLES, views=VIEWS)
 
 
 class Prices:
@@ -143,7 +142,7 @@ class Prices:
         """Have failed targets tried again: these, or all."""
         failed = [t.id for t in self.targets(run_id) if t.status is T.FAILED]
         for one in variants or failed:
-            self.ledger.move_by_hand(_target(run_id, one), "QUEUED", who=WHO, reason="again")
+            self.ledger.move_by_hand(target_ref(run_id, one), "QUEUED", who=WHO, reason="again")
         self.ledger.nudge([_run(run_id)])
 
     def roll_back(self, run_id: UUID, *wanted: str, seconds: float = 60) -> UUID:
@@ -157,7 +156,7 @@ class Prices:
     def set_aside(self, run_id: UUID, *variants: str) -> None:
         for one in variants:
             self.ledger.move(
-                _target(run_id, one),
+                target_ref(run_id, one),
                 "APPLIED",
                 actor=Actor.OPERATOR,
                 who=WHO,
@@ -165,6 +164,10 @@ class Prices:
                 set_aside_by=WHO,
                 set_aside_reason="theirs",
             )
+
+    def slowly(self) -> None:
+        """One product a second from now on: what a person does comes in between."""
+        self.ledger.gates.providers = [GateLimits(gate_of(self.account), (Limit("calls", 1.0, 1.0),))]
 
     # Time.
 
@@ -217,7 +220,7 @@ class Prices:
         return sorted(self.ledger.get_many(rule_target, ids), key=lambda target: target.id)
 
     def target(self, run_id: UUID, variant: str) -> Target:
-        (found,) = self.ledger.get_many(rule_target, [_target(run_id, variant).unit_id])
+        (found,) = self.ledger.get_many(rule_target, [target_ref(run_id, variant).unit_id])
         assert isinstance(found, Target)
         return found
 
@@ -262,7 +265,9 @@ class Prices:
         findings = examine(self.ledger.database, {m.name: m for m in MACHINES})
         assert [f for f in findings if f.severity == "error"] == []
         for machine in (rule_run, rule_target):
-            pairs = self.rows("SELECT DISTINCT from_status, to_status FROM transition_log WHERE machine = :m", m=machine.name)
+            pairs = self.rows(
+                "SELECT DISTINCT from_status, to_status FROM transition_log WHERE machine = :m", m=machine.name
+            )
             moved = {(a, b) for a, b in pairs if a is not None and a != b}
             assert moved <= set(machine.pairs)
             assert {b for a, b in pairs if a is None} <= set(machine.births)
@@ -289,7 +294,7 @@ def _run(run_id: UUID) -> Ref:
     return Ref("rule_run", str(run_id))
 
 
-def _target(run_id: UUID, variant: str) -> Ref:
+def target_ref(run_id: UUID, variant: str) -> Ref:
     return Ref("rule_target", f"{run_id}/{variant}")
 
 

@@ -64,7 +64,7 @@ def test_the_holder_of_a_claim_is_named_with_its_lease(world):
     worker = world.worker("invoice")
     worker.claim({"invoice": 1})
     found = why(world, ref)
-    assert found.verdict == "a worker is at it"
+    assert found.verdict == "a worker is working on it"
     assert says(found, "claim").startswith(f"{worker.identity.id} (pid {worker.identity.pid} on ")
     assert "lease has 30 s" in says(found, "claim")
 
@@ -84,7 +84,7 @@ def test_a_held_gate_waits_for_somebody_and_a_budget_is_told(world):
     world.ledger.gates.providers = [GateLimits("shop", (Limit("requests", 2.0, 40),))]
     (ref,) = world.born(invoice(gate_id="shop/acme"))
     found = why(world, ref)
-    assert says(found, "budget").startswith("requests: 0 of 40 left, 2 a second come back")
+    assert says(found, "budget").startswith("requests: 0 of 40 left, 2 come back per second")
     world.ledger.gates.pause("shop", "operator:jo", "they migrate")
     found = why(world, ref)
     assert (found.verdict, found.next_at) == ("blocked: shop/acme is paused: they migrate", None)

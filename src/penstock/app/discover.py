@@ -164,7 +164,7 @@ def _installed(names: Collection[str], errors: list[str]) -> dict[str, AnyLifecy
             continue
         if lifecycle.name != point.name:
             errors.append(
-                f"the entry point {point.name!r} brings a lifecycle called {lifecycle.name!r}; name both alike"
+                f"the entry point {point.name!r} brings a lifecycle called {lifecycle.name!r}; give both the same name"
             )
             continue
         found[point.name] = lifecycle

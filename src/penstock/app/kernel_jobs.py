@@ -22,7 +22,7 @@ SWEEP_STAGES = "sweep-stages"
 _MOST_NAMED = 20
 
 
-@job("prune", "Removes ended units and rows of logs that are older than they are kept.")
+@job("prune", "Removes ended units and log rows that are older than [prune] keeps them.")
 async def prune(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """Interrupted, it has done a part, and the next run does the rest."""
     from penstock.ledger.care.prune import Ages, Pruner

@@ -140,7 +140,7 @@ def _refuse_fixed(old: Program, new: Program) -> None:
         *(["the lifecycles that run"] if _names(old) != _names(new) else ()),
     ]
     if changed:
-        raise UsageError(f"{new.configuration.path_text}: {' and '.join(changed)} changed; that takes a restart")
+        raise UsageError(f"{new.configuration.path_text}: {' and '.join(changed)} changed; restart to apply it")
 
 
 def _ledger(configuration: Configuration) -> object:

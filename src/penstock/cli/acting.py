@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 _CHANGED = "it changed since it was looked at"
-_NOBODY = "nobody can be asked here; say --yes, or --dry-run to only look"
+_NOBODY = "there is no terminal to ask on; give --yes, or --dry-run to only look"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _go_on(one: _Act, done: Done) -> Done:
             version = one.program.configuration.version
             action = drive(one.ledger, Ref.parse(done.action), progress, config_version=version)
     except KeyboardInterrupt:
-        echo(f"{done.action} is not ended: a worker goes on with it", err=True)
+        echo(f"{done.action} has not ended; a worker goes on with it", err=True)
         raise
     if action.parked_at is not None:
         echo(f"{done.action} is parked: {action.parked_reason}", err=True)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.operations.declare import Reading
     from penstock.operations.fields import Parameters
 
+_OTHERS = {"busy": "hold", "closed": "hold", "half-open": "hold", "stopped": "fault", "parked": "fault"}
+"""What is no state of a machine: how a gate is, and what is parked."""
+
 
 def ask(lifecycle: AnyLifecycle, reading: Reading[Any], parameters: Parameters, wishes: Wishes) -> int:
     """Answer on standard output. Returns the exit code: 1 where the answer has `failed` and it is true."""
@@ -55,7 +58,7 @@ def show_answer(answer: Any, program: Program, *, json: bool) -> None:
         screen = terminal.Screen.of_output()
         terminal.write(render.answer_lines(answer, render.Showing(screen, program.clock.now(), meanings(program))))
         # In a pipe they are for whoever watches, and no rows.
-        terminal.write(render.notes(answer), err=screen.width is None)
+        terminal.write(render.notes(answer, screen.width), err=screen.width is None)
 
 
 def meanings(program: Program) -> render.Meaning:
@@ -64,6 +67,6 @@ def meanings(program: Program) -> render.Meaning:
     def find(machine: str | None, state: str) -> str | None:
         owners = [one for one in program.app.machines if machine in (None, one.name)]
         found = {str(own.meaning) for one in owners for own in one.status if own == state}
-        return found.pop() if len(found) == 1 else None
+        return found.pop() if len(found) == 1 else _OTHERS.get(state)
 
     return find

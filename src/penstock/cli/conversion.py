@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from penstock.cli.kinds import Kind
+from penstock.cli.kinds import Kind, instant_kind, span_kind
 from penstock.model.unit import Ref
 
 if TYPE_CHECKING:
@@ -53,10 +53,9 @@ def _kind(kind: Any, field: FieldInfo, example: Any) -> Kind:
     if kind is date:
         return Kind("DATE", f"a date, for example {example or '2026-11-01'}", _date)
     if kind is datetime:
-        return Kind("INSTANT", f"an instant, for example {example or '2026-11-15T19:31:00Z'}", _instant)
+        return instant_kind(example)
     if kind is timedelta:
-        other = "90d" if example == "6h" else "6h"
-        return Kind("SPAN", f"a span, for example {example or '90d'} or {other}", _span)
+        return span_kind(example)
     if kind is Ref:
         return Kind("UNIT", f"machine:key, for example {example or 'invoice:acme/17'}", _ref)
     msg = f"{field.attribute}: a command line cannot give {kind!r}"
@@ -117,22 +116,6 @@ def _date(text: str) -> date:
     if len(text) != _DATE_LENGTH:
         raise ValueError
     return date.fromisoformat(text)
-
-
-def _instant(text: str) -> datetime:
-    from penstock.model.clock import parse_instant
-
-    return parse_instant(text)
-
-
-def _span(text: str) -> timedelta:
-    from penstock.model.cadence import parse_span
-    from penstock.model.errors import UsageError
-
-    try:
-        return parse_span(text)
-    except UsageError as error:
-        raise ValueError from error
 
 
 def _ref(text: str) -> Ref:

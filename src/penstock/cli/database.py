@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import terminal
-from penstock.cli.kinds import Kind
+from penstock.cli.kinds import instant_kind, span_kind
 from penstock.cli.lazy import Entry, LazyGroup
 from penstock.cli.options import config_option, flag, ledger_option
 from penstock.cli.terminal import counted, echo
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.ledger.care.prune import Count, Pruner
 
 _CHECKS = "schema, tables, definitions, triggers, views"
-_NOBODY = "nobody can be asked here; count with --dry-run, then say --yes"
+_NOBODY = "there is no terminal to ask on; count with --dry-run, then give --yes"
 
 
 class _Database(LazyGroup):
@@ -55,35 +55,18 @@ def _command(
 COMMANDS: dict[str, tuple[Entry, click.Command]] = {}
 
 
-def _instant(text: str) -> datetime:
-    from penstock.model.clock import parse_instant
-
-    return parse_instant(text)
-
-
-def _span(text: str) -> timedelta:
-    from penstock.model.cadence import parse_span
-    from penstock.model.errors import UsageError
-
-    try:
-        return parse_span(text)
-    except UsageError as error:
-        raise ValueError from error
-
-
-_INSTANT = Kind("INSTANT", "an instant, for example 2026-11-15T19:31:00Z", _instant)
-_SPAN = Kind("SPAN", "a span, for example 90d or 6h", _span)
+_INSTANT, _SPAN = instant_kind(), span_kind()
 
 
 @_command(
     "Act",
-    "Create the ledger, or bring it up to this program.",
+    "Create the ledger, or upgrade it to this program.",
     click.Option(
         ["--take-back"], is_flag=True, help="Go back to this program's definitions where a newer one replaced them."
     ),
 )
 def upgrade(*, take_back: bool, _config: Path | None, _ledger: str | None) -> None:
-    """Create the ledger, or bring its tables, definitions and triggers up to this program.
+    """Create the ledger, or upgrade its tables, definitions and triggers to this program.
 
     Everything happens in one transaction: interrupted, it has changed nothing, and running it again is all there is to
     do. Run it with the new program before the new program's workers start; workers of the old one may go on meanwhile.
@@ -110,7 +93,7 @@ def upgrade(*, take_back: bool, _config: Path | None, _ledger: str | None) -> No
         database.close()
 
 
-@_command("Look", "Say whether the schema is this program's.", flag("json", "Print exact JSON."))
+@_command("Look", "Compare the ledger's schema with this program's.", flag("json", "Print exact JSON."))
 def check(*, _json: bool, _config: Path | None, _ledger: str | None) -> int:
     """Say whether schema, tables, definitions, triggers and views are those of this program.
 
@@ -187,7 +170,7 @@ def backup(*, place: Path, force: bool, _json: bool, _config: Path | None, _ledg
 @_command(
     "Act",
     "After a restore: units look before they act again.",
-    click.Option(["--since"], type=_INSTANT, help="Only units stepped after this instant; else all."),
+    click.Option(["--since"], type=_INSTANT, help="Only units stepped after this instant, instead of all."),
     flag("dry-run", "Count the units, and stop."),
     flag("yes", "Do not ask."),
     flag("json", "Print exact JSON."),
@@ -230,8 +213,10 @@ def doubt(
     "Act",
     "Remove what is old.",
     click.Option(["--machine"], metavar="NAME", help="Only units and history of this machine."),
-    click.Option(["--older-than"], type=_SPAN, help="One age for everything, as 90d; else the configured ages."),
-    click.Option(["--keep-units"], is_flag=True, help="Leave units that have ended alone."),
+    click.Option(
+        ["--older-than"], type=_SPAN, help="One age for everything, such as 90d, instead of the configured ages."
+    ),
+    click.Option(["--keep-units"], is_flag=True, help="Keep units that have ended."),
     flag("dry-run", "Count what would go, and stop."),
     flag("yes", "Do not ask."),
     flag("json", "Print exact JSON."),

@@ -284,9 +284,11 @@ def _common(declared: Declaration) -> Iterable[click.Option]:
         yield flag("dry-run", "Show what it would do, and change nothing.")
         yield flag("yes", "Do not ask.")
         yield click.Option(
-            ["_digest", "--digest"], metavar="DIGEST", help="Change only the set that was shown with this digest."
+            ["_digest", "--digest"], metavar="DIGEST", help="Make only the change that was shown with this digest."
         )
-        yield click.Option(["_by", "--by"], metavar="NAME", help="Who does it, for the history; else your login name.")
+        yield click.Option(
+            ["_by", "--by"], metavar="NAME", help="Who does it, for the history; by default your login name."
+        )
     if not isinstance(declared, Reading) or declared.answer is not Lines:
         yield flag("json", "Print exact JSON.")
     if isinstance(declared, Reading) and row_of(declared) is not None:

@@ -110,7 +110,7 @@ def _lock(folder: int, directory: Path) -> None:
 
 def _go_on(program: Program) -> None:
     """Work by the machine's clock until Ctrl-C, with the other sides still there."""
-    _say("\nthe APIs are still served, and a worker goes on by the clock of this machine; Ctrl-C ends it")
+    _say("\nthe APIs are still served, and a worker goes on in real time; Ctrl-C ends it")
 
     async def work() -> None:
         await Process(in_force(program, scheduler=True)).run()
@@ -154,7 +154,7 @@ def _prepare(directory: Path) -> None:
     except OSError as error:
         msg = f"{directory} cannot be made or used: {error.strerror}; name another folder with --dir"
         raise UsageError(msg) from error
-    _say(f"what an earlier demonstration left is in {aside} now")
+    _say(f"what an earlier demonstration left was moved to {aside}")
 
 
 def _ours(file: Path) -> bool:
@@ -198,7 +198,7 @@ def _has_password(url: str | None) -> bool:
 def _show_next(directory: Path, commands: Sequence[str], *, unwritten: bool) -> None:
     _say(f"\nnext: cd {directory}, and there")
     if unwritten:
-        _say("  (with PENSTOCK_LEDGER set to the address of the ledger: its password is not written down)")
+        _say("  (set PENSTOCK_LEDGER to the ledger's address first: its password is not written down)")
     for command in commands:
         _say(f"  {command}")
 

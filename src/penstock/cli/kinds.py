@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from penstock.model.near import near
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
 
 
 class Kind(click.ParamType[Any]):
@@ -41,3 +44,30 @@ class Kind(click.ParamType[Any]):
 
             return [CompletionItem(found) for found in units(ctx, incomplete)]
         return [CompletionItem(choice) for choice in self.choices if choice.startswith(incomplete)]
+
+
+def instant_kind(example: str | None = None) -> Kind:
+    """A moment with its offset from UTC."""
+    return Kind("INSTANT", f"an instant, for example {example or '2026-11-15T19:31:00Z'}", _instant)
+
+
+def span_kind(example: str | None = None) -> Kind:
+    """A length of time."""
+    other = "90d" if example == "6h" else "6h"
+    return Kind("SPAN", f"a span, for example {example or '90d'} or {other}", _span)
+
+
+def _instant(text: str) -> datetime:
+    from penstock.model.clock import parse_instant
+
+    return parse_instant(text)
+
+
+def _span(text: str) -> timedelta:
+    from penstock.model.cadence import parse_span
+    from penstock.model.errors import UsageError
+
+    try:
+        return parse_span(text)
+    except UsageError as error:
+        raise ValueError from error

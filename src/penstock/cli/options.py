@@ -13,7 +13,7 @@ def config_option() -> click.Option:
         ["_config", "--config"],
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="The configuration; else PENSTOCK_CONFIG, else penstock.toml here.",
+        help="The configuration; by default PENSTOCK_CONFIG, else penstock.toml here.",
     )
 
 
@@ -22,7 +22,7 @@ def ledger_option() -> click.Option:
     return click.Option(
         ["_ledger", "--ledger"],
         metavar="URL",
-        help="sqlite:///FILE or postgresql://user@host/name; else PENSTOCK_LEDGER, else the configuration.",
+        help="sqlite:///FILE or postgresql://user@host/name; by default PENSTOCK_LEDGER, else the configuration's.",
     )
 
 

@@ -1,7 +1,8 @@
 """Any answer as a person reads it, as CSV, or as exact JSON.
 
-A page is a table: references are never broken or shortened, texts are shortened to fit, details are left out. A single
-struct is a list of `name: value`, in which lists of structs are tables. In a pipe a row is one line, however long.
+A page is a table: references are never broken or shortened, texts are shortened to fit, details are left out. Where a
+row is too long for the screen, its texts and then its references have lines of their own. A single struct is a list of
+`name: value`, in which lists of structs are tables. In a pipe a row is one line, however long.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
 
 _GAP = 2
-_TEXT_LEAST = 16
+_TEXT_LEAST = 24
 _OTHER_LEAST = 10
 _BESIDE_LEAST = 30
+_INDENT = " " * 4
 # What JSON leaves as it is inside a text, and a terminal would obey.
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
@@ -52,8 +54,8 @@ def answer_lines(answer: Any, showing: Showing) -> Iterator[str]:
         yield from _shown(word(answer, showing.now), showing.screen)
 
 
-def notes(answer: Any) -> list[str]:
-    """What is said below the rows of a page."""
+def notes(answer: Any, width: int | None = None) -> list[str]:
+    """What is said below the rows of a page; an option to copy begins on a line of its own where it would be broken."""
     if not isinstance(answer, Page):
         return []
     said = []
@@ -62,7 +64,9 @@ def notes(answer: Any) -> list[str]:
     if answer.note:
         said.append(answer.note)
     if answer.next is not None:
-        said.append(f"there are more: --after {_quoted(answer.next)}")
+        more, option = "there are more:", f"--after {_quoted(answer.next)}"
+        fits = width is None or cells(f"{more} {option}") <= width
+        said += [f"{more} {option}"] if fits else [more, option]
     return [inert(line) for line in said]
 
 
@@ -104,6 +108,12 @@ class _Column:
     def empty(self) -> bool:
         return all(text == NOTHING for text, _ in self.values)
 
+    def least(self, *, whole: bool) -> int:
+        """How narrow it may become; a text that is wrapped keeps its longest word whole."""
+        show = self.field.extra("show")
+        words = [cells(part) for text, _ in self.values for part in text.split()] if whole and show == "text" else []
+        return max(cells(self.heading), _TEXT_LEAST if show == "text" else _OTHER_LEAST, *words, 0)
+
     def measure(self) -> None:
         self.width = max([cells(self.heading), *(cells(text) for text, _ in self.values)])
 
@@ -120,17 +130,21 @@ def table(rows: Sequence[Any], showing: Showing, *, whole: bool = False) -> Iter
     """Rows of one kind, one line each; where that is too long, with texts below each row. `whole` wraps them."""
     width = showing.screen.width
     columns = _columns(rows, showing, short=False)
-    if width is not None and _total(columns) > width and not _fit(columns, width):
+    if width is not None and not _fit(columns, _of_kind(columns, "text"), width, whole=whole):
         # Where there is no room, what says nothing of any row is left out.
         columns = [column for column in _columns(rows, showing, short=True) if not column.empty]
-        if _total(columns) > width and not _fit(columns, width):
-            yield from _below(rows, columns, showing, width)
+        if not _fit(columns, _of_kind(columns, "text"), width, whole=whole):
+            yield from _below(rows, columns, showing, width, whole=whole)
             return
     yield _line([(c.heading, "heading") for c in columns], columns, showing.screen)
     for place in range(len(rows)):
-        values = [c.values[place] for c in columns]
-        for part in _parts(values, columns) if whole else [values]:
-            yield _line(part, columns, showing.screen)
+        yield from _row(columns, place, showing.screen, whole=whole)
+
+
+def _row(columns: Sequence[_Column], place: int, screen: Screen, *, whole: bool) -> Iterator[str]:
+    values = [c.values[place] for c in columns]
+    for part in _parts(values, columns) if whole else [values]:
+        yield _line(part, columns, screen)
 
 
 def _parts(values: Sequence[_Cell], columns: Sequence[_Column]) -> Iterator[list[_Cell]]:
@@ -143,19 +157,41 @@ def _parts(values: Sequence[_Cell], columns: Sequence[_Column]) -> Iterator[list
         yield [lines[place] if place < len(lines) else ("", None) for lines in cells_of]
 
 
-def _below(rows: Sequence[Any], columns: Sequence[_Column], showing: Showing, width: int) -> Iterator[str]:
-    """Texts on a line of their own below each row; as records where the rest is too long as well."""
-    texts = [c for c in columns if c.field.extra("show") == "text"]
-    rest = [c for c in columns if c not in texts]
-    if _total(rest) > width and not _fit(rest, width):
+def _below(
+    rows: Sequence[Any], columns: Sequence[_Column], showing: Showing, width: int, *, whole: bool
+) -> Iterator[str]:
+    """Texts on a line of their own below each row, and references if need be; records where the rest is too long."""
+    texts = _of_kind(columns, "text")
+    rest, room = [c for c in columns if c not in texts], width
+    while _total(rest) > room and (references := _of_kind(rest, "reference")):
+        rest.remove(max(references, key=lambda c: c.width))
+        room = width if columns[0] in rest else width - len(_INDENT)
+    if not rest or not _fit(rest, [c for c in rest if c.shrinks], room, whole=whole):
         yield from _records(rows, showing)
         return
-    yield _line([(c.heading, "heading") for c in rest], rest, showing.screen)
+    # A row that is named by a long reference begins with it.
+    name, indent = (None, "") if columns[0] in rest else (columns[0], _INDENT)
+    own = [c for c in columns if c not in (*rest, *texts, name)]
+    if name is not None:
+        yield showing.screen.styled(name.heading, "heading")
+    yield indent + _line([(c.heading, "heading") for c in rest], rest, showing.screen)
     for place in range(len(rows)):
-        yield _line([c.values[place] for c in rest], rest, showing.screen)
-        said = "; ".join(c.values[place][0] for c in texts if c.values[place][0] != NOTHING)
-        if said:
-            yield shortened(f"    {said}", width)
+        if name is not None:
+            yield name.values[place][0]
+        yield from (indent + line for line in _row(rest, place, showing.screen, whole=whole))
+        yield from (_INDENT + text for text in _said(own, place))
+        if said := "; ".join(_said(texts, place)):
+            left = width - len(_INDENT)
+            lines = _wrapped(said, left, 0, reference=False) if whole else [shortened(said, left)]
+            yield from (_INDENT + line for line in lines)
+
+
+def _said(columns: Sequence[_Column], place: int) -> list[str]:
+    return [c.values[place][0] for c in columns if c.values[place][0] != NOTHING]
+
+
+def _of_kind(columns: Sequence[_Column], show: str) -> list[_Column]:
+    return [c for c in columns if c.field.extra("show") == show]
 
 
 def _columns(rows: Sequence[Any], showing: Showing, *, short: bool) -> list[_Column]:
@@ -191,19 +227,16 @@ def _total(columns: Sequence[_Column]) -> int:
     return sum(c.width for c in columns) + _GAP * (len(columns) - 1)
 
 
-def _fit(columns: Sequence[_Column], width: int) -> bool:
-    """Shorten what may be shortened, texts first; whether it fits now."""
-    texts = [c for c in columns if c.field.extra("show") == "text"]
-    others = [c for c in columns if c.shrinks and c not in texts]
-    for group, least in ((texts, _TEXT_LEAST), (others, _OTHER_LEAST)):
-        while (over := _total(columns) - width) > 0:
-            widest = max(group, key=lambda c: c.width, default=None)
-            if widest is None or widest.width <= max(least, cells(widest.heading)):
-                break
-            # Down to the next widest at most, so that several share what is missing.
-            second = max((c.width for c in group if c is not widest), default=0)
-            widest.width = max(widest.width - over, min(second, widest.width - 1), least, cells(widest.heading))
-    return _total(columns) <= width
+def _fit(columns: Sequence[_Column], group: Sequence[_Column], width: int, *, whole: bool) -> bool:
+    """Make the columns of a group narrower, the widest first, if need be; whether it fits now."""
+    while (over := _total(columns) - width) > 0:
+        widest = max((c for c in group if c.width > c.least(whole=whole)), key=lambda c: c.width, default=None)
+        if widest is None:
+            return False
+        # Down to the next widest at most, so that several share what is missing.
+        second = max((c.width for c in group if c is not widest), default=0)
+        widest.width = max(widest.width - over, min(second, widest.width - 1), widest.least(whole=whole))
+    return True
 
 
 def _line(values: Sequence[_Cell], columns: Sequence[_Column], screen: Screen) -> str:

@@ -18,10 +18,10 @@ def _options() -> list[click.Parameter]:
         click.Option(
             ["--concurrency"],
             type=Kind("N", "a whole number", int),
-            help="How many steps run at once; else PENSTOCK_CONCURRENCY, else 1000.",
+            help="How many steps run at once; by default PENSTOCK_CONCURRENCY, else 1000.",
         ),
         click.Option(
-            ["--log-level"], metavar="LEVEL", help="debug, info, warning or error; else PENSTOCK_LOG, else info."
+            ["--log-level"], metavar="LEVEL", help="debug, info, warning or error; by default PENSTOCK_LOG, else info."
         ),
     ]
 
@@ -71,7 +71,7 @@ demo = click.Command(
             help="Where its ledger and its data are kept.",
         ),
         click.Option(["--once"], is_flag=True, help="Stop when the days are over."),
-        click.Option(["--ledger"], metavar="URL", help="Another ledger than DIR/penstock.db."),
+        click.Option(["--ledger"], metavar="URL", help="A ledger other than DIR/penstock.db."),
     ],
     callback=_demo,
     help="Run the lifecycles against simulated APIs over sixty days that pass in seconds, and show what happened.",

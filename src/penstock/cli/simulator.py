@@ -47,7 +47,12 @@ command = _Simulators(
     options_metavar="[--list]",
     params=[
         click.Option(
-            ["--list"], is_flag=True, is_eager=True, expose_value=False, callback=_list, help="Name them, and exit."
+            ["--list"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_list,
+            help="List the faults, and exit.",
         )
     ],
 )
@@ -68,7 +73,7 @@ def _command(simulator: Simulator) -> click.Command:
         for option in simulator.options
     ]
     if simulator.faults:
-        help_ = "What goes wrong at the next call, or at each N-th; may be repeated."
+        help_ = "What goes wrong at the next call, or at every Nth; may be repeated."
         options.append(click.Option(["--fault"], multiple=True, metavar="OPERATION=FAULT[:N]", help=help_))
 
     def serve(port: int, fault: Sequence[str] = (), **given: Any) -> None:

@@ -33,15 +33,17 @@ _ELLIPSIS = "…"
 _BAR = 20
 _EVERY_SECONDS = 0.2
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+# Of the palette of 256 colours, which no theme changes: those that are about as far from white as from black.
+_BLUE, _GREEN, _ORANGE, _RED = 63, 28, 130, 196
 _STYLES: dict[str, dict[str, object]] = {
     "rest": {},
-    "work": {"fg": "cyan"},
-    "done": {"fg": "green"},
-    "hold": {"fg": "yellow"},
-    "fault": {"fg": "red", "bold": True},
-    "critical": {"fg": "red", "bold": True},
-    "error": {"fg": "red", "bold": True},
-    "warning": {"fg": "yellow"},
+    "work": {"fg": _BLUE},
+    "done": {"fg": _GREEN},
+    "hold": {"fg": _ORANGE},
+    "fault": {"fg": _RED, "bold": True},
+    "critical": {"fg": _RED, "bold": True},
+    "error": {"fg": _RED, "bold": True},
+    "warning": {"fg": _ORANGE},
     "info": {},
     "heading": {"bold": True},
 }

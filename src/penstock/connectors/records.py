@@ -156,7 +156,7 @@ class _Inflate:
             raise BadReport(f"larger than {self._limits.max_bytes:,} bytes decompressed, the limit of a report")
         if self._made > max(_RATIO_FROM, self._received * self._limits.max_ratio):
             raise BadReport(
-                f"{self._received:,} bytes became {self._made:,}: more than {self._limits.max_ratio} times as much"
+                f"{self._received:,} bytes became {self._made:,}: growth of more than {self._limits.max_ratio} times"
                 " is taken for an attack"
             )
 

@@ -187,7 +187,7 @@ def open_blob(address: str, options: Mapping[str, str | Secret] | None = None) -
     place, _, name = rest.partition("/")
     if scheme not in REMOTE or not place or not name or name.endswith("/"):
         msg = (
-            f"{address!r} is not where a watermark can be published; write a file,"
+            f"{address!r} cannot hold a watermark; write a file,"
             " s3://BUCKET/NAME, gs://BUCKET/NAME or az://CONTAINER/NAME"
         )
         raise UsageError(msg)

@@ -38,7 +38,7 @@ class Side:
         self.rows = rows
         self.columns = list(rows[0]) if rows else []
         if any(list(row) != self.columns for row in rows):
-            raise BrokenFlow("rows of a product name the same columns in the same order")
+            raise BrokenFlow("rows of a product must name the same columns in the same order")
         self._text: dict[tuple[str, ...], str] = {}
 
     def __len__(self) -> int:
@@ -111,9 +111,9 @@ def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tup
     sides = {"these": product.these, "those": product.those}
     named = [name for side in sides.values() for name in side.columns]
     if "status" in named:
-        raise BrokenFlow(f"{machine.name}: the state of units in a product is that of `like`")
+        raise BrokenFlow(f"{machine.name}: units of a product take their state from `like`")
     if sealed := ", ".join(sorted(_LEFT & {*named})):
-        raise BrokenFlow(f"{machine.name}: a product cannot name {sealed}")
+        raise BrokenFlow(f"{machine.name}: a product cannot set {sealed}")
     if len(set(named)) != len(named) or not set(machine.unit.key) <= set(named) <= set(machine.columns):
         raise BrokenFlow(f"{machine.name}: {', '.join(named)} do not make up its key, or name a column twice")
     parameters: dict[str, Any] = {}

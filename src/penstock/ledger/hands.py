@@ -110,7 +110,7 @@ def moved_by_hand(
         raise IllegalMove(msg)
     if edge.by_hand is None:
         msg = f"{ref}: {source} -> {to} ({edge.trigger}) needs more than a new state"
-        raise IllegalMove(f"{msg}; use {instead}" if instead else f"{msg}, and no operation is known that does it")
+        raise IllegalMove(f"{msg}; use {instead}" if instead else f"{msg}, and no operation does it")
     made: GuardedUnit = edge.by_hand(unit, now)
     return replace(made, status=type(unit.status)(to))
 

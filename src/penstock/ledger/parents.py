@@ -48,9 +48,10 @@ class Parents:
         self._machines = machines
 
     def count(self, cursor: Cursor, tallies: Sequence[Tally]) -> None:
-        """Add up, under locks taken in one order, and wake whoever is complete."""
+        """Add up, under locks taken in one order, and wake whoever is complete, or has children back that had ended."""
         sums: dict[tuple[str, str], _Sums] = {}
         asked: set[tuple[str, str, str]] = set()
+        returned: dict[str, set[str]] = {}
         for tally in tallies:
             family = (tally.parent.name, tally.child.name)
             parent = sums.setdefault(family, {}).setdefault(tally.unit_id, {})
@@ -58,6 +59,8 @@ class Parents:
                 parent[counter] = parent.get(counter, 0) + number
             if tally.asks:
                 asked.add((*family, tally.unit_id))
+            if sum(tally.counters.get(counter, 0) for counter in _of(tally.child).counts) < 0:
+                returned.setdefault(tally.parent.name, set()).add(tally.unit_id)
         for table, name in sorted({(self._machines[p].table, p) for p, _ in sums}):
             ids = {i for (p, _), group in sums.items() if p == name for i in group}
             missing = sorted(ids.difference(lock(self._database, cursor, table, ids)))
@@ -71,6 +74,9 @@ class Parents:
             if complete:
                 sql = wake_complete(self._database, parent_machine, child)
                 cursor.run(sql, batch=statements.batch_text(complete), **self._database.bind_now())
+        for name, ids in sorted(returned.items()):
+            sql = statements.wake_units(self._database, self._machines[name])
+            cursor.run(sql, batch=statements.batch_text([[i] for i in sorted(ids)]), **self._database.bind_now())
 
     def _add(self, cursor: Cursor, parent: Machine, child: Machine, group: _Sums) -> list[str]:
         """Those of the parents whose counters now say that all children have ended."""

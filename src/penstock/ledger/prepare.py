@@ -323,7 +323,7 @@ class Preparer:
         if len(fan_in.by) != len(parent.unit.key):
             wrong.append(f"{parent.name} is found by {', '.join(parent.unit.key)}")
         if not parent.driven:
-            wrong.append(f"{parent.name} is not driven, so that nothing could wake it")
+            wrong.append(f"{parent.name} is not driven, so nothing could wake it")
         if wrong:
             raise MachineError(f"machine {machine.name!r}: " + "; ".join(wrong))
 
@@ -358,5 +358,5 @@ def event_row(ref: str, event: Event) -> list[Any]:
     payload = plain_value(ref, f"the event {event.key!r}", dict(event.payload))
     if len(payload) * _WIDEST > MAX_EVENT and (size := len(payload.encode())) > MAX_EVENT:
         msg = f"its payload has {size:,} bytes, an event's at most {MAX_EVENT:,}; {LAND_IT}"
-        raise TooLarge(f"{ref}: the event {event.key!r} cannot be kept: {msg}")
+        raise TooLarge(f"{ref}: the event {event.key!r} cannot be stored: {msg}")
     return [event.tenant, event.key, event.kind, event.severity, payload]

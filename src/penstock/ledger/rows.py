@@ -18,7 +18,7 @@ def plain_value(ref: str, name: str, value: Any) -> Any:
     try:
         return plain(value)
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"{ref}: {name} cannot be kept: {error}"
+        msg = f"{ref}: {name} cannot be stored: {error}"
         raise (TooLarge if isinstance(error, TooLarge) else BrokenFlow)(msg) from error
 
 
@@ -44,7 +44,7 @@ def plain_update(ref: str, amend: Update) -> Update:
     """The same with plain values."""
     known_columns(ref, amend.rows.table, amend.values)
     if not amend.values:
-        raise BrokenFlow(f"{ref}: {amend.rows.table.name} gets new values for no column")
+        raise BrokenFlow(f"{ref}: an update of {amend.rows.table.name} sets no column")
     values = {n: plain_value(ref, f"{amend.rows.table.name}.{n}", v) for n, v in amend.values.items()}
     return Update(plain_where(ref, amend.rows), values)
 
@@ -54,7 +54,7 @@ def plain_where(ref: str, rows: Where) -> Where:
     name = rows.table.name
     known_columns(ref, rows.table, [*rows.where, *(part[0] for part in (rows.span, rows.among) if part)])
     if all(value is None for value in rows.where.values()):
-        raise BrokenFlow(f"{ref}: name at least one value of the rows of {name}")
+        raise BrokenFlow(f"{ref}: say which rows of {name} are meant, by at least one value")
     where = {n: plain_value(ref, f"{name}.{n}", v) for n, v in rows.where.items()}
     span, among = rows.span, rows.among
     if span is not None:

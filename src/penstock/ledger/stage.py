@@ -54,7 +54,7 @@ class Staged:
         if keys[:1] != ["stage_id"] or not isinstance(self.table.c.stage_id.type, sa.Text):
             problems.append("the primary key must begin with the text column stage_id")
         if not self.machine.driven:
-            problems.append(f"{self.machine.name} is not driven, so that nobody could load it")
+            problems.append(f"{self.machine.name} is not driven, so nobody could load it")
         types = field_types(self.machine.unit)
         for name in (self.pointer, *self.keeps):
             own = name in types and name not in DRIVEN_COLUMNS and name not in self.machine.unit.key
@@ -88,7 +88,7 @@ class StageWriter:
         self._written = 0
 
     def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Check rows and put them into chunks. Raises BrokenFlow that names what cannot be kept."""
+        """Check rows and put them into chunks. Raises BrokenFlow that names what cannot be stored."""
         table = self._staged.table
         for row in plain_rows(self._ref, table, rows):
             if "stage_id" in row:

@@ -336,9 +336,11 @@ def _unit_problems(machine: Machine) -> list[str]:
         if not _NAME.match(name):
             problems.append(f"{what} {name!r} must be snake_case, at most 45 characters")
     if machine.table in RESERVED:
-        problems.append(f"{machine.table!r} is a word of SQL and cannot name a table; add table='{machine.table}s'")
+        problems.append(
+            f"{machine.table!r} is a reserved word of SQL and cannot name a table; add table='{machine.table}s'"
+        )
     if machine.due in RESERVED:
-        problems.append(f"due column {machine.due!r} is a word of SQL; call it something else")
+        problems.append(f"due column {machine.due!r} is a reserved word of SQL; choose another name")
     unit = machine.unit
     if not (isinstance(unit, type) and issubclass(unit, GuardedUnit)):
         return [*problems, f"unit {unit!r} must be a class derived from Unit or GuardedUnit"]
@@ -346,7 +348,7 @@ def _unit_problems(machine: Machine) -> list[str]:
         problems.append(f"{unit.__name__} names no key; add key = ('field', ...)")
     names = unit.__struct_fields__
     problems += [f"field {n!r} must be snake_case, at most 45 characters" for n in names if not _NAME.match(n)]
-    problems += [f"field {n!r} is a word of SQL; call it something else" for n in names if n in RESERVED]
+    problems += [f"field {n!r} is a reserved word of SQL; choose another name" for n in names if n in RESERVED]
     missing = [f"key field {n!r} is not a field of {unit.__name__}" for n in unit.key if n not in names]
     if missing:
         return problems + missing
@@ -369,8 +371,8 @@ def _edge_problems(machine: Machine) -> list[str]:
     problems = [f"birth state {s!r} is unknown" for s in machine.births if s not in states]
     for state, actors in machine.born_by.items():
         if not actors or not all(isinstance(a, Actor) for a in actors):
-            named = ", ".join(sorted(map(repr, actors))) or "missing"
-            problems.append(f"birth state {state}: actor {named}; actors are {', '.join(Actor)}")
+            named = ", ".join(sorted(map(repr, actors))) or "no actor"
+            problems.append(f"birth state {state} names {named}; actors are {', '.join(Actor)}")
     problems += [f"terminal state {s!r} is unknown" for s in sorted(set(machine.terminal) - states)]
     if not machine.births:
         problems.append("it has no birth state")
@@ -381,7 +383,7 @@ def _edge_problems(machine: Machine) -> list[str]:
         problems += [f"{name}: state {s!r} is unknown" for s in (e.source, e.target) if s not in states]
         unknown = [a for a in e.actors if not isinstance(a, Actor)]
         if unknown or not e.actors:
-            problems.append(f"{name}: actor {unknown or 'missing'}; actors are {', '.join(Actor)}")
+            problems.append(f"{name} names {unknown or 'no actor'}; actors are {', '.join(Actor)}")
         if not _NAME.match(e.trigger):
             problems.append(f"{name}: trigger {e.trigger!r} must be snake_case, at most 45 characters")
         if (e.source, e.target, e.trigger) in seen:
@@ -389,7 +391,9 @@ def _edge_problems(machine: Machine) -> list[str]:
         seen.add((e.source, e.target, e.trigger))
         if e.on_claim:
             if e.source in claims or e.source == e.target or Actor.WORKER not in e.actors or not machine.driven:
-                problems.append(f"{name}: on_claim needs a driven machine, the worker, one edge per source")
+                problems.append(
+                    f"{name}: on_claim needs a driven machine, the actor worker, and one edge per source state"
+                )
             claims.add(e.source)
     return problems
 
@@ -416,13 +420,13 @@ def _graph_problems(machine: Machine) -> list[str]:
 def _extra_problems(machine: Machine) -> list[str]:
     types = field_types(machine.unit)
     own = set(types) - set(DRIVEN_COLUMNS)
-    problems = [f"tracked column {n!r} is not a column of its own" for n in machine.tracked if n not in own]
+    problems = [f"tracked column {n!r} is not a field of the unit's own" for n in machine.tracked if n not in own]
     problems += [
         f"edge {e.source} -> {e.target} ({e.trigger}): by_hand is for people; give the worker an edge of its own"
         for e in machine.edges
         if e.by_hand is not None and Actor.WORKER in e.actors
     ]
-    problems += [f"counter {n!r} is not a column of its own" for n in machine.counters if n not in own]
+    problems += [f"counter {n!r} is not a field of the unit's own" for n in machine.counters if n not in own]
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:
         problems.append("counters are for driven machines")
@@ -446,7 +450,7 @@ def _extra_problems(machine: Machine) -> list[str]:
     longest = _LONGEST - len(machine.table) - 1
     problems += [f"check name {n!r} is longer than {longest} characters" for n in machine.checks if len(n) > longest]
     problems += [
-        f"a reference names {n!r}, which is not a field of its own" for n in machine.references if n not in own
+        f"a reference names {n!r}, which is not a field of the unit's own" for n in machine.references if n not in own
     ]
     problems += [
         f"{name} refers to {other.name}, whose primary key is not one UUID"

@@ -124,11 +124,11 @@ def why_not(ask: Ask[Any], machine: Machine, state: str, target: str) -> str:
     if operators:
         return f"{state} → {target} takes more than a move; use {instead(ask, machine, operators[0].trigger)}"
     if edges:
-        return f"{state} → {target} is for {', '.join(sorted({str(a) for e in edges for a in e.actors}))} alone"
+        return f"{state} → {target} is only for {', '.join(sorted({str(a) for e in edges for a in e.actors}))}"
     if state == target:
         return f"it is {state} already"
     legal = sorted({str(edge.target) for edge in by_hand(machine, state)})
-    leads = f"by hand it can go to {', '.join(legal)}" if legal else f"no edge out of {state} is pulled by hand"
+    leads = f"by hand it can go to {', '.join(legal)}" if legal else f"no edge out of {state} can be taken by hand"
     return f"{state} → {target} is not an edge; {leads}"
 
 

@@ -37,7 +37,7 @@ def create(ask: Ask[KernelSettings], wanted: NewUnits) -> Births:
     """One unit by --set column=value, or many as JSON lines on standard input. Either all can be made, or none is."""
     machine = named_machine(ask, wanted.machine)
     if bool(wanted.set) == bool(wanted.rows):
-        raise UsageError("say what to create: --set column=value, or JSON lines on standard input, and not both")
+        raise UsageError("say what to create: --set column=value, or JSON lines on standard input, not both")
     if not ask.reader.keeps(machine):
         raise UsageError(f"the ledger has no table for {machine.name} yet; run 'penstock db upgrade'")
     rows: Sequence[Mapping[str, Any]] = [_pairs(wanted.set)] if wanted.set else wanted.rows
@@ -104,9 +104,9 @@ def _refuse_unstorable(values: Mapping[str, Any]) -> None:
         try:
             made = plain(value)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise UsageError(f"{name} cannot be kept: {error}") from None
+            raise UsageError(f"{name} cannot be stored: {error}") from None
         if isinstance(made, str) and ("\0" in made or (not isinstance(value, str) and "\\u0000" in made)):
-            raise UsageError(f"{name} cannot be kept: it has a NUL character")
+            raise UsageError(f"{name} cannot be stored: it has a NUL character")
 
 
 @functools.cache  # asked for every row

@@ -44,15 +44,17 @@ class DeadFilter(Parameters, frozen=True):
     gate: Annotated[str | None, option("Only units behind this gate or one below it.", example="shop/acme")] = None
     older_than: Annotated[timedelta | None, option("Only units that failed longer ago than this.", example="6h")] = None
     younger_than: Annotated[timedelta | None, option("Only units that failed within this time.", example="30m")] = None
-    because: Annotated[str | None, option("Only units whose reason contains this text, in any case.")] = None
-    dismissed: Annotated[bool, option("Those that were dismissed, instead of the others.")] = False
+    because: Annotated[
+        str | None, option("Only units whose reason contains this text; upper and lower case are alike.")
+    ] = None
+    dismissed: Annotated[bool, option("Those that were dismissed, instead of those that were not.")] = False
 
 
 class DeadShow(Parameters, frozen=True):
     cause: Annotated[str, argument("The fingerprint of a cause, as 'dead list' shows it.", example="4f1c09ab")]
     limit: Annotated[int, option("How many units at most.", ge=1, le=10_000)] = 50
-    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
-    dismissed: Annotated[bool, option("Those that were dismissed, instead of the others.")] = False
+    after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
+    dismissed: Annotated[bool, option("Those that were dismissed, instead of those that were not.")] = False
 
 
 class DeadSelected(Selected, frozen=True):
@@ -185,7 +187,9 @@ def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
             }
         )
     if len(rows) > MAX_ROWS:
-        raise UsageError(f"these are {len(rows):,} dead letters; dismiss at most {MAX_ROWS:,} at a time, by a filter")
+        raise UsageError(
+            f"these are {len(rows):,} dead letters; dismiss at most {MAX_ROWS:,} at a time, chosen by a filter"
+        )
     about = [Ref(machine.name, row["unit_id"]) for row in rows]
     return Together(f"dismiss {counted(len(rows), machine)}", writes=[Write(dismissal, rows, "update")], about=about)
 
@@ -207,7 +211,7 @@ def _again(machine: Machine, state: str) -> Edge | None:
 def _no_way(ask: Ask[Any], machine: Machine, state: str) -> str:
     triggers = [edge.trigger for edge in machine.edges if str(edge.source) == state and "operator" in edge.actors]
     if not triggers:
-        return f"{machine.name} has no way out of {state} for a person"
+        return f"{machine.name} has no edge out of {state} for operators"
     return f"a retry takes more than a move; use {instead(ask, machine, triggers[0])}"
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class EventList(Parameters, frozen=True):
     alerts: Annotated[bool, option("Only events with a severity.")] = False
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 20
-    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
+    after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
 
 
 class Redeliver(Parameters, frozen=True):
@@ -30,15 +30,15 @@ class Redeliver(Parameters, frozen=True):
 
 class EventRow(Row, frozen=True):
     at: Annotated[datetime, column("When it happened.", heading="when")]
-    severity: Annotated[str | None, column("info, warning or critical; none: it is no alert.", show="severity")]
+    severity: Annotated[str | None, column("info, warning or critical; empty if it is not an alert.", show="severity")]
     kind: Annotated[str, column("What happened.", heading="what")]
-    key: Annotated[str, column("The event's name, unique in its tenant.", show="reference")]
+    key: Annotated[str, column("The event's name, unique in its tenant.", show="detail")]
     unit: Annotated[str | None, column("The unit that it is about.", show="reference")]
     told: Annotated[str, column("Who was told, or what became of it.", heading="delivered to")]
     payload: Annotated[Any, column("What it says.", show="text", heading="says")]
     tenant: Annotated[str, column("Whose it is.", show="detail")]
     correlation: Annotated[str | None, column("The change that wrote it.", show="detail")]
-    deliveries: Annotated[dict[str, str], column("Subscriber to the state of its delivery.", show="detail")]
+    deliveries: Annotated[dict[str, str], column("The state of the delivery to each subscriber.", show="detail")]
 
 
 @reading("events list", "The newest events, and what became of their deliveries.")

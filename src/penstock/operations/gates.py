@@ -31,7 +31,7 @@ class GateNamed(Parameters, frozen=True):
 
 class GatePause(GateNamed, frozen=True):
     span: Annotated[
-        timedelta | None, option("Open again by itself after this time; else when it is resumed.", example="6h")
+        timedelta | None, option("Reopen by itself after this time; by default only 'resume' opens it.", example="6h")
     ] = msgspec.field(default=None, name="for")
 
 
@@ -50,7 +50,7 @@ class GateRow(Row, frozen=True):
     waiting: Annotated[int, column("Units that are due behind it.")]
     inside: Annotated[int, column("Units whose calls are under way.")]
     most_inside: Annotated[int | None, column("How many may be inside at once.", show="detail")]
-    budget: Annotated[str, column("What its limits hold now, of how much.")]
+    budget: Annotated[str, column("How much of each limit is left.")]
     reason: Annotated[str | None, column("Why it is not open.", show="text")]
     by: Annotated[str | None, column("Who paused it.", show="detail")]
     throttles: Annotated[int, column("How often in a row it was closed by the provider.", show="detail")]

@@ -25,7 +25,7 @@ _MOST_SHOWN = 1_000
 
 class Superseded(Parameters, frozen=True):
     superseded: Annotated[
-        timedelta | None, option("Count superseded runs of this age too; else those of the schedule.", example="90d")
+        timedelta | None, option("Also count superseded runs of this age; by default the schedule's.", example="90d")
     ] = None
 
 
@@ -59,7 +59,7 @@ READINGS = [unneeded]
 def superseded_age(settings: Mapping[str, Any]) -> timedelta | None:
     """The age that a schedule of `collect-raw` gives. Raises UsageError for settings that it does not take."""
     if unknown := sorted(settings.keys() - {"superseded"}):
-        msg = f'{COLLECT} takes settings = {{ superseded = "90d" }} and knows no {unknown[0]!r}'
+        msg = f'{COLLECT} takes settings = {{ superseded = "90d" }} and does not know {unknown[0]!r}'
         raise UsageError(msg)
     given = settings.get("superseded")
     return None if given is None else parse_span(str(given))

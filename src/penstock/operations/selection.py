@@ -11,7 +11,7 @@ from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import BadInstant, UnknownMachine, UnknownUnit, UsageError
 from penstock.model.machine import Machine
 from penstock.model.near import near
-from penstock.model.unit import Ref, parse_key
+from penstock.model.unit import NO_GATE, Ref, parse_key
 from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters, argument, option
 
@@ -28,7 +28,9 @@ class Filter(Parameters, frozen=True):
 
     machine: Annotated[str | None, option("Only units of this machine.", example="report")] = None
     status: Annotated[tuple[str, ...], option("Only units in this state.")] = ()
-    gate: Annotated[str | None, option("Only units behind this gate or one below it.", example="shop/acme")] = None
+    gate: Annotated[
+        str | None, option("Only units behind this gate or one below it; 'none': without a gate.", example="shop/acme")
+    ] = None
     parked: Annotated[bool, option("Only units that are parked.")] = False
     due: Annotated[
         str | None, option("Only units that are due at this instant or before; 'now' is the present.", example=NOW)
@@ -37,7 +39,9 @@ class Filter(Parameters, frozen=True):
         timedelta | None, option("Only units that last changed longer ago than this.", example="6h")
     ] = None
     younger_than: Annotated[timedelta | None, option("Only units that changed within this time.", example="30m")] = None
-    because: Annotated[str | None, option("Only units whose reason contains this text, in any case.")] = None
+    because: Annotated[
+        str | None, option("Only units whose reason contains this text; upper and lower case are alike.")
+    ] = None
 
 
 class Selected(Filter, frozen=True):
@@ -109,7 +113,9 @@ def _refuse_unfit(machine: Machine, wanted: Filter) -> None:
     if unknown:
         raise _unknown(f"state of {machine.name}", unknown[0], machine.states)
     if _unfit(machine, wanted) is not None:
-        raise UsageError(f"{machine.name} is not driven by workers: its units have no gate, are not due or parked")
+        raise UsageError(
+            f"{machine.name} is not driven by workers: its units have no gate, and are never due or parked"
+        )
 
 
 def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
@@ -124,7 +130,9 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
         if set(wanted.status) <= set(machine.dead):
             parts.append(f"unit_id IN (SELECT unit_id FROM {machine.table} WHERE {dead_letters(machine)})")
         values |= names
-    if wanted.gate is not None:
+    if wanted.gate == NO_GATE:
+        parts.append(f"gate_id = '{NO_GATE}'")
+    elif wanted.gate is not None:
         sql, given = under(_storable(wanted.gate))
         # The gates are few, and the units behind each are found by an index.
         parts.append(f"gate_id IN (SELECT gate_id FROM gate WHERE {sql})")
@@ -171,7 +179,7 @@ def read_instant(text: str) -> datetime:
 
 def _storable(text: str) -> str:
     if _UNSTORABLE.search(text):
-        raise UsageError(f"{text!r} has a character that no ledger keeps; no unit can have it")
+        raise UsageError(f"{text!r} has a character that no ledger can store, so no unit has it")
     return text
 
 

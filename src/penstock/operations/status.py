@@ -25,7 +25,7 @@ class MachineCounts(Row, frozen=True):
     claimed: Annotated[int | None, column("How many workers hold.")]
     parked: Annotated[int | None, column("How many were set aside for a person.")]
     served: Annotated[bool, column("Whether this configuration has the machine.", show="detail")]
-    states: Annotated[dict[str, int], column("State to number of units.", show="detail")]
+    states: Annotated[dict[str, int], column("The number of units in each state.", show="detail")]
 
 
 class WorkerRow(Row, frozen=True):

@@ -29,7 +29,7 @@ _LAST = 10
 
 class UnitList(Filter, frozen=True):
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 50
-    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
+    after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
     count: Annotated[bool, option("Count all that match, by state; a large ledger takes its time.")] = False
 
 
@@ -37,7 +37,7 @@ class UnitRow(Row, frozen=True):
     unit: Annotated[str, column("Its reference.", show="reference")]
     status: Annotated[str, column("Its state.", show="state")]
     changed_at: Annotated[datetime | None, column("When it last changed.", heading="changed")]
-    due_at: Annotated[datetime | None, column("When a worker takes it; none: nothing is scheduled.", heading="due")]
+    due_at: Annotated[datetime | None, column("When a worker takes it; empty if nothing is scheduled.", heading="due")]
     gate: Annotated[str | None, column("The gate that its calls pass.", show="detail")]
     claimed_by: Annotated[str | None, column("The worker that holds it.", show="detail")]
     parked_at: Annotated[datetime | None, column("When it was set aside for a person.", heading="parked")]
@@ -56,8 +56,8 @@ class HistoryWanted(OneUnit, frozen=True):
 
 class TransitionRow(Row, frozen=True):
     at: Annotated[datetime, column("When.", heading="when")]
-    source: Annotated[str | None, column("Its state before; none: it was born.", show="state", heading="from")]
-    target: Annotated[str | None, column("Its state afterwards; none: it is gone.", show="state", heading="to")]
+    source: Annotated[str | None, column("Its state before; empty if it was born.", show="state", heading="from")]
+    target: Annotated[str | None, column("Its state afterwards; empty if it is gone.", show="state", heading="to")]
     actor: Annotated[str, column("Who did it.", heading="who")]
     reason: Annotated[str | None, column("Why.", show="text", heading="why")]
     version: Annotated[int, column("Its version afterwards.", show="detail")]
@@ -73,8 +73,8 @@ class UnitDetail(Row, frozen=True, kw_only=True):
     reason: Annotated[str | None, column("Why it is in this state, in full.")]
     changed_by: Annotated[str, column("Who changed it last.")]
     changed_at: Annotated[datetime | None, column("When it last changed.")]
-    version: Annotated[int, column("How often it was changed, from a random start.", show="reference")]
-    due_at: Annotated[datetime | None, column("When a worker takes it; none: nothing is scheduled.")] = None
+    version: Annotated[int, column("Rises by one with every change, from a random start.", show="reference")]
+    due_at: Annotated[datetime | None, column("When a worker takes it; empty if nothing is scheduled.")] = None
     gate: Annotated[str | None, column("The gate that its calls pass.")] = None
     claimed_by: Annotated[str | None, column("The worker that holds it.")] = None
     parked_at: Annotated[datetime | None, column("When it was set aside for a person.")] = None

@@ -31,7 +31,7 @@ class Link(msgspec.Struct, frozen=True):
     """One link: what it is about, what it says, whether it holds the unit back, and until when where that is known."""
 
     topic: Annotated[str, column("What it is about.", heading="what")]
-    says: Annotated[str, column("What is so.")]
+    says: Annotated[str, column("What there is to say about it.", show="text")]
     holds: Annotated[bool, column("Whether it holds the unit back.")] = False
     until: Annotated[datetime | None, column("Until when, where that is known.")] = None
     blocks: Annotated[bool, column("Whether it holds the unit back until somebody does something about it.")] = False
@@ -45,7 +45,8 @@ class Why(msgspec.Struct, frozen=True):
     links: Annotated[list[Link], column("What decides about it, link by link.")]
     verdict: Annotated[str, column("The result, in a few words.")]
     next_at: Annotated[
-        datetime | None, column("When anything can change by itself; none: somebody must act.", heading="next change")
+        datetime | None,
+        column("When something can change by itself; empty if somebody must act.", heading="next change"),
     ]
 
 
@@ -111,9 +112,8 @@ def _driven(machine: Machine, unit: Unit, now: datetime, workers: list[WorkerSta
         holder = next((w for w in workers if w.id == unit.claimed_by), None)
         said = f"a worker that is gone, {unit.claimed_by}; the next claim frees it"
         if holder is not None:
-            said = (
-                f"{holder.id} (pid {holder.pid} on {holder.host}) is at it; its lease has {holder.lease_seconds:.0f} s"
-            )
+            left = f"its lease has {holder.lease_seconds:.0f} s left"
+            said = f"{holder.id} (pid {holder.pid} on {holder.host}) is working on it; {left}"
         yield Link("claim", said)
     else:
         able = [w for w in workers if machine.name in w.machines]
@@ -143,7 +143,7 @@ def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
     held = shut and gate.until is None
     yield Link("gate", f"{gate.gate_id} is {gate.state}{reason}", holds=shut, until=gate.until, blocks=held)
     for limit in gate.limits:
-        said = f"{limit.name}: {limit.left:,.4g} of {limit.burst:,.4g} left, {limit.rate:,.4g} a second come back"
+        said = f"{limit.name}: {limit.left:,.4g} of {limit.burst:,.4g} left, {limit.rate:,.4g} come back per second"
         yield Link("budget", f"{said}, a call takes {limit.cost:,.4g}")
 
 
@@ -202,5 +202,5 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
         last: Any = max(holding, key=lambda link: link.until or now)
         return f"waits: {last.topic}", last.until
     if isinstance(unit, Unit) and unit.claimed_by is not None:
-        return "a worker is at it", now
+        return "a worker is working on it", now
     return f"a worker takes it next; nothing holds this {machine.name} back", now

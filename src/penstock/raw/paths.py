@@ -184,9 +184,9 @@ def _part(value: str) -> str:
 
 def _check(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        msg = f"{name} is {value!r}; it must be a text that is not empty"
+        msg = f"{name} is {value!r}; it must be text that is not empty"
         raise UsageError(msg)
     if _UNSTORABLE.search(value):
-        msg = f"{name} {value!r} has a NUL character or half a surrogate pair and cannot be kept"
+        msg = f"{name} {value!r} has a NUL character or half a surrogate pair and cannot be stored"
         raise UsageError(msg)
     encode(name, value)

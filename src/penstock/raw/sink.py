@@ -181,7 +181,7 @@ class RawSink:
         """Begin a run. Raises AlreadyFinalised when it is there already."""
         folder = run_folder(key, run_id)
         if not isinstance(schema_version, str) or not schema_version:
-            msg = f"{key}: schema_version is {schema_version!r}; it must be a text that is not empty"
+            msg = f"{key}: schema_version is {schema_version!r}; it must be text that is not empty"
             raise UsageError(msg)
         if self._store.metadata(folder) is not None:
             msg = f"{key} run {run_id} is finalised and can no longer be changed; a new attempt needs a new run id"
@@ -280,7 +280,7 @@ def _line(record: Record) -> bytes:
     except UnicodeEncodeError:  # half a surrogate pair: JSON can carry it in its escaped form alone
         return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"a record cannot be kept as JSON: {error}"
+        msg = f"a record cannot be stored as JSON: {error}"
         raise UsageError(msg) from error
 
 

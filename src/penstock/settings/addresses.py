@@ -28,7 +28,7 @@ def check_address(url: str) -> str:
     if not host or port == 0 or not PLAIN_URL.fullmatch(url) or parts.username is not None:
         raise UsageError(f"{url!r} is not the address of an API; write it like https://api.example.com")
     if parts.scheme == "http" and not is_loopback(host):
-        raise UsageError(f"{url!r} is not https; plain http is for this machine alone")
+        raise UsageError(f"{url!r} is not https; plain http is only for this machine")
     return url
 
 
@@ -49,7 +49,7 @@ def plain_store(scheme: str, options: Mapping[str, Any]) -> bool:
     known = {begin + end for end in _ENDPOINTS} | {"AZURITE_BLOB_STORAGE_URL"}
     given = {name.upper(): value for name, value in options.items()}
     if any(name.endswith("ALLOW_HTTP") for name in given):
-        raise UsageError("allow_http is not an option; plain http is for this machine alone, and allowed there")
+        raise UsageError("allow_http is not an option; plain http is only for this machine, and allowed there")
     ends = [value for name, value in given.items() if {name, begin + name} & known]
     ends += [value for name, value in os.environ.items() if name in known]
     plain = [check_address(str(end)) for end in ends if str(end).lower().startswith("http:")]

@@ -128,7 +128,7 @@ class ScheduleSettings(Settings):
     ] = None
     settings: Annotated[
         dict[str, Any] | None,
-        says("What the job wants to know; kept in the ledger, so never a secret.", examples=[{"days": 3}]),
+        says("Settings of the job; kept in the ledger, so never a secret.", examples=[{"days": 3}]),
     ] = None
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class KernelSettings(Settings):
     ] = ()
     ledger: Annotated[LedgerSettings, says("Where units and their history are kept.")] = LedgerSettings()
     worker: Annotated[WorkerSection, says("How a process works.")] = WorkerSection()
-    log: Annotated[LogSettings, says("What a process tells.")] = LogSettings()
+    log: Annotated[LogSettings, says("What a process logs.")] = LogSettings()
     raw: Annotated[RawSettings, says("Where landed data is kept.")] = RawSettings()
     gates: Annotated[
         dict[str, GateSettings],
@@ -178,7 +178,7 @@ class KernelSettings(Settings):
     prune: Annotated[
         dict[str, Annotated[timedelta | None, says("How long they are kept.", never=True)]],
         says(
-            "How long the ended units of a machine are kept (of all: units), or the rows of a log.",
+            "How long ended units are kept (units: of all machines, or a machine's name), or rows of a log.",
             examples={"invoice": "90d"},
         ),
     ] = {}

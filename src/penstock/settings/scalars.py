@@ -262,7 +262,7 @@ def _instant(says: Says) -> Scalar:
 
 
 def _url(_says: Says) -> Scalar:
-    wanted = "the address of an API, for example https://api.example.com; plain http is for this machine alone"
+    wanted = "the address of an API, for example https://api.example.com; plain http is only for this machine"
 
     def read(value: Any) -> Url:
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate
 
-_FAULT_FORM = "OPERATION=FAULT, or OPERATION=FAULT:N for each N-th call"
+_FAULT_FORM = "OPERATION=FAULT, or OPERATION=FAULT:N for every Nth call"
 
 _GAQL = "SELECT campaign.id, metrics.clicks, segments.date FROM campaign WHERE segments.date = '{date}'"
 
@@ -241,7 +241,7 @@ def _each(operations: str, faults: Mapping[str, str]) -> dict[str, str]:
     return {f"{operation}={name}": says for operation in operations.split() for name, says in faults.items()}
 
 
-_SEED = Option("seed", 7, "Another seed, other data.")
+_SEED = Option("seed", 7, "The random seed; another one gives other data.")
 _THROTTLED = "429, with Retry-After of one second"
 _CUT = "the connection breaks in the middle of the answer"
 

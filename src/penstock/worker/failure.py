@@ -118,7 +118,7 @@ def following_of(outcome: Outcome[Any]) -> str:
         return "parked until somebody sees to it"
     moved = f"{after.status}, " if after.status != outcome.before.status else ""
     if after.due_at is None:
-        return f"{moved}nothing more by itself"
+        return f"{moved}nothing more happens by itself"
     return f"{moved}tried again at {instant_text(after.due_at)}"
 
 

@@ -27,7 +27,7 @@ _UNKNOWN_WAIT = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """Who wants which events. Raises UsageError when the wish cannot be kept.
+    """Who wants which events. Raises UsageError when the wish cannot be stored.
 
     `kinds` are event types, `*` for all of them; `severities`, where any is named, are all that is wanted. `deliver`
     returns when the event is taken. It raises Transient, Throttled, Rejected or Fatal as a connector would; anything
@@ -99,7 +99,7 @@ class Deliveries(Flow[Delivery, frozenset[str], None]):
 
 
 def _put_off(unit: Delivery, now: datetime) -> Outcome[Delivery]:
-    reason = f"no program that was asked has the subscriber {unit.subscriber!r}"
+    reason = f"no worker that took it up has the subscriber {unit.subscriber!r}"
     alert = Event(
         f"subscriber.unknown:{unit.subscriber}:{now:%Y-%m-%d}",
         "subscriber.unknown",

@@ -196,7 +196,9 @@ class Watchdog:
     def _tell_blocked(self, seconds: float) -> None:
         frames = list(reversed(self._frames()))[-_FRAMES:]
         stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames)
-        goes_on = "nothing: somebody debugs it" if self._debugged() else "the process is ended before its lease is over"
+        goes_on = (
+            "nothing: a debugger is attached" if self._debugged() else "the process is ended before its lease is over"
+        )
         log.warning(
             "worker.blocked",
             worker=self._who(),

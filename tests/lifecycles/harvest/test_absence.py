@@ -170,7 +170,7 @@ def test_a_stone_whose_record_does_not_name_it_is_kept(ledger_url, tmp_path, mon
                 assert (run.unseen, run.records_deleted) == (0 if offered else 1, 0)
         assert deleted(bench) == missed(bench) == set()
         doubts = [p.doubt for p in bench.partitions() if p.doubt]
-        assert doubts == ([] if offered else ["a record does not say which one it is"])
+        assert doubts == ([] if offered else ["a record has no id of its own"])
         assert (await full(bench)).unseen == 0
 
     over_http(ledger_url, tmp_path, test, settings=TWO)

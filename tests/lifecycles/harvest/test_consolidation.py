@@ -156,7 +156,7 @@ def test_rows_that_cannot_be_mapped_are_set_aside_and_stop_nothing(site):
     found = site.rejected()
     assert found["s0007"] == "it has no price"
     assert found["s0100"].startswith("TypeError")
-    assert "cannot be kept" in found["s0200"]
+    assert "cannot be stored" in found["s0200"]
 
 
 def test_more_than_a_hundredth_of_them_fails_the_run(site):

@@ -162,7 +162,7 @@ def page(first: int, last: int) -> list[str]:
         ({"next_offset": 30, "coming": "s30"}, page(32, 63), {"next_offset": 0, "coming": "s30", "steps_back": 1}),
         ({"next_offset": 60, "coming": "s60"}, [], {"next_offset": 30, "coming": "s60", "steps_back": 1}),
         # One that could be any.
-        ({}, ["s0", "??1f"], {"next_offset": 2, "doubt": "a record does not say which one it is"}),
+        ({}, ["s0", "??1f"], {"next_offset": 2, "doubt": "a record has no id of its own"}),
         # At the very beginning nothing can have been passed over.
         ({"coming": "s60", "steps_back": 2}, page(0, 31), {"next_offset": 30, "coming": "s30"}),
     ],

@@ -75,7 +75,7 @@ def test_rules_of_another_feed_do_not_count():
 
 
 def test_a_price_below_zero_sets_the_record_aside():
-    with pytest.raises(Unmappable, match="rule 1 makes -1 of 100"):
+    with pytest.raises(Unmappable, match="rule 1 turns 100 into -1"):
         priced([rule(absolute="-101")], row("100"))
 
 
@@ -88,9 +88,9 @@ def test_a_price_below_zero_sets_the_record_aside():
         ({"margin": "NaN"}, "not an amount"),
         ({"rounding": "0"}, "above 0"),
         ({"rounding_mode": "sideways"}, "half_even"),
-        ({"priority": "first"}, "priority is 'first', which is no whole number"),
-        ({"shape": b"oval"}, "which is no text"),
-        ({"carat_from": "1", "carat_to": "1"}, "carat from 1 to 1 is empty"),
+        ({"priority": "first"}, "priority is 'first', which is not a whole number"),
+        ({"shape": b"oval"}, "which is not text"),
+        ({"carat_from": "1", "carat_to": "1"}, "its range of carat, 1 to 1, is empty"),
     ],
 )
 def test_a_rule_that_cannot_be_applied_is_named(fields, says):

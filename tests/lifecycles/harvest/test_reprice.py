@@ -231,7 +231,7 @@ def test_a_record_that_no_price_can_be_made_of_keeps_its_own(site):
     rule(site, 1, "-2", shape="OVAL")
     found = preview(site.ledger, STONES)
     assert (found.stale, found.changed, found.unpriced) == (25, 0, 13)
-    assert found.why_not == "s0000: pricing rule 1 makes -100 of 100, which is below zero"
+    assert found.why_not == "s0000: pricing rule 1 turns 100 into -100, which is below zero"
     tick(site)
     assert site.prices() == {f"s{n:04}": Decimal(100 + n) for n in range(25)}
     assert repricings(site) == [("completed", 25, 25, 0, 13)]

@@ -211,7 +211,7 @@ def delivered(site: Site, blob: FileBlob) -> None:
 def test_a_person_has_it_published_and_somebody_elses_replaced(site, tmp_path):
     blob = FileBlob(tmp_path / "watermark.json")
     known = small()
-    with pytest.raises(UsageError, match=r"published nowhere; harvest\.feeds\.stones\.watermark says where"):
+    with pytest.raises(UsageError, match=r"not published; set harvest\.feeds\.stones\.watermark"):
         done(site.ledger, known, operations.watermark_publish, feed=FEED)
     own = msgspec.structs.replace(known.feeds[FEED], watermark=blob.address)
     known = msgspec.structs.replace(known, feeds={FEED: own})

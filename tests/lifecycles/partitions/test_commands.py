@@ -137,8 +137,8 @@ def test_a_range_and_what_is_done_about_it(shell):
     listed = shell("list", "google_ads", *days, "--status", "success", "--json")["rows"]
     assert [one["partition"] for one in listed] == [str(KEY)]
     why = ("--reason", "a new customer")
-    assert "say --yes, or --dry-run" in shell("backfill", "google_ads", *days, *why, code=2)
-    assert "would want 8 partitions" in shell("backfill", "google_ads", *days, "--dry-run")
+    assert "give --yes, or --dry-run" in shell("backfill", "google_ads", *days, *why, code=2)
+    assert "would extract 8 partitions" in shell("backfill", "google_ads", *days, "--dry-run")
     seen = shell("backfill", "google_ads", *days, "--dry-run", "--json")["digest"]
     assert shell("backfill", "google_ads", *days, *why, "--yes", "--digest", seen, "--json")["count"] == 8
     one = ("--customer", "222-222-2222", "--query", "campaign_daily")

@@ -151,7 +151,7 @@ def test_a_record_that_json_cannot_keep_is_a_dead_letter(world):
     want(world)
     world.work(world.flow(Said([{"n": float("nan")}])))
     assert world.extraction().status is X.FAILED
-    assert "record 1: a record cannot be kept as JSON" in world.extraction().change_reason
+    assert "record 1: a record cannot be stored as JSON" in world.extraction().change_reason
 
 
 def test_the_schedule_wants_every_key_once(world):

@@ -216,7 +216,7 @@ def test_a_day_that_is_not_over_where_the_customer_is_cannot_be_asked_for(partit
     zones = {CUSTOMERS[0]: "Etc/GMT+12", CUSTOMERS[1]: "UTC"}
     world = Partitions(partitions_url, tmp_path, time_zones=zones)
     today = world.time.now().date()
-    told = f"{today} is not over yet for customer 1111111111: it ends in Etc/GMT\\+12 at"
+    told = f"{today} is not over yet for customer 1111111111: it ends at"
     for operation, form in ((reprocess, ReprocessWanted), (backfill, RangeWanted)):
         with pytest.raises(UsageError, match=told):
             world.plan(operation, form(source="google_ads", first=today))
@@ -229,7 +229,7 @@ def test_a_day_that_is_not_over_where_the_customer_is_cannot_be_asked_for(partit
 @pytest.mark.by_day
 def test_a_backfill_is_counted_spread_and_newest_first(world):
     counted = world.plan(backfill, MANY).preview
-    assert (counted.count, counted.says) == (20, "want 20 partitions")
+    assert (counted.count, counted.says) == (20, "extract 20 partitions")
     assert counted.warnings == ["the last falls due at 2026-11-03 06:09 UTC"]
     assert due(world) == []
     assert world.do(backfill, MANY).count == 20
@@ -240,7 +240,7 @@ def test_a_backfill_is_counted_spread_and_newest_first(world):
         f"google_ads/{customer}/backfill" for customer in CUSTOMERS
     }
     again = world.plan(backfill, MANY).preview
-    assert (again.count, again.warnings) == (0, ["20 partitions left as they are: wanted before"])
+    assert (again.count, again.warnings) == (0, ["20 partitions left as they are: they have an extraction already"])
     assert world.do(backfill, MANY).count == 0
     assert world.history("extraction", KEY) == [(None, "wanted", "operator", "a test")]
     assert examine(world.ledger.database, {m.name: m for m in MACHINES}) == []
@@ -252,7 +252,7 @@ def test_a_backfill_wants_what_each_customer_lacks_and_leaves_no_gaps(world):
     planned = world.plan(backfill, RangeWanted(source="google_ads", first=DAY - 3 * A_DAY, last=DAY))
     assert (planned.preview.count, planned.preview.warnings[0]) == (
         5,
-        "3 partitions left as they are: wanted before",
+        "3 partitions left as they are: they have an extraction already",
     )
     world.do(backfill, RangeWanted(source="google_ads", first=DAY - 3 * A_DAY, last=DAY))
     fresh = world.rows("SELECT customer_id, logical_date FROM extraction WHERE backfill ORDER BY due_at, customer_id")
@@ -284,7 +284,9 @@ def test_reprocessing_concerns_what_rests(world):
     world.do(reprocess, ReprocessWanted(source="google_ads", first=DAY + A_DAY, customer=CUSTOMERS[:1]))
     counted = world.plan(reprocess, wanted).preview
     assert (counted.count, counted.skipped) == (1, {"it is wanted already": 1})
-    assert counted.warnings == ["1 partition left out: never extracted here, 'penstock partitions backfill' does it"]
+    assert counted.warnings == [
+        "1 partition left out because never extracted; 'penstock partitions backfill' extracts them"
+    ]
     done = world.do(reprocess, wanted, "the schema was mended")
     assert (done.count, done.skipped) == (1, {"it is wanted already": 1})
     unit = world.extraction(keys[0])
@@ -330,7 +332,7 @@ def test_a_named_person_points_at_an_older_run(world):
     wanted = PointWanted(partition=NAME, run=old)
     planned = world.plan(point, wanted, reason)
     assert planned.preview.sample == [f"validation:{NAME}/{old}"]
-    assert f"a worker does it, and 'penstock why validation:{NAME}/{old}' tells how far it is" in planned.preview.says
+    assert f"a worker does it, and 'penstock why validation:{NAME}/{old}' shows its progress" in planned.preview.says
     seen = planned.preview.digest
     world.time.advance(1)
     check_digest(world.plan(point, wanted, "other words"), seen)
@@ -368,7 +370,7 @@ def test_a_wish_that_stands_is_not_made_twice(world):
     again = world.plan(validate, OneRun(partition=NAME, run=run_id)).preview
     assert (again.count, list(again.skipped)) == (
         0,
-        ["somebody wants this run judged already; a worker does it next"],
+        ["this run already waits to be judged; a worker does it next"],
     )
 
 

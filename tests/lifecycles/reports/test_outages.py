@@ -153,7 +153,7 @@ def test_why_says_that_nobody_answers_and_nothing_is_charged(ledger_url, tmp_pat
         says = {link.topic: link.says for link in found.links}
         assert "the provider does not answer, " in says["gate"]
         assert "failures in a row since 2026-11-02T12:00:00.000Z" in says["gate"]
-        assert "the breaker is open, and what waits is not charged" in says["gate"]
+        assert "the breaker is open, and waiting units are not charged" in says["gate"]
         assert found.next_at is not None
 
     on_bench(ledger_url, tmp_path, test, *DATASETS)

@@ -63,12 +63,12 @@ class Query:
                 f" '{DATE}'"
             )
         if re.search(r"[{}]", self.gaql.replace(DATE, "")):
-            raise UsageError(f"query {self.name} has a brace; {DATE} is all that can be filled in")
+            raise UsageError(f"query {self.name} has a brace; {DATE} is the only one that can be filled in")
 
     def text(self, day: date) -> str:
         """The query for one day."""
         if type(day) is not date:  # a datetime is a date too, and would be written with its time
-            raise UsageError(f"query {self.name} is asked for a day, not for {day!r}")
+            raise UsageError(f"query {self.name} needs a date without a time, not {day!r}")
         return self.gaql.replace(DATE, day.isoformat())
 
 

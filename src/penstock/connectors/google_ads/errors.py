@@ -107,7 +107,7 @@ def meaning(call: str, failure: Failure, retry_after: float | None = None) -> St
     if code == _FORBIDDEN or "authorizationError" in kinds:
         return Fatal(text) if names & _OF_ALL else CustomerRefused(text)
     if code == _NOT_FOUND or names & _VERSION:
-        return Fatal(f"{text}; is this version of the API still served? It is a setting")
+        return Fatal(f"{text}; this version of the API may no longer be served: it is the setting 'version'")
     if code >= _SERVER or code == _TIMEOUT or failure.status in _LATER or "internalError" in kinds:
         return Transient(text)
     return Rejected(text)

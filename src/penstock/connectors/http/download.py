@@ -147,7 +147,7 @@ class Downloads:
         if not place.private and (bad := [address for address in found if not is_public(address)]):
             raise RefusedLink(f"GET {place.shown}: the name leads to {bad[0]}, which is not a public address")
         if place.parts.scheme == "http" and not all(map(is_loopback, found)):
-            raise RefusedLink(f"GET {place.shown}: plain http is for this machine alone, and this is {found[0]}")
+            raise RefusedLink(f"GET {place.shown}: plain http is only for this machine, and this is {found[0]}")
         return found[0]
 
     def _check(self, place: _Place, response: Head) -> None:

@@ -162,7 +162,7 @@ class _Line(ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         if data and not self._owes and (self._body is None or self._body.is_eof()):
-            self._complain("the server sent something that no request asked for")
+            self._complain("the server sent something without a request")
             return
         super().data_received(data)
 
@@ -179,7 +179,7 @@ class _Line(ResponseHandler):
         else:
             self._heralds += 1
             if self._heralds > _MOST_HERALDS:
-                self._complain("the server announces an answer without end")
+                self._complain("the server announces its answer again and again")
                 return
         super().feed_data(data, size)
 
@@ -234,7 +234,7 @@ class _Connector(TCPConnector):
             line = connection.protocol
             if not isinstance(line, _Line):
                 connection.close()
-                msg = "this version of aiohttp makes its connections in another way; install the one that is locked"
+                msg = "this version of aiohttp is not supported; install the one in the lock file"
                 raise RuntimeError(msg)  # noqa: TRY004 - it is nobody's argument
             if line.take():
                 _line.set(line)
@@ -246,7 +246,7 @@ class _Connector(TCPConnector):
                 return connection
             connection.close()
             if not line.taken:
-                raise ClientConnectionError("the server spoke before it was asked, or closed at once")
+                raise ClientConnectionError("the server sent something before the request, or closed at once")
 
 
 class _Request(ClientRequest):
@@ -292,12 +292,12 @@ async def _once(request: ClientRequest, handler: ClientHandlerType) -> ClientRes
 def _unasked(response: ClientResponse) -> str:
     """What is wrong with the head of an answer whose body cannot be what the server meant."""
     if response.status == _SWITCHING:
-        return "the server wants to speak another protocol, which nobody asked for"
+        return "the server switched to another protocol without being asked"
     codings = response.headers.getall("Transfer-Encoding", ())
     if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
-        return "the answer is transferred in a way that nobody asked for; chunks are all that is read"
+        return "the answer has a transfer encoding that is not supported; only chunked is"
     if len(response.headers.get("Content-Length", "")) > _LONGEST_LENGTH:
-        return "the answer is longer than any is"
+        return "the answer claims an impossible length"
     return ""
 
 

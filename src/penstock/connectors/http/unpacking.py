@@ -27,7 +27,7 @@ class Unpacker:
     def __init__(self, encoding: str, most: int, ratio: int | None = None) -> None:
         name = encoding.strip().lower()
         if name not in ("", "identity", "gzip", "x-gzip"):
-            raise BadBody(f"the answer is encoded as {name[:40]!r}; one layer of gzip is all that is read")
+            raise BadBody(f"the answer is encoded as {name[:40]!r}; only one layer of gzip is read")
         self._stream = None if name in ("", "identity") else zlib.decompressobj(_GZIP)
         self._most = most
         self._ratio = ratio

@@ -101,7 +101,9 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.type not in ORDERS or self.direction not in ("ASC", "DESC"):
-            raise UsageError(f"{self.type} {self.direction} is no order; {', '.join(ORDERS)} are, with ASC or DESC")
+            raise UsageError(
+                f"{self.type} {self.direction} is not an order; use one of {', '.join(ORDERS)}, with ASC or DESC"
+            )
 
 
 BY_BIRTH: Final = Order()
@@ -179,7 +181,7 @@ class Nivoda:
     async def page(self, query: Query, offset: int, limit: int, order: Order = BY_BIRTH) -> Page:
         """The diamonds from `offset` on, `limit` of them at most. Raises Throttled, Fatal or Transient."""
         if not 1 <= limit <= LIMIT or offset < 0:
-            raise UsageError(f"a page of {limit} from {offset} on cannot be asked for; a page has 1 to {LIMIT} records")
+            raise UsageError(f"a page of {limit} from offset {offset} is not possible; a page has 1 to {LIMIT} records")
         variables = {
             "q": self._filter(query),
             "o": offset,

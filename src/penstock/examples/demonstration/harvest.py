@@ -108,7 +108,7 @@ class HarvestPart:
         yield Check("what has changed, from the watermark", next(some, None))
         yield Check("stones that are gone, soft-deleted", next(gone, None))
         yield Check("a throttle of Nivoda, waited for", throttled(world, _GATES))
-        yield Check("every stone there at its price, none besides", self._equal(world))
+        yield Check("every stone there at its price, and no others", self._equal(world))
         yield Check("the watermark of the last run, published", self._published(runs[-1] if runs else None))
 
     def _equal(self, world: World) -> str | None:

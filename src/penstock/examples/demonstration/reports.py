@@ -153,7 +153,7 @@ class ReportsPart:
             " AND d.status = 'completed' ORDER BY l.at"
         )
         yield Check("a failed report, and another in its place", _first(recovered))
-        yield Check("an expired link, and the same report by another", _first(list(self._expired(world))))
+        yield Check("an expired link, and the same report through another", _first(list(self._expired(world))))
         yield Check("a throttle by Amazon Ads, waited for", throttled(world, _GATES))
 
     def tables(self, world: World) -> Iterator[Table]:

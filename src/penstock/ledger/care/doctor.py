@@ -59,7 +59,7 @@ def examine(
             # A large history takes its time, and is asked for by hand.
             found += database.read(work, patient=True)
         except UNREADABLE as error:  # somebody's SQL; `constraints` says where
-            found.append(Finding(name, "the ledger", f"it cannot be looked at: {error}"))
+            found.append(Finding(name, "the ledger", f"this could not be checked: {error}"))
     return found
 
 
@@ -88,7 +88,9 @@ def _counters(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> I
             )
             for unit_id, count, children in rows:
                 yield Finding(
-                    "counters", f"{parent.name}:{unit_id}", f"{counter} is {count}, its children are {children}"
+                    "counters",
+                    f"{parent.name}:{unit_id}",
+                    f"{counter} is {count}, but {children} of its children count",
                 )
 
 
@@ -118,7 +120,7 @@ def _claims(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[
             " (SELECT 1 FROM gate g WHERE g.gate_id = t.gate_id) GROUP BY t.gate_id"
         )
         for gate, count in rows:
-            yield Finding("claims", name, f"{count:,} units stand behind the gate {gate!r}, which does not exist")
+            yield Finding("claims", name, f"{count:,} units wait behind the gate {gate!r}, which does not exist")
 
 
 def _leases(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
@@ -145,7 +147,7 @@ def _gates(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iter
         " (SELECT 1 FROM gate_limit l WHERE l.gate_id = g.gate_id)"
     )
     for (gate_id,) in rows:
-        yield Finding("gates", gate_id, "has limits that no claim asks for; restart a worker with the configuration")
+        yield Finding("gates", gate_id, "has limits that claims ignore; restart a worker with this configuration")
 
 
 def _place(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:

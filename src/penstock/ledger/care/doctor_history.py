@@ -117,7 +117,7 @@ def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
         subject, times = f"{machine_name}:{unit_id}", f"{count:,} {told}"
         legal = known.get(machine_name)
         if seq > LARGEST:
-            yield Finding("pairs", subject, f"a row of its history has the number {seq}: numbers will run out")
+            yield Finding("pairs", subject, f"history row {seq}: the row numbers are about to run out")
         if legal is None:
             yield Finding("pairs", subject, f"{times}, and there is no such machine")
         elif target is None or (source is None and who == BASELINE.rstrip(":")):
@@ -125,7 +125,9 @@ def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
         elif (source, target) not in legal:
             yield Finding("pairs", subject, f"{times}, which is not legal")
         elif who not in legal[source, target]:
-            yield Finding("pairs", subject, f"{times}, which is for {', '.join(sorted(legal[source, target] - {SQL}))}")
+            yield Finding(
+                "pairs", subject, f"{times}, which is only for {', '.join(sorted(legal[source, target] - {SQL}))}"
+            )
 
 
 def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:

@@ -147,7 +147,8 @@ def _untaken(cursor: Cursor, name: str, waiting: _Waiting, serving: Sequence[Wor
         if worker in ids
     )
     if held:  # full of long steps, it may be: that is for a person to judge
-        return Finding("due", name, f"{who}: {waiting}; meanwhile they hold {held:,} units of others", "warning")
+        others = f"{held:,} other unit{'' if held == 1 else 's'}"
+        return Finding("due", name, f"{who}: {waiting}; meanwhile they hold {others}", "warning")
     return Finding("due", name, f"{who}: {waiting}; see their logs, and restart them")
 
 
@@ -199,8 +200,8 @@ def clock(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
         if count:
             were = "unit was" if count == 1 else "units were"
             text = (
-                f"{count:,} {were} last changed in the future, up to {instant_text(instant(last))}, as {name}:{first}:"
-                " the clock was set back since"
+                f"{count:,} {were} last changed in the future, up to {instant_text(instant(last))}: the clock was"
+                f" set back since; the first is {name}:{first}"
             )
             if late:
                 text += f"; {late:,} of them may be due too late: look at due_at, and wake what should not wait"

@@ -134,8 +134,8 @@ def restored(database: Database, cursor: Cursor) -> str | None:
     if _RESTORED not in known and known.get(_HOME, home) == home:
         return None
     return (
-        f"{database.url} was restored from a backup, and what was done after it is not in it;"
-        " run 'penstock db doubt', so that units look before they act again, then start the workers"
+        f"{database.url} was restored from a backup, and lacks what was done after that; run"
+        " 'penstock db doubt', which makes units look before they act again, then start the workers"
     )
 
 

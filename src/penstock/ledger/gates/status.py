@@ -65,9 +65,9 @@ def gate_statuses(database: Database, cursor: Cursor, *, counts: bool = False) -
         elif closed is not None and instant(closed) > now:
             state, reason = "closed", why
             if breaker_open(throttles, failures):
-                reason = f"{why}; the breaker is open, and what waits is not charged"
+                reason = f"{why}; the breaker is open, and waiting units are not charged"
         elif probing:
-            out = "is out" if until is not None else "goes first"
+            out = "is under way" if until is not None else "goes first"
             state, reason = "half-open", f"one call {out}, to see whether the provider is back"
         elif until is not None:
             state, reason = "busy", "its budget is spent"

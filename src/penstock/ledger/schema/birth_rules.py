@@ -34,5 +34,5 @@ def legal(machine: Machine, row: str, who: str) -> str:
 def refusal(machine: Machine, state: str) -> str:
     """What is said of a birth that is not legal, after the machine's name."""
     if state in machine.born_by:
-        return f"is born as {state} by {', '.join(sorted(machine.born_by[state]))} alone"
+        return f"can be born as {state} only by {', '.join(sorted(machine.born_by[state]))}"
     return f"cannot be born as {state}; it is born as {', '.join(machine.born_by)}"

@@ -109,14 +109,14 @@ def _whole(value: int) -> int:
 
 def _finite(value: float) -> float:
     if not math.isfinite(value):
-        msg = f"{value} is not a number that a ledger can keep"
+        msg = f"{value} is not a number that a ledger can store"
         raise ValueError(msg)
     return value
 
 
 def _exact(value: Decimal) -> str:
     if not value.is_finite():
-        msg = f"{value} is not a number that a ledger can keep"
+        msg = f"{value} is not a number that a ledger can store"
         raise ValueError(msg)
     return str(value)
 

@@ -69,7 +69,7 @@ def stale(cursor: Cursor, machines: Iterable[Machine]) -> dict[str, str]:
             reasons[machine.name] = "is not this program's; run 'penstock db upgrade'"
         elif lacking := unfit(there, facts(machine)):
             reasons[machine.name] = (
-                f"is newer than this program's and has other {', '.join(lacking)}; use a newer program"
+                f"is newer than this program's and has different {', '.join(lacking)}; use a newer program"
             )
     return reasons
 
@@ -137,7 +137,7 @@ def refuse_other_shape(database: Database, cursor: Cursor, machine: Machine, *, 
     changed = sorted(part for part in wanted if part != "columns" and shape.get(part) != wanted[part])
     if changed and not migrated:
         what = ", ".join(changed)
-        msg = f"{database.url}: table {machine.table} was made with other {what}; it needs a migration first"
+        msg = f"{database.url}: table {machine.table} was made with different {what}; it needs a migration first"
         raise LedgerMismatch(msg)
     for (status,) in cursor.rows(f"SELECT DISTINCT status FROM {machine.table}"):
         if status not in machine.states:

@@ -143,7 +143,7 @@ def _missing_column(table: sa.Table, column: sa.Column[Any], dialect: str) -> Di
     elif column.primary_key or column.foreign_keys:
         obstacle = "it is part of a key"
     elif column.computed is not None and dialect == "sqlite":
-        obstacle = "SQLite adds no stored generated column"
+        obstacle = "SQLite cannot add a stored generated column"
     if obstacle is not None:
         return Difference(table.name, column.name, f"the column is missing, and {obstacle}")
     checks = [f"CONSTRAINT {c.name} CHECK ({_text(c, dialect)})" for c in _own_checks(table, column)]

@@ -97,16 +97,19 @@ def _in_between(cursor: Cursor, tables: Collection[str]) -> Iterator[tuple[str, 
         f" WHERE c.relnamespace = {_HERE} AND c.relkind IN ('r', 'p')"
     ):
         if table in tables:
-            yield str(table), f"the rule {rule} stands between it and its statements; drop it"
+            yield str(table), f"the rule {rule} rewrites statements on it; drop it"
     for table, child in cursor.rows(
         "SELECT c.relname, i.inhrelid::regclass::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent"
         f" WHERE c.relnamespace = {_HERE}"
     ):
         if table in tables:
-            yield str(table), f"rows of {child}, which inherits it, are read as its own and have no guards; part them"
+            yield (
+                str(table),
+                f"{child} inherits from it: rows there count as its own and have no guards; use NO INHERIT",
+            )
     for (table,) in cursor.rows(f"SELECT relname FROM pg_class WHERE relnamespace = {_HERE} AND relrowsecurity"):
         if table in tables:
-            yield str(table), "row security hides rows of it from some; switch it off"
+            yield str(table), "row security hides some of its rows; switch it off"
 
 
 def _creators(cursor: Cursor) -> Iterator[Finding]:

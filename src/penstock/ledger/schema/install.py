@@ -223,7 +223,7 @@ def _check_file(database: Database, cursor: Cursor) -> None:
     # A row that somebody typed past a CHECK damages nothing else; the doctor names it.
     problem = next((line for line in found if not line.startswith("CHECK constraint failed")), "ok")
     if problem != "ok":
-        msg = f"{database.url.removeprefix('sqlite:///')}: {problem}; restore it from a backup, Penstock changes nothing in it"
+        msg = f"{database.url.removeprefix('sqlite:///')}: {problem}; restore it from a backup; Penstock changes nothing in it"
         raise LedgerBroken(msg)
 
 

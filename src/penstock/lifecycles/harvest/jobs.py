@@ -51,7 +51,7 @@ async def prune_raw_records(settings: HarvestSettings, schedule: Schedule, io: I
 
     keep = settings.keep_raw
     gone = await io.ledger(lambda ledger: prune.prune_raw_records(ledger, [raw_diamonds_nivoda], keep, io.now()))
-    return JobResult(f"{gone.rows:,} raw records of runs that are long over pruned", again=gone.more)
+    return JobResult(f"{gone.rows:,} raw records of old runs pruned", again=gone.more)
 
 
 def _feed(settings: HarvestSettings, schedule: Schedule) -> tuple[str, FeedSettings]:

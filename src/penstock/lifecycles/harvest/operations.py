@@ -79,7 +79,7 @@ class PublishParameters(WhichFeed, frozen=True):
     replace: Annotated[bool, option("Also replace what somebody else wrote there.")] = False
 
 
-@operation("start", "Start a run now, by the worker that keeps the schedules.", wants_reason=False)
+@operation("start", "Start a run now, by running the feed's schedule.", wants_reason=False)
 def start(ask: Ask[HarvestSettings], wanted: StartParameters) -> Together:
     from penstock.lifecycles.harvest.tables import harvest_request
 
@@ -174,7 +174,9 @@ def force(ask: Ask[HarvestSettings], wanted: WhichRun) -> Together:
         msg = f"run {run.run_id} is still being fetched; 'penstock harvest cancel {run.run_id}' ends that"
         raise UsageError(msg)
     if going:
-        raise UsageError(f"{len(going)} partitions of run {run.run_id} wait for a worker to end them; try again then")
+        raise UsageError(
+            f"{len(going)} partitions of run {run.run_id} wait for a worker to end them; try again when they have ended"
+        )
     if run.completed_workers == run.verified_workers == run.expected_workers:
         msg = f"no partition of run {run.run_id} has failed; 'penstock harvest retry {run.run_id}' consolidates it"
         raise UsageError(msg)
@@ -225,7 +227,7 @@ def reprice(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Together:
         raise UsageError(f"{feed} is being repriced, {how_far}; 'penstock harvest feeds' shows its progress")
     reason = ask.reason or "repriced by hand"
     row = reader.read(lambda cursor: wish(cursor, Priced(feed), ask.now, ask.who, reason))
-    unpriced = f"{found.unpriced:,} records keep their price, because none can be made; the first: {found.why_not}"
+    unpriced = f"{found.unpriced:,} records keep their price, because the rules give none; the first: {found.why_not}"
     return Together(
         f"price {found.stale:,} records of {feed} again and change {found.changed:,} prices",
         moves=[Move(own, replace(own, due_at=ask.now), reason, Actor.OPERATOR)],
@@ -273,7 +275,7 @@ def watermark_set(ask: Ask[HarvestSettings], wanted: SetParameters) -> Together:
     )
 
 
-@operation("watermark publish", "Have a feed's watermark published now.")
+@operation("watermark publish", "Publish a feed's watermark now.")
 def watermark_publish(ask: Ask[HarvestSettings], wanted: PublishParameters) -> Together:
     """A worker does it, without waiting for the outbox or the feed's next run."""
     from penstock.lifecycles.harvest.watermark import CONFLICT, PUBLISHED, requested
@@ -282,7 +284,7 @@ def watermark_publish(ask: Ask[HarvestSettings], wanted: PublishParameters) -> T
     row = _watermark(ask.reader, feed)
     own = ask.settings.feeds.get(feed)
     if own is None or own.watermark is None:
-        raise UsageError(f"{feed} is published nowhere; harvest.feeds.{feed}.watermark says where")
+        raise UsageError(f"the watermark of {feed} is not published; set harvest.feeds.{feed}.watermark")
     if row.publication == CONFLICT and not wanted.replace:
         msg = f"{own.watermark} was written by somebody else; look at it, and use --replace to put ours there"
         raise UsageError(msg)
@@ -377,5 +379,5 @@ def _refuse_later(reader: Reader, run: Run) -> None:
     rows = reader.read(lambda cursor: cursor.rows(sql, feed=run.feed))
     later = [str(unit_id) for unit_id, started in rows if instant(started) > run.started_at]
     if later:
-        msg = f"run {later[0]} was started later and is completed; what run {run.run_id} lacks, the next run fetches"
+        msg = f"run {later[0]} was started later and is completed; the next run fetches what run {run.run_id} lacks"
         raise UsageError(msg)

@@ -70,15 +70,15 @@ class Rule:
     def __post_init__(self) -> None:
         wrong = []
         if (self.margin is None) == (self.absolute is None):
-            wrong.append("give it a margin or an absolute amount, and not both")
+            wrong.append("give it a margin or an absolute amount, not both")
         if self.rounding is not None and not self.rounding > 0:
             wrong.append(f"it rounds to multiples of {self.rounding}; give an amount above 0")
         if self.rounding_mode not in ROUNDING:
-            wrong.append(f"it rounds {self.rounding_mode!r}; it can round {', '.join(ROUNDING)}")
+            wrong.append(f"rounding_mode {self.rounding_mode!r} must be one of {', '.join(ROUNDING)}")
         for name in RANGES:
             low, high = getattr(self, f"{name}_from"), getattr(self, f"{name}_to")
             if low is not None and high is not None and not low < high:
-                wrong.append(f"its {name} from {low} to {high} is empty; the upper end does not belong to it")
+                wrong.append(f"its range of {name}, {low} to {high}, is empty; the upper end is not part of it")
         if wrong:
             raise BadRule(f"pricing rule {self.id}: " + "; ".join(wrong))
 
@@ -90,8 +90,8 @@ class Rule:
             # SQLite keeps whatever is typed.
             for name in names:
                 if not isinstance(values.get(name, kind()), kind):
-                    what = "whole number" if kind is int else "text"
-                    raise BadRule(f"pricing rule {row['id']}: {name} is {row[name]!r:.40}, which is no {what}")
+                    what = "a whole number" if kind is int else "text"
+                    raise BadRule(f"pricing rule {row['id']}: {name} is {row[name]!r:.40}, which is not {what}")
         for name in ("carat_from", "carat_to", "price_from", "price_to", "margin", "absolute", "rounding"):
             if name in values:
                 values[name] = _amount(row, name)
@@ -116,7 +116,7 @@ class Rule:
                 f"pricing rule {self.id} cannot be applied to {supplier}: {type(error).__name__}"
             ) from None
         if made < 0:
-            raise Unmappable(f"pricing rule {self.id} makes {made} of {supplier}, which is below zero")
+            raise Unmappable(f"pricing rule {self.id} turns {supplier} into {made}, which is below zero")
         return made
 
 

@@ -69,7 +69,7 @@ class RunDetail(RunRow, frozen=True):
     """A run: its window, its counts, how fast it goes and when it will be done."""
 
     progress: Annotated[str, column("How far it has come, and how fast.")]
-    share: Annotated[float, column("How much of the expected records have been fetched, from 0 to 1.")]
+    share: Annotated[float, column("The share of the expected records that has been fetched, from 0 to 1.")]
     rate: Annotated[float | None, column("Records per second of what is going on now.")]
     expected_records: Annotated[int, column("Records that the scan counted.")]
     scan_calls: Annotated[int, column("Calls that the scan took.")]
@@ -77,7 +77,7 @@ class RunDetail(RunRow, frozen=True):
     completed_workers: Annotated[int, column("Partitions that are completed.")]
     failed_workers: Annotated[int, column("Partitions that have failed.")]
     verified_workers: Annotated[int, column("Completed partitions that are known to be whole.")]
-    window_from: Annotated[datetime | None, column("Records updated since then are asked for; none: all.")]
+    window_from: Annotated[datetime | None, column("Where its window begins; empty for a full run.")]
     window_to: Annotated[datetime, column("Where its window ends; the watermark of a completed run.")]
     watermark_before: Annotated[datetime | None, column("The watermark that it started from.")]
     watermark_after: Annotated[datetime | None, column("The watermark that it left.")]
@@ -245,7 +245,7 @@ def prices(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Page[PriceRow]:
             f" {found.rules} in force; {found.changed:,} prices would change"
         )
     if found.unpriced:
-        note += f"; {found.unpriced:,} keep their price, because none can be made, the first: {found.why_not}"
+        note += f"; {found.unpriced:,} keep their price, because the rules give none; the first: {found.why_not}"
     rows = [
         PriceRow(
             record=change.record,
@@ -372,7 +372,7 @@ def _feed(name: str, paused: Mapping[str, bool], there: tuple[int, Any, str | No
         )
     elif paused[name]:
         state = "paused"
-        says = f"paused: no page is fetched{waits}. Runs that are started meanwhile are scanned and wait"
+        says = f"paused: no page is fetched{waits}. New runs are scanned, and wait"
     elif number == 0:
         state, says = "new", "new: its first run reads everything"
     else:

@@ -33,7 +33,7 @@ class FeedSettings(Settings):
     )
     price_unit: Annotated[
         Literal["cents", "dollars"],
-        says("What prices are counted in; compare one with the provider's own pages."),
+        says("The unit of the API's prices; to be sure, compare one with the provider's own pages."),
     ] = "cents"
     price_bounds: Annotated[
         Literal["exact", "whole"], says("Whether filters compare prices to the cent, or in whole dollars.")
@@ -47,9 +47,7 @@ class FeedSettings(Settings):
     ] = {}
     requests_per_second: Annotated[
         float,
-        says(
-            "How fast the API may be called; 0 is without a limit. [gates.nivoda] takes precedence.", ge=0, le=100_000
-        ),
+        says("How fast the API may be called; 0 means no limit. [gates.nivoda] takes precedence.", ge=0, le=100_000),
     ] = 25.0
     watermark: Annotated[
         Place | None,
@@ -61,7 +59,7 @@ class FeedSettings(Settings):
     watermark_options: Annotated[
         dict[str, str | Secret],
         says(
-            "How the store of the watermark is reached; without them, by the settings of its own tools.",
+            "Options for reaching the watermark's store; without them, its usual environment variables.",
             examples=[{"aws_region": "eu-west-1"}],
         ),
     ] = {}
@@ -69,7 +67,11 @@ class FeedSettings(Settings):
     every: Annotated[timedelta | None, says("How often a run is started; either this or 'at'.")] = None
     at: Annotated[
         tuple[time, ...] | None,
-        says('At which times of day a run is started; without both, at ["02:00"].', filled=True, examples=[["02:00"]]),
+        says(
+            "At which times of day a run is started; 02:00 if neither this nor 'every' is given.",
+            filled=True,
+            examples=[["02:00"]],
+        ),
     ] = None
     time_zone: Annotated[TimeZone, says("The time zone of 'at'.", examples=["Europe/Madrid"])] = TimeZone("UTC")
 
@@ -88,9 +90,11 @@ class HarvestSettings(Settings):
 
     page_size: Annotated[int, says("Records per page; one more is asked for.", ge=1, le=_LARGEST_PAGE - 1)] = 30
     target_records: Annotated[
-        int, says("Records per partition, as long as there are not too many partitions.", ge=1, le=_MANY)
+        int, says("Records per partition, until there are too many partitions.", ge=1, le=_MANY)
     ] = 5_000
-    least_records: Annotated[int, says("No partition is made for fewer records.", ge=1, le=_MANY)] = 1_000
+    least_records: Annotated[int, says("The fewest records per partition, if there are enough.", ge=1, le=_MANY)] = (
+        1_000
+    )
     full_workers: Annotated[int, says("The most partitions of a full run.", ge=1, le=1_000)] = 30
     incremental_workers: Annotated[int, says("The most partitions of an incremental run.", ge=1, le=1_000)] = 10
     tolerance: Annotated[float, says("The share of a partition that may be missing when it is done.", ge=0, le=1)] = (
@@ -108,14 +112,14 @@ class HarvestSettings(Settings):
         ),
     ] = 20
     overlap: Annotated[timedelta, says("How long before the watermark a window begins.")] = timedelta(minutes=10)
-    full_every: Annotated[timedelta, says("How often a run is full.")] = timedelta(days=7)
+    full_every: Annotated[timedelta, says("How often a full run is made.")] = timedelta(days=7)
     chunk_rows: Annotated[int, says("Raw rows that are consolidated by one commit.", ge=1, le=5_000)] = 2_500
     chunks_at_once: Annotated[int, says("Chunks that one worker holds at once.", ge=1, le=64)] = 4
     most_rejected: Annotated[
         float, says("The share of records that may be impossible to map; with more, a run fails.", ge=0, le=1)
     ] = 0.01
     most_deleted: Annotated[
-        float, says("A full run that does not see more than this share of all records fails.", ge=0, le=1)
+        float, says("The share of live records that a full run may miss; if it misses more, it fails.", ge=0, le=1)
     ] = 0.5
     keep_raw: Annotated[timedelta, says("How long raw records stay after their run is over.")] = timedelta(days=30)
     feeds: Annotated[

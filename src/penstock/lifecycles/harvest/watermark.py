@@ -91,7 +91,7 @@ def publish(ledger: Ledger, feed: str, blob: Blob) -> Row | None:
     if row is None or row.publication == PUBLISHED:
         return row
     if row.publication == CONFLICT:
-        raise ForeignBlob(f"{blob.address} was written by somebody else, and nobody has decided about it yet")
+        raise ForeignBlob(f"{blob.address} was written by somebody else, and nobody has decided yet which one counts")
     try:
         etag = blob.swap(row.blob().encode(), row.etag)
     except StepError as error:

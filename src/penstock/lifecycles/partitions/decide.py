@@ -60,7 +60,7 @@ def _begin_or_wait(unit: Extraction, now: datetime, settings: PartitionSettings)
 def _refresh_or_rest(unit: Extraction, now: datetime, settings: PartitionSettings) -> Decision:
     ladder = settings.ladder(key_of(unit))
     if ladder is None:
-        return Wait(now + LOOK_AGAIN, f"{key_of(unit)} is not configured, so nothing is fetched of it")
+        return Wait(now + LOOK_AGAIN, f"{key_of(unit)} is not configured, so nothing is fetched for it")
     offset = ladder.wanted(now, unit.served_at, serving(unit), given_up=True)
     if offset is not None:
         return Act("refresh", f"{named(offset)} is due and unserved", counts_attempt=False)
@@ -93,8 +93,8 @@ def decide_validation(unit: Validation, now: datetime, settings: PartitionSettin
     """What is wanted by hand is judged at once, and once."""
     if unit.status is not V.WANTED:
         return Wait(None, f"the validation is {unit.status}")
-    purpose = "and pointed at if it is good" if unit.point else "whatever comes of it"
-    return Act("judge", f"run {unit.run_id} is wanted to be validated, {purpose}", counts_attempt=False)
+    then = ", and pointed at if it is good" if unit.point else ""
+    return Act("judge", f"run {unit.run_id} is to be validated{then}", counts_attempt=False)
 
 
 @dataclass(frozen=True, slots=True)

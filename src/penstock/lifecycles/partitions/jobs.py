@@ -39,7 +39,7 @@ def missing(database: Database, keys: Iterable[PartitionKey]) -> list[PartitionK
     return [key for unit_id, key in wanted.items() if unit_id in absent]
 
 
-@job(ENUMERATE, "Wants the partitions of the last days that are over.")
+@job(ENUMERATE, "Makes extractions for the last days that are over.")
 async def enumerate_partitions(settings: PartitionSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001 - one shape
     """Every wanted key that is not there is born, a few thousand per run."""
     from penstock.worker.schedule import JobResult
@@ -50,4 +50,4 @@ async def enumerate_partitions(settings: PartitionSettings, schedule: Schedule, 
     while len(fresh) < AT_ONCE and (chunk := list(islice(keys, AT_ONCE))):
         fresh += await io.ledger(lambda ledger, chunk=chunk: missing(ledger.database, chunk))  # type: ignore[misc]
     births = [Birth(wanted_unit(key, now), "wanted", if_absent=True, actor=Actor.SCHEDULER) for key in fresh[:AT_ONCE]]
-    return JobResult(f"{len(births):,} partitions are newly wanted", others=births, again=len(births) == AT_ONCE)
+    return JobResult(f"{len(births):,} new partitions are to be extracted", others=births, again=len(births) == AT_ONCE)

@@ -24,7 +24,7 @@ class X(State):
     """How far the work on one key is."""
 
     WANTED = rest("wanted", "waits for its turn to be fetched")
-    EXTRACTING = work("extracting", "the source is asked, or may have been")
+    EXTRACTING = work("extracting", "the source is being asked, or may have been")
     LANDED = work("landed", "the run is in the raw sink; it is validated next")
     DONE = done("done", "the run is validated, and the verdict recorded")
     FAILED = fault("failed", "a dead letter: the source did not deliver")

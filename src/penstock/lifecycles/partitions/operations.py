@@ -60,14 +60,14 @@ class PartitionThen(OnePartition, frozen=True):
 class ReadWanted(PartitionThen, frozen=True):
     """Which rows to read."""
 
-    path: Annotated[bool, option("Print where the rows lie, and not the rows.")] = False
+    path: Annotated[bool, option("Print where the rows are, instead of the rows.")] = False
 
 
 class OneRun(OnePartition, frozen=True):
     """A run of a partition."""
 
     run: Annotated[
-        str | None, option("Which run; else the newest that has landed.", example="2026-11-02T06:00:00.000Z")
+        str | None, option("Which run; by default the newest that has landed.", example="2026-11-02T06:00:00.000Z")
     ] = None
 
 
@@ -81,7 +81,7 @@ class Waiting(Parameters, frozen=True):
     """Which partitions to wait for."""
 
     partitions: Annotated[tuple[str, ...], argument("The partitions, as source/customer/query/date.", example=_EXAMPLE)]
-    timeout: Annotated[timedelta, option("For how long, for example 30m.")] = timedelta(hours=1)
+    timeout: Annotated[timedelta, option("How long to wait, for example 30m.")] = timedelta(hours=1)
 
 
 class RangeWanted(Parameters, frozen=True):
@@ -89,7 +89,7 @@ class RangeWanted(Parameters, frozen=True):
 
     source: Annotated[str, argument("A source of the configuration.", example="google_ads")]
     first: Annotated[date, option("The first day, as 2026-11-01.")] = msgspec.field(name="from")
-    last: Annotated[date | None, option("The last day; else only the first.")] = msgspec.field(default=None, name="to")
+    last: Annotated[date | None, option("The last day; by default the first.")] = msgspec.field(default=None, name="to")
     customer: Annotated[tuple[str, ...], option("Only of this customer.")] = ()
     query: Annotated[tuple[str, ...], option("Only of this query.")] = ()
 
@@ -111,7 +111,7 @@ class ListWanted(RangeThen, frozen=True):
 
     status: Annotated[tuple[P, ...], option("Only partitions in this status.")] = ()
     limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 100
-    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
+    after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
 
 
 class ReprocessWanted(RangeWanted, frozen=True):
@@ -155,7 +155,7 @@ class RunRow(Row, frozen=True):
 
     run_id: Annotated[str, column("The run.", show="reference", heading="run")]
     authoritative: Annotated[bool, column("Whether consumers read this one.")]
-    verdict: Annotated[str | None, column("What its last evaluation came to; nothing if it was never judged.")]
+    verdict: Annotated[str | None, column("The verdict on it; empty if it was never judged.")]
     judged_at: Annotated[datetime | None, column("When that was.", heading="judged")]
     judged_by: Annotated[str | None, column("By whom.", show="detail")]
     record_count: Annotated[int | None, column("How many records it has.", heading="records")]
@@ -172,8 +172,8 @@ class Metadata(Row, frozen=True):
     checksum: Annotated[str, column("The checksum of its payload.")]
     size: Annotated[int, column("How many bytes its payload has.")]
     created_at: Annotated[datetime, column("When it was begun.")]
-    facts: Annotated[dict[str, Any], column("What the source told of it.")]
-    path: Annotated[str, column("Where its payload lies.", show="reference")]
+    facts: Annotated[dict[str, Any], column("What the source said about it.")]
+    path: Annotated[str, column("Where its payload is.", show="reference")]
 
 
 class Inspected(Row, frozen=True):
@@ -323,11 +323,13 @@ def reprocess(ask: PartitionAsk, wanted: ReprocessWanted) -> Plan:
             else:
                 moves.skip(unit.unit_id, f"it is {unit.status} already")
         ask.progress(asked, len(over))
-    unwanted = f"{_counted(asked - seen)} left out: never extracted here, 'penstock partitions backfill' does it"
+    unwanted = (
+        f"{_counted(asked - seen)} left out because never extracted; 'penstock partitions backfill' extracts them"
+    )
     return moves.plan(f"extract {_counted(len(moves))} again", [unwanted] if asked > seen else [])
 
 
-@operation("backfill", "Extract the partitions of older days that nobody has wanted yet.")
+@operation("backfill", "Extract partitions of older days that were never extracted.")
 def backfill(ask: PartitionAsk, wanted: RangeWanted) -> Plan:
     """They fall due one after another, the newest first, and the daily work goes on beside them."""
     from penstock.lifecycles.partitions.backfill import lacking, products
@@ -338,10 +340,14 @@ def backfill(ask: PartitionAsk, wanted: RangeWanted) -> Plan:
     groups = lacking(ask.reader.database, over, ask.progress)
     made, last = products(over, groups, ask.now, timedelta(hours=1) / source.backfill_per_hour)
     count = sum(len(product) for product in made)
-    warnings = [f"{_counted(len(over) - count)} left as they are: wanted before"] if count < len(over) else []
+    warnings = (
+        [f"{_counted(len(over) - count)} left as they are: they have an extraction already"]
+        if count < len(over)
+        else []
+    )
     if count:
         warnings.append(f"the last falls due at {last:%Y-%m-%d %H:%M} UTC")
-    return Births(extraction, f"want {_counted(count)}", products=made, warnings=warnings)
+    return Births(extraction, f"extract {_counted(count)}", products=made, warnings=warnings)
 
 
 @operation("validate", "Have the validators judge a run, and record what they find.")
@@ -353,7 +359,7 @@ def validate(ask: PartitionAsk, wanted: OneRun) -> Plan:
     return _wish(ask, key, run_id, point=False)
 
 
-@operation("point", "Make a run authoritative, also an older one.")
+@operation("point", "Make a run authoritative, even an older one.")
 def point(ask: PartitionAsk, wanted: PointWanted) -> Plan:
     """A worker does it, if the run has landed and the validators find it good; else the partition stays as it is."""
     _require(ask)
@@ -391,13 +397,13 @@ def _wish(ask: PartitionAsk, key: PartitionKey, run_id: str, *, point: bool) -> 
     )
     ref = Ref(validation.name, unit_id_of(unit))
     what = f"point {key} at run {run_id} if it is good" if point else f"have run {run_id} of {key} judged"
-    says = f"{what}; a worker does it, and 'penstock why {ref}' tells how far it is"
+    says = f"{what}; a worker does it, and 'penstock why {ref}' shows its progress"
     found = ask.reader.get_many(validation, [ref.unit_id])
     if not found:
         return Births(validation, says, units=[unit])
     moves = Moves(validation)
     if found[0].status is V.WANTED:
-        moves.skip(ref.unit_id, "somebody wants this run judged already; a worker does it next")
+        moves.skip(ref.unit_id, "this run already waits to be judged; a worker does it next")
     else:
         moves.add(found[0], V.WANTED, point=point, verdict=None, attempts=0, due_at=NOW)
     return moves.plan(says)

@@ -65,7 +65,7 @@ class SourceQuery(Settings):
     fields: Annotated[
         dict[str, str],
         says(
-            "The fields of every row and their types; dots lead into nested objects, a ? allows it to be missing.",
+            "The fields of every row and their types; dots lead into nested objects, a ? lets a field be missing.",
             reads=_fields,
         ),
     ] = {}
@@ -76,7 +76,7 @@ class SourceQuery(Settings):
     date_field: Annotated[str | None, says("The field that must hold the partition's own date.")] = None
     gaql: Annotated[
         str | None,
-        says("For google_ads, the query whose answer a partition is; {date} in it is the partition's date."),
+        says("For google_ads: the query that fetches a partition; {date} in it stands for its date."),
     ] = None
 
 
@@ -85,7 +85,7 @@ class Source(Settings, dict=True):
 
     customers: Annotated[
         tuple[str, ...],
-        says("The customers of the source whose partitions are wanted.", examples=[["123-456-7890"]]),
+        says("The customers whose partitions are extracted.", examples=[["123-456-7890"]]),
     ]
     customer_ids: Annotated[
         Literal["digits", "any"],
@@ -102,7 +102,7 @@ class Source(Settings, dict=True):
         dict[str, TimeZone],
         says("The same for single customers; each customer needs a time zone by one setting or the other."),
     ] = {}
-    delay: Annotated[timedelta, says("How long after its end in the customer's time zone a day is wanted.")] = (
+    delay: Annotated[timedelta, says("How long after its end, in the customer's time zone, a day is extracted.")] = (
         timedelta(hours=3)
     )
     offsets: Annotated[
@@ -113,16 +113,18 @@ class Source(Settings, dict=True):
             writes=written_offsets,
         ),
     ] = OFFSETS
-    days: Annotated[int, says("How many days that are over the job enumerate-partitions wants.", ge=1, le=3_650)] = 3
+    days: Annotated[
+        int, says("For how many past days the job enumerate-partitions makes extractions.", ge=1, le=3_650)
+    ] = 3
     keep_last_good: Annotated[
-        bool, says("Whether a rejected rerun leaves a good partition as it was, with an alert, and does not fail it.")
+        bool, says("Whether a good partition stays good, with an alert, when a later run is rejected.")
     ] = False
     backfill_per_hour: Annotated[
         int, says("How many partitions of a backfill fall due in an hour, for each customer.", ge=1, le=100_000)
     ] = 60
     queries: Annotated[
         dict[str, SourceQuery],
-        says("What is fetched of every customer, by name.", examples={"campaign_daily": {"schema_version": "1"}}),
+        says("What is fetched for every customer, by name.", examples={"campaign_daily": {"schema_version": "1"}}),
     ] = {}
 
     def __post_init__(self) -> None:
@@ -182,7 +184,7 @@ class Source(Settings, dict=True):
             ends = self.ends(customer, day)
             if ends > now:
                 zone = self.zones[customer]
-                msg = f"{day} is not over yet for customer {customer}: it ends in {zone} at {instant_text(ends)}"
+                msg = f"{day} is not over yet for customer {customer}: it ends at {instant_text(ends)} ({zone})"
                 raise UsageError(msg)
 
 
@@ -191,7 +193,7 @@ class GoogleAdsLogin(Settings):
 
     client_id: Annotated[str | None, says("The OAuth client; its Google Cloud project has the quota.")] = None
     client_secret: Annotated[Secret | None, says("The client's secret.")] = None
-    refresh_token: Annotated[Secret | None, says("The token that opens the customers.")] = None
+    refresh_token: Annotated[Secret | None, says("The token that gives access to the customers.")] = None
     login_customer_id: Annotated[
         str | None,
         says(

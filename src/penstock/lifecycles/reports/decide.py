@@ -52,7 +52,7 @@ def _create_or_wait(report: Report, now: datetime, settings: ReportSettings, see
     if offset is None:
         return Wait(next_offset_at(report, now, settings), _resting(report, now, settings))
     if report.backfill and seen is None:
-        return Look("a backfill goes behind the daily work of its account", asks=False)
+        return Look("a backfill comes after its account's daily work", asks=False)
     if report.backfill and seen is not None and seen.state == "busy":
         return Wait(now + settings.poll, "a backfill waits while its account has daily work that is due")
     again = report.serving_offset is not None and failures(report) > 0
@@ -68,7 +68,7 @@ def _process_or_wait(report: Report, now: datetime, settings: ReportSettings, se
     if age >= settings.give_up_after:
         return Act("give_up", f"report {report.report_id} is not ready after {told(age)}", counts_attempt=False)
     if age >= settings.cancel_after and report.cancel_refused_at is None and report.status is S.FETCHING:
-        return Act("cancel", f"report {report.report_id} is pending for {told(age)}")
+        return Act("cancel", f"report {report.report_id} has been pending for {told(age)}")
     return Wait(now + settings.poll, f"report {report.report_id} is not ready: {seen.says}")
 
 

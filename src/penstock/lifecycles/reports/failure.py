@@ -72,7 +72,7 @@ def duplicate(report: Report, named: str, moment: Moment) -> Outcome[Report]:
     """The provider names a report that may not be adopted (again): ask again, each time later."""
     due = moment.now + DUPLICATES.delay(report.duplicates, moment.rng)
     after = replace(report, create_requested_at=None, attempts=0, duplicates=report.duplicates + 1, due_at=due)
-    return Outcome(report, after, f"the provider names report {named} once more and makes none")
+    return Outcome(report, after, f"the provider names report {named} again instead of making one")
 
 
 def stream_gone(report: Report, error: Exception, moment: Moment) -> Outcome[Report]:

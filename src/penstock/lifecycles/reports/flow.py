@@ -262,7 +262,7 @@ def _create_failed(report: Report, error: StepError, moment: failure.Moment) -> 
 def _look_failed(report: Report, error: StepError, moment: failure.Moment) -> Outcome[Report]:
     now, settings = moment.now, moment.settings
     if isinstance(error, Rejected):
-        why = f"report {report.report_id} cannot be asked after: {error}"
+        why = f"report {report.report_id} cannot be checked: {error}"
         return failure.of(report, "provider_failures", why, moment)
     if now - (report.last_report_created_at or now) >= settings.give_up_after:
         return failure.pending(report, moment, str(error))

@@ -29,7 +29,7 @@ async def update_datasets(settings: ReportSettings, schedule: Schedule, io: Io, 
     done = await io.ledger(lambda ledger: update_report_datasets(ledger, settings, now, who=who, streams=streams))
     log = structlog.get_logger()
     log.info("report.datasets", job=UPDATE, accounts=done.accounts, datasets=done.born, woken=done.woken)
-    woken = f", {done.woken:,} of accounts that are back woken" if done.woken else ""
+    woken = f", {done.woken:,} woken because their accounts are back" if done.woken else ""
     off = "".join(f"; {line}" for line in await io.run(warnings, settings))
     return JobResult(f"{done.born:,} datasets of {done.accounts:,} accounts made{woken}{off}")
 
@@ -50,4 +50,4 @@ def warnings(settings: ReportSettings) -> list[str]:
     from penstock.lifecycles.reports import hourly
 
     lacking = hourly.sourceless(settings)
-    return [f"{hourly.told(lacking)}; set reports.hourly_offsets = [] if this is meant"] if lacking else []
+    return [f"{hourly.told(lacking)}; set reports.hourly_offsets = [] if this is intended"] if lacking else []

@@ -188,7 +188,7 @@ def _standing(name: str, account: Account | None, count: int, busy: int, longest
     if account.paused:
         return "paused", (
             f"paused: no dataset is made or refreshed, and {busy:,} reports under way wait. Offsets that pass"
-            " meanwhile come to one report each when it goes on"
+            " meanwhile are served together when it goes on"
         )
     if count == 0:
         return "new", f"the next run of {UPDATE} makes the datasets of {longest} days, most of them due at once"

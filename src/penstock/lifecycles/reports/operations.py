@@ -53,12 +53,12 @@ class DatasetPage(DatasetFilter, frozen=True):
     """Which datasets to list, and how many."""
 
     limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 20
-    after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
+    after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
 
 
 _Named = Annotated[
     tuple[str, ...],
-    argument("These datasets; else all that match the options.", example="acme/2026-11-01/daily/target"),
+    argument("These datasets; by default all that match the options.", example="acme/2026-11-01/daily/target"),
 ]
 
 
@@ -88,7 +88,7 @@ class Dataset(Row, frozen=True):
 
     unit_id: Annotated[str, column("Its name.", show="reference", heading="dataset")]
     status: Annotated[S, column("How far it is.", show="state")]
-    refreshing: Annotated[bool, column("Whether a worker is on it.", show="detail")]
+    refreshing: Annotated[bool, column("Whether a worker holds it.", show="detail")]
     next_refresh_at: Annotated[datetime | None, column("When it is next looked at.", heading="next refresh")]
     loaded_rows: Annotated[int | None, column("How many rows it shows.", heading="rows")]
     error: Annotated[str | None, column("What went wrong last.", show="text")]
@@ -115,8 +115,8 @@ class Load(Row, frozen=True):
     row_count: Annotated[int, column("How many rows it had.", heading="rows")]
     cost: Annotated[float, column("The sum of its costs.")]
     sales: Annotated[float, column("The sum of its sales.")]
-    changed: Annotated[bool | None, column("Whether it differs from the load before; nothing for the first.")]
-    digest: Annotated[str, column("The same for the same rows.", show="detail")]
+    changed: Annotated[bool | None, column("Whether it differs from the load before; empty for the first.")]
+    digest: Annotated[str, column("A digest of its rows; equal rows have the same.", show="detail")]
 
 
 class DatasetShown(Dataset, frozen=True):
@@ -163,7 +163,7 @@ class BackfillWanted(Parameters, frozen=True):
     account: Annotated[tuple[str, ...], option("Only this account; may be repeated.")] = ()
     aggregation: Annotated[Aggregation, option("Daily or hourly datasets.")] = Aggregation.DAILY
     entity: Annotated[EntityType | None, option("Only datasets about targets, or about products.")] = None
-    per_hour: Annotated[int, option("How many of an account fall due in an hour.", ge=1, le=3_600)] = 60
+    per_hour: Annotated[int, option("How many fall due in an hour, for each account.", ge=1, le=3_600)] = 60
 
 
 @reading("datasets", "Datasets, those that are due next first.")
@@ -354,7 +354,7 @@ def _refused(report: Report, settings: ReportSettings) -> str | None:
     if report.report_id is not None:
         return f"report {report.report_id} is under way"
     if report.claimed_by is not None:
-        return "a worker is on it"
+        return "a worker holds it"
     if report.parked_at is not None:
         return f"it is parked: {report.parked_reason}"
     return None

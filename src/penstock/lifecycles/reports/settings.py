@@ -66,7 +66,9 @@ class ReportSettings(Settings):
     ] = HOURLY_OFFSETS
     poll: Annotated[timedelta, says("How often an unfinished report is checked.")] = timedelta(minutes=5)
     cancel_after: Annotated[timedelta, says("When the provider is asked to cancel an unfinished report.")] = 6 * HOUR
-    give_up_after: Annotated[timedelta, says("When one that could not be cancelled counts as failed.")] = 24 * HOUR
+    give_up_after: Annotated[
+        timedelta, says("When an unfinished report that could not be cancelled counts as failed.")
+    ] = 24 * HOUR
     create_limit: Annotated[int, says("How many creates may fail, per offset.", ge=1, le=_MOST)] = 3
     provider_limit: Annotated[int, says("How many reports the provider may fail, per offset.", ge=1, le=_MOST)] = 3
     pending_limit: Annotated[int, says("How many reports may take too long, per offset.", ge=1, le=_MOST)] = 3
@@ -84,7 +86,7 @@ class ReportSettings(Settings):
     ] = ()
     client_id: Annotated[str | None, says("The Login with Amazon client of all accounts without their own.")] = None
     client_secret: Annotated[Secret | None, says("The client's secret.")] = None
-    refresh_token: Annotated[Secret | None, says("The token that opens the accounts.")] = None
+    refresh_token: Annotated[Secret | None, says("The token that gives access to the accounts.")] = None
     accounts: Annotated[
         dict[str, Account],
         says("Advertising accounts, by name.", examples=["acme"]),

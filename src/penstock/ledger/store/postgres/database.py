@@ -140,7 +140,7 @@ class PostgresDatabase:
             found = places(cursor, self.now_sql, worker, **self.bind_now())
             if not self._admitted and found.workers > found.ours:
                 msg = (
-                    f"{self.url}: {found.workers - 1} workers use all {found.ours} connections that are theirs, of the"
+                    f"{self.url}: {found.workers - 1} workers use all {found.ours} connections left for them, of the"
                     f" server's {found.server}; stop a worker, or raise max_connections"
                 )
                 raise LedgerUnavailable(msg)

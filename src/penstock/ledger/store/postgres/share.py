@@ -55,15 +55,15 @@ def too_many(found: Places, connections: int) -> Iterator[Finding]:
     advice = "raise max_connections, lower ledger.connections, or put pgbouncer in between"
     if found.workers > found.ours:
         text = (
-            f"{found.workers} workers keep a connection each for their leases, and of the {found.server} that the"
-            f" server takes {found.ours} are theirs; start fewer workers, {advice}"
+            f"{found.workers} workers need a connection each for their leases, and {found.ours} of the server's"
+            f" {found.server} are left for them; start fewer workers, {advice}"
         )
         yield Finding("connections", "postgresql", text)
     elif found.workers * connections > found.ours:
         several = f"{found.workers} workers may open {connections:,} connections each"
         each = several if found.workers > 1 else f"1 worker may open {connections:,} connections"
         text = (
-            f"{each}, {found.workers * connections:,} together; the server takes {found.server}, of which {found.ours}"
-            f" are theirs, so they wait for each other where they need more: {advice}"
+            f"{each}, {found.workers * connections:,} together; {found.ours} of the server's {found.server} are left"
+            f" for them, so they may have to wait for each other: {advice}"
         )
         yield Finding("connections", "postgresql", text, "warning")

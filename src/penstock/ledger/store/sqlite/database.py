@@ -352,7 +352,7 @@ class SqliteDatabase:
         name = getattr(error, "sqlite_errorname", "") or ""
         family = next((known for known in _BROKEN | _AWAY if name.startswith(known)), "")
         if family in _BROKEN or "malformed" in str(error) or "not a database" in str(error):
-            return LedgerBroken(f"{self.path}: {error}; restore it from a backup, Penstock changes nothing in it")
+            return LedgerBroken(f"{self.path}: {error}; restore it from a backup; Penstock changes nothing in it")
         if isinstance(error, driver.IntegrityError):
             return LedgerRefused(str(error))
         if family:

@@ -34,7 +34,9 @@ def _disk(path: Path) -> Iterator[Finding]:
     log = path.with_name(path.name + "-wal")
     size = log.stat().st_size if log.exists() else 0
     if size > _WAL_WARNING:
-        text = f"the log beside the ledger has {size / 1024**2:,.0f} MB; a program that reads for long holds it back"
+        text = (
+            f"the log beside the ledger has grown to {size / 1024**2:,.0f} MB; a long read keeps it from being reused"
+        )
         yield Finding("disk", log.name, text, "warning")
 
 
@@ -47,5 +49,5 @@ def _settings(path: Path, cursor: Cursor) -> Iterator[Finding]:
         if found != wanted:
             yield Finding("settings", "sqlite", f"{name} is {found}, it must be {wanted}")
     if not SystemClock().has_boottime:
-        text = "this system has no CLOCK_BOOTTIME: leases follow the wall clock, and must not be set back"
+        text = "this system has no CLOCK_BOOTTIME: leases follow the wall clock, which must not be set back"
         yield Finding("settings", f"sqlite:///{path}", text, "warning")

@@ -186,7 +186,7 @@ def _refuse_unstorable(row: Mapping[str, Any]) -> None:
     """No database keeps a NUL in a text."""
     for name, value in row.items():
         if isinstance(value, str) and "\0" in value:
-            raise Unmappable(f"{name} holds a character that cannot be kept")
+            raise Unmappable(f"{name} holds a character that cannot be stored")
 
 
 def _outcome(feed: Feed, unit: Chunk, made: Made, now: datetime) -> Outcome[Chunk]:

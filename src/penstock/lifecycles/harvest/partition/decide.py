@@ -50,17 +50,17 @@ def is_given_up(partition: Partition) -> bool:
 def _needed(partition: Partition, settings: HarvestSettings) -> Decision:
     match partition.status:
         case P.IN_PROGRESS if partition.begun_at is None:
-            return Act("begin", "its worker's record comes first", counts_attempt=False)
+            return Act("begin", "the worker's record is written first", counts_attempt=False)
         case P.IN_PROGRESS | P.FETCHING_PAGES if wants_page(partition, settings):
             return Act("fetch", "the next page")
         case P.IN_PROGRESS | P.FETCHING_PAGES:
             return Act("complete", "there is no further page", counts_attempt=False)
         case P.COMPLETED if partition.verified_at is None:
             if CALLS.exhausted(partition.attempts):
-                return Act("verify", "it cannot be counted again; the scan's count must do", counts_attempt=False)
+                return Act("verify", "it cannot be counted again; the scan's count is used", counts_attempt=False)
             return Act("recount", "is everything there?")
         case P.COMPLETED:
-            return Act("skip", "it is completed; whoever asked for it again is late", counts_attempt=False)
+            return Act("skip", "it is completed already; asking again came too late", counts_attempt=False)
         case _:
             return Wait(None, f"the partition is {partition.status}")
 
@@ -87,7 +87,7 @@ def turn_page(partition: Partition, found: Sequence[str], settings: HarvestSetti
     elif found and partition.coming is None and offset > 0:
         doubt = "a page was short before the end"
     elif any(record.startswith(UNKNOWN) for record in found[:size]):
-        doubt = "a record does not say which one it is"
+        doubt = "a record has no id of its own"
     reached, more = offset + min(len(found), size), len(found) > size
     return replace(
         partition,

@@ -164,7 +164,7 @@ class Partitions(Flow[Partition, HarvestSettings, Alive]):
         counted = max(there or 0, unit.expected_records)
         short = doubt is not None and is_short(found, counted, self.settings.tolerance)
         if doubt is None and there and unit.window_to is None and not await self._has_page_of(unit, there, io):
-            doubt = f"its pages have fewer than the {there:,} records that are counted"
+            doubt = f"its pages hold fewer records than the {there:,} that are counted"
         hopeless = unit.rescans >= self.settings.rescans
         # Only a full run has a use for the proof, and what has no end would have none the next time either.
         unproved = doubt is not None and unit.window_to is None and unit.ended and recount

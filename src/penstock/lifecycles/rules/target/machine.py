@@ -144,6 +144,11 @@ rule_target = Machine(
             "rolled_back_count": {T.ROLLED_BACK},
         },
         expected="target_count",
+        # A run is APPLIED over no failed target, and no target of a run that is rolled back is sent again.
+        seals={
+            "APPLIED": {T.PREVIEW, T.APPLIED, T.ROLLED_BACK},
+            "ROLLED_BACK": {T.PREVIEW, T.APPLIED, T.FAILED, T.ROLLED_BACK},
+        },
     ),
     siblings="batch_key",
     siblings_at_once=LARGEST_GROUP,

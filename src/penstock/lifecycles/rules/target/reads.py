@@ -43,8 +43,10 @@ class Reads:
     async def close(self) -> None:
         """Nobody waits any more."""
         tasks = [*self._calls, *([self._gathering] if self._gathering else [])]
-        for ending in (*tasks, *(future for futures in self._waiting.values() for future in futures)):
-            ending.cancel()
+        for task in tasks:
+            task.cancel()
+        for future in (future for futures in self._waiting.values() for future in futures):
+            future.cancel()
         self._waiting = {}
         await asyncio.gather(*tasks, return_exceptions=True)
 

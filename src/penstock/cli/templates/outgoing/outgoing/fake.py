@@ -64,8 +64,8 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m outgoing.fake", description="A fake of the API.")
     parser.add_argument("--port", type=int, default=8099)
-    parser.add_argument("--fail-every", type=int, default=0, help="answer each so-many-th POST with 503")
-    parser.add_argument("--lose-every", type=int, default=0, help="lose the answer to each so-many-th POST")
+    parser.add_argument("--fail-every", type=int, default=0, help="answer every Nth POST with 503")
+    parser.add_argument("--lose-every", type=int, default=0, help="lose the answer to every Nth POST")
     given = parser.parse_args()
     fake = Fake(given.fail_every, given.lose_every)
     uvicorn.run(fake, host="127.0.0.1", port=given.port, log_level="warning", lifespan="off")

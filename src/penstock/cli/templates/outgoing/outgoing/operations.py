@@ -33,7 +33,7 @@ class ItemRow(Row, frozen=True):
 class Named(Parameters, frozen=True):
     """Which items are meant."""
 
-    items: Annotated[tuple[str, ...], argument("These items, else all that failed.", example="17")] = ()
+    items: Annotated[tuple[str, ...], argument("These items; by default all that failed.", example="17")] = ()
 
 
 def _ids(ask: Ask[OutgoingSettings], status: S | None, limit: int) -> list[str]:
