@@ -60,10 +60,9 @@ class Place:
             }
             for n in range(items)
         ]
-        read = {"account": "shop", "number": 1, "variants": items, "started_at": now}
-        whole = {"whole": 1, "whole_variants": items, "whole_at": now}
+        read = {"account": "shop", "number": 1, "variants": items, "read_at": now}
         with self.ledger() as ledger:
-            ledger.write([Write(catalogue, rows), Write(catalogue_reading, [read | whole])])
+            ledger.write([Write(catalogue, rows), Write(catalogue_reading, [read])])
 
     def ledger(self) -> Ledger:
         return Ledger.open(self.url, MACHINES)
