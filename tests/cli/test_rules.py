@@ -101,7 +101,7 @@ def test_a_preview_is_shown_without_a_worker_and_says_what_to_type_next(place):
     words = next(line for line in answer.out.splitlines() if "rules queue" in line).split("penstock rules ")[1].split()
     refused = place(*words)
     assert refused.code == 2
-    assert "this would set 4 prices of shop by cut; nobody can be asked here" in refused.err
+    assert "this would set 4 prices of shop by cut; there is no terminal to ask on" in refused.err
     assert place(*words, "--dry-run").out.startswith("this would set 4 prices of shop by cut")
     queued = place(*words, "--yes")
     assert queued.out.startswith("done: set 4 prices of shop by cut")
@@ -125,7 +125,7 @@ def test_the_answer_of_a_preview_is_one_json_document(place):
 
 def test_a_preview_that_is_to_be_queued_asks_first_and_is_queued_by_this_process(place):
     refused = place("preview", "cut", "--queue")
-    assert (refused.code, "and queue it; nobody can be asked here" in refused.err) == (2, True)
+    assert (refused.code, "and queue it; there is no terminal to ask on" in refused.err) == (2, True)
     shown = place.json("preview", "cut", "--queue", "--yes")
     assert place.run(shown["run_id"]).status in (R.QUEUED, R.APPLYING)
 
