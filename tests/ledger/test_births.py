@@ -52,12 +52,12 @@ def test_a_guarded_machine_with_a_date_in_its_key(world):
 @pytest.mark.parametrize(
     ("like", "these", "those", "said"),
     [
-        (invoice(), TENANTS, Side([{"number": "1", "status": "SENT"}]), "the state of units in a product"),
+        (invoice(), TENANTS, Side([{"number": "1", "status": "SENT"}]), "units of a product take their state"),
         (invoice(), ACME, Side([{"amount_minor": 1}]), "do not make up its key"),
         (invoice(), ACME, Side([{"number": "1", "tenant": "b"}]), "name a column twice"),
         (invoice(), ACME, Side([{"number": "1", "nonsense": 1}]), "do not make up its key"),
-        (invoice(), ACME, Side([{"number": "1", "changed_by": "api:x"}]), "a product cannot name changed_by"),
-        (invoice(), ACME, Side([{"number": "1", "version": 1, "wakes": 1}]), "cannot name version, wakes"),
+        (invoice(), ACME, Side([{"number": "1", "changed_by": "api:x"}]), "a product cannot set changed_by"),
+        (invoice(), ACME, Side([{"number": "1", "version": 1, "wakes": 1}]), "cannot set version, wakes"),
     ],
 )
 def test_what_makes_no_units_is_refused(world, like, these, those, said):

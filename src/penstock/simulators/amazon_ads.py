@@ -1,8 +1,8 @@
 """Amazon's side of `connectors.amazon_ads`: login, reports and their storage, in one ASGI application.
 
 Time is the clock's: tokens and links expire, reports become ready, data is restated as the clock moves. Trouble is
-asked for: `faults` for the next call of an operation, `every` for each so-many-th call, `fates` for the next report,
-`fate_every` for each so-many-th report, `bodies` for the next download. Every request is kept in `requests`. On a
+asked for: `faults` for the next call of an operation, `every` for every Nth call, `fates` for the next report,
+`fate_every` for every Nth report, `bodies` for the next download. Every request is kept in `requests`. On a
 socket use `server.serving`, in process an ASGI transport.
 """
 

@@ -35,7 +35,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A fault that was asked for: once, at the next call, or at each so-many-th call."""
+    """A fault that was asked for: once, at the next call, or at every Nth call."""
 
     operation: str
     fault: str

@@ -1,7 +1,7 @@
 """Google's side of `connectors.google_ads`: tokens, `searchStream` and `search`, in one ASGI application.
 
 Time is the clock's: tokens expire, quotas are of a day, and conversions become known as the clock moves. Trouble is
-asked for: `faults` for the next call of an operation, `every` for each so-many-th call, `bodies` for the next answer to
+asked for: `faults` for the next call of an operation, `every` for every Nth call, `bodies` for the next answer to
 a query. Every request is kept in `requests`. On a socket use `server.serving`, in process an ASGI transport.
 """
 

@@ -1,7 +1,7 @@
 """Nivoda's side of `connectors.nivoda`: login, counts and pages of a catalogue, in one ASGI application.
 
 Time is the clock's: tokens expire and stones are updated with it. Trouble is asked for: `faults` for the next calls of
-an operation, `every` for each so-many-th call, `churn` for a catalogue that changes between pages. The latest requests
+an operation, `every` for every Nth call, `churn` for a catalogue that changes between pages. The latest requests
 are in `requests`. On a socket use `server.serving`, in process an ASGI transport, and for a process of its own see
 `nivoda_process`.
 """
@@ -63,7 +63,7 @@ def errors(message: str, code: str | None = None, *, status: int = 200, **extens
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """What happens to the catalogue after each so-many-th page."""
+    """What happens to the catalogue after every Nth page."""
 
     pages: int = 1
     changed: int = 1
