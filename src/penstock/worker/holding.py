@@ -280,12 +280,15 @@ class Holding:
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
         units = [h.unit.unit_id for h in group]
         log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
-        for held in self._at_work(group):
-            try:
-                await self._executor.run(self._incarnation.crash, held.unit, readable(repr(error)))
-            except LedgerUnavailable:
-                self.interrupt(held)
-            else:
+        group = self._at_work(group)
+        if not group:
+            return
+        try:
+            await self._executor.run(self._incarnation.crash, [h.unit for h in group], readable(repr(error)))
+        except LedgerUnavailable:
+            self._interrupted += group
+        else:
+            for held in group:
                 self.drop(held, None)
 
     def _cancelled(self, group: list[Held]) -> bool:

@@ -17,7 +17,7 @@ from penstock.model.unit import NO_GATE, replace
 from penstock.worker.failure import crashed, failed, following_of, spared, spent, where
 from penstock.worker.flow import AnyFlow
 from penstock.worker.handover import Handover, tell_bug
-from penstock.worker.held import Held, Holder, Parts, correlation_of, named
+from penstock.worker.held import Fate, Held, Holder, Parts, correlation_of, fate_of, named
 from penstock.worker.prices import price
 
 log = structlog.get_logger()
@@ -84,6 +84,9 @@ class Step:
             held.given = self._gates.leaving(held.given)
         seen: dict[Held, Any] = {}
         for _ in range(flow.turns):
+            fate = Fate(self._io, group)
+            for held in group:
+                held.fate = fate
             acts, looks = self._decide(flow, group, seen)
             if looks:
                 group = await self._look(flow, looks, seen) + [h for part in acts.values() for h in part]
@@ -238,7 +241,7 @@ class Step:
 
     def _put_off(self, held: Held, error: MustWait) -> None:
         """What the step needs is closed or away: nobody is charged, and the step begins anew when it is there."""
-        until = error.until or self._io.now() + _UNKNOWN_WAIT
+        until = error.until or fate_of(held, self._io)[0] + _UNKNOWN_WAIT
         self.submit(held, Outcome(held.unit, replace(held.unit, due_at=until), readable(str(error)), keep_crashes=True))
 
     def fail(self, held: Held, error: Exception) -> None:
@@ -261,18 +264,19 @@ class Step:
 
     def _outcome_of(self, held: Held, error: Exception) -> Outcome[Any]:
         """What a failed step comes to: the flow's own view of it, else what the machine declares."""
-        now, rng, own, flow = self._io.now(), self._io.rng, None, held.flow
+        own, flow = None, held.flow
+        now, rng, like = fate_of(held, self._io)
         trouble = None if flow.charges_outages else _trouble(held, error)
         if trouble is not None and trouble.failing_since == held.unit.failing_since is not None:  # type: ignore[attr-defined]
-            return spared(flow.machine, held.unit, error, trouble, now=now, rng=rng)
+            return spared(flow.machine, held.unit, error, trouble, now=now, rng=rng, like=like)
         if isinstance(error, StepError) and not isinstance(error, (Throttled, Fatal)):
             try:
                 own = flow.failed(held.unit, error, now, rng)
             except Exception as bug:  # noqa: BLE001 - a handler's bug must not end the worker
-                outcome = crashed(flow.machine, held.unit, bug, now, rng)
+                outcome = crashed(flow.machine, held.unit, bug, now, rng, like=like)
                 tell_bug(held, bug, outcome)
                 return outcome
-        outcome = own or failed(flow.machine, held.unit, error, now, rng)
+        outcome = own or failed(flow.machine, held.unit, error, now, rng, like=like)
         if trouble is not None:
             after = replace(outcome.after, failing_since=trouble.failing_since)
             outcome = replace(outcome, after=after)
