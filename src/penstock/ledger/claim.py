@@ -103,7 +103,7 @@ class Claims:
             for name, n in wanted.items():
                 room = n - len(taken.get(name, ()))
                 if room > 0:
-                    rows = self._rows(cursor, name, room, levels)
+                    rows = self.rows(cursor, name, room, levels)
                     if levels is None:
                         self._rotate(name, rows)
                     taken[name] = taken.get(name, []) + rows
@@ -262,7 +262,7 @@ class Claims:
                 units.append(unit if edge is None else replace(unit, status=type(unit.status)(edge.target)))
         return units
 
-    def _rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None) -> list[Row]:
+    def rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None = None) -> list[Row]:
         """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
         sql, given = self._sql[name, False, levels is not None], self._given(levels, self._after[name])
         found = cursor.rows(sql.pick, n=n, **given)
