@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.support.crash_app import Kind
 from tests.support.fleet import LIFECYCLE, Fleet, Member, until
 
 LEFT = "SELECT count(*) FROM job WHERE status <> 'done' AND kind <> 'poison'"
+AT_WORK = "SELECT DISTINCT w.pid FROM worker w JOIN job j ON j.claimed_by = w.id"
 HELD_AGAINST = "SELECT count(*) FROM job WHERE suspicion > 0 OR crashes > 0 OR parked_at IS NOT NULL"
 
 
@@ -84,6 +86,56 @@ def test_one_poison_unit_among_many_is_the_only_one_parked(ledger_url, tmp_path)
 
         until(others_are_done, "the others are done")
         assert fleet.job("poison").parked_at is None, "nobody waited for the verdict"
+        until(parked, "the poison is parked")
+        fleet.finish()
+        assert fleet.job("poison").parked_reason == "its step killed 3 workers in a row"
+        assert fleet.value("SELECT count(*) FROM job WHERE parked_at IS NOT NULL OR suspicion > 0") == 1
+        fleet.stop()
+        fleet.audit(names)
+
+
+def at_work(fleet: Fleet) -> list[Member]:
+    """The living workers that hold something."""
+    pids = {pid for (pid,) in fleet.ledger.read(lambda c: c.rows(AT_WORK))}
+    return [member for member in fleet.living if member.pid in pids]
+
+
+def with_siblings(fleet: Fleet, families: int, **columns: object) -> list[str]:
+    """So many families of four, and the names of all."""
+    names = []
+    for family in range(families):
+        members = [f"{family:04}-{n}" for n in range(4)]
+        fleet.born(*members, family=f"{family:04}", **columns)
+        names += members
+    return names
+
+
+def test_families_whose_workers_are_killed_again_and_again_are_done_soon_after(ledger_url, tmp_path):
+    with Fleet(ledger_url, tmp_path / "fleet", concurrency=40, slots=400) as fleet:
+        names = with_siblings(fleet, 400, before_ms=1_000)
+        for _ in range(8):
+            fleet.start(3 - len(fleet.living))
+            until(lambda: at_work(fleet), "somebody is at work")[0].kill()
+        killed = time.monotonic()
+        fleet.start(3 - len(fleet.living))
+        until(lambda: fleet.value(HELD_AGAINST) >= 100, "many are suspects")
+        fleet.finish()
+        assert time.monotonic() - killed < 40
+        assert fleet.value("SELECT count(*) FROM job WHERE parked_at IS NOT NULL") == 0
+        fleet.stop()
+        fleet.audit(names)
+
+
+def test_one_poison_sibling_is_the_only_one_parked(ledger_url, tmp_path):
+    with Fleet(ledger_url, tmp_path / "fleet") as fleet:
+        names = with_siblings(fleet, 50)
+        fleet.born("poison", kind=Kind.POISON, family="0025")
+        fleet.start(2)
+
+        def parked() -> bool:
+            fleet.start(2 - len(fleet.living))  # as a supervisor would
+            return fleet.job("poison").parked_at is not None
+
         until(parked, "the poison is parked")
         fleet.finish()
         assert fleet.job("poison").parked_reason == "its step killed 3 workers in a row"

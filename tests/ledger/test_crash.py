@@ -16,7 +16,7 @@ def test_it_comes_again_after_a_pause_and_is_parked_at_the_third_in_a_row(world)
     for crashes, pause in ((1, 2), (2, 4)):
         worker = world.worker()
         (unit,) = worker.claim({"invoice": 1})
-        worker.crash(unit, "it stood still")
+        worker.crash([unit], "it stood still")
         given = world.unit(ref)
         assert (given.claimed_by, given.crashes, given.version) == (None, crashes, unit.version + 1)
         assert (given.parked_at, given.due_at) == (None, world.time.now() + timedelta(seconds=pause))
@@ -24,7 +24,7 @@ def test_it_comes_again_after_a_pause_and_is_parked_at_the_third_in_a_row(world)
         world.time.advance(pause)
     worker = world.worker()
     (unit,) = worker.claim({"invoice": 1})
-    worker.crash(unit, "it stood still")
+    worker.crash([unit], "it stood still")
     given = world.unit(ref)
     assert (given.claimed_by, given.crashes, given.parked_at) == (None, 3, world.time.now())
     assert given.parked_reason == "it stood still (3 times in a row)"
@@ -39,7 +39,7 @@ def test_what_the_worker_holds_no_longer_is_left_alone(world):
     other = world.worker()
     other.reap()
     (taken,) = other.take({"invoice": 1}, levels=Levels(1, 1)).units
-    worker.crash(unit, "it stood still")
+    worker.crash([unit], "it stood still")
     assert world.unit(ref) == taken
     assert world.rows(ALERTS) == []
 
@@ -49,7 +49,7 @@ def test_a_machine_that_calls_its_schedule_otherwise(world):
     (ref,) = world.born(feed("1"))
     worker = world.worker()
     (unit,) = worker.claim({"feed": 1})
-    worker.crash(unit, "it stood still")
+    worker.crash([unit], "it stood still")
     assert world.unit(ref).due_at == world.time.now() + timedelta(seconds=2)
     world.time.advance(2)
     assert ids(world.worker().claim({"feed": 1})) == [ref.unit_id]

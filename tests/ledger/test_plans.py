@@ -427,7 +427,7 @@ def test_a_claim_on_sqlite_does_the_same_work_however_many_wait(tmp_path, gates)
 
             def work(cursor: Any) -> list[Any]:
                 cursor.connection.set_progress_handler(lambda: counted.append(1), 100)
-                return session._claims._rows(cursor, "invoice", BATCH, None)
+                return session._claims.rows(cursor, "invoice", BATCH, None)
 
             assert len(ask(world, work)) == BATCH
         return len(counted)

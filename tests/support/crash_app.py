@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -57,6 +58,7 @@ class Job(Unit):
     status: S = S.QUEUED
     name: str
     kind: Kind = Kind.PLAIN
+    family: str | None = None  # jobs of one are stepped together, as one of them would be
     before_ms: int = 0  # how long the step takes before its effect
     after_ms: int = 0  # and after it
     done_by: int | None = None
@@ -74,6 +76,7 @@ JOB = Machine(
     ],
     terminal={S.DONE, S.FAILED},
     on_error=OnError(retry=S.QUEUED, dead=S.FAILED),
+    siblings="family",
 )
 
 
@@ -145,6 +148,12 @@ class Jobs(Flow[Job, None, bool]):
             self._effects.make(unit.name)
         await asyncio.sleep(unit.after_ms / 1000)
         return Outcome(unit, replace(unit, status=S.DONE, done_by=os.getpid()), what)
+
+    async def act_together(
+        self, what: str, units: Sequence[Job], seen: Sequence[bool | None], io: Io
+    ) -> list[Outcome[Job]]:
+        pairs = zip(units, seen, strict=True)
+        return await asyncio.gather(*(self.act(what, unit, found, io) for unit, found in pairs))
 
 
 def flows() -> list[Any]:

@@ -38,6 +38,7 @@ class Parcel(Unit):
     token: UUID | None = None
     facts: dict[str, Any] | None = None
     tags: list[Any] | None = None
+    failing_since: datetime | None = None
 
 
 PARCEL = Machine(

@@ -110,10 +110,10 @@ class Incarnation:
         machine, database = self._machine_of(unit), self._database
         database.write(lambda cursor: park(database, cursor, machine, (unit.unit_id, unit.version), reason))
 
-    def crash(self, unit: Unit, reason: str) -> None:
-        """Give back a claimed unit whose step broke its worker: tried again soon, parked at the third in a row."""
-        machine, database, me = self._machine_of(unit), self._database, self.identity.id
-        database.write(lambda cursor: crash(database, cursor, machine, unit, worker=me, reason=reason))
+    def crash(self, units: Sequence[Unit], reason: str) -> None:
+        """Give back a claimed unit, or siblings, whose step broke its worker: tried again soon, parked at the third."""
+        machine, database, me = self._machine_of(units[0]), self._database, self.identity.id
+        database.write(lambda cursor: crash(database, cursor, machine, units, worker=me, reason=reason))
 
     def _machine_of(self, unit: Unit) -> Machine:
         return next(m for m in self.machines.values() if m.unit is type(unit))

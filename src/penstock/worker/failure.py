@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.ledger.gates.budget import Trouble
 from penstock.ledger.schema.columns import readable
@@ -19,6 +19,16 @@ from penstock.model.unit import NO_GATE, Unit, replace
 _CRASH_POLICY = RetryPolicy(base=timedelta(seconds=2), cap=timedelta(seconds=64))
 
 
+class Like(NamedTuple):
+    """The most retries and crashes among siblings that failed together: all of them wait as long as that one."""
+
+    attempts: int = 0
+    crashes: int = 0
+
+
+ALONE = Like()
+
+
 def as_failure(error: BaseException) -> BrokenFlow:
     """What is no Exception and was raised in a step (SystemExit, a panic of an extension) is a bug like any other."""
     bug = BrokenFlow(f"the step raised {type(error).__name__}: {error}")
@@ -26,7 +36,9 @@ def as_failure(error: BaseException) -> BrokenFlow:
     return bug
 
 
-def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:
+def failed(
+    machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng, *, like: Like = ALONE
+) -> Outcome[Any]:
     """The outcome of a failed step: retry, dead letter, park or wait, as the machine's `on_error` says."""
     rules = machine.on_error
     text = readable(f"{type(error).__name__}: {error}")
@@ -40,11 +52,11 @@ def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: R
         after = replace(unit, status=stay, due_at=due, suspicion=0)
         return Outcome(unit, after, text, events=_long(machine, unit, error), keep_crashes=True)
     if rules is None or not isinstance(error, StepError):
-        return crashed(machine, unit, error, now, rng)
+        return crashed(machine, unit, error, now, rng, like=like)
     # A call whose answer is unknown is never given up unseen: past its retries it may still look, until that works.
     doubtful = isinstance(error, InDoubt) or spent(machine, unit)
     if isinstance(error, (Transient, InDoubt)) and (doubtful or not rules.policy.exhausted(unit.attempts)):
-        due = now + rules.policy.delay(unit.attempts, rng)
+        due = now + rules.policy.delay(max(unit.attempts, like.attempts), rng)
         attempts = min(unit.attempts, rules.policy.max_retries) + 1
         return Outcome(unit, replace(unit, status=stay, attempts=attempts, due_at=due), text)
     if rules.dead is not None:
@@ -55,12 +67,20 @@ def failed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: R
 
 
 def spared(
-    machine: Machine, unit: Unit, error: Exception, trouble: Trouble, *, now: datetime, rng: Rng
+    machine: Machine,
+    unit: Unit,
+    error: Exception,
+    trouble: Trouble,
+    *,
+    now: datetime,
+    rng: Rng,
+    like: Like = ALONE,
 ) -> Outcome[Any]:
     """A failure that is the provider's alone: the unit is tried again, later and later, and is charged nothing."""
     rules = machine.on_error
     stay = unit.status if rules is None or rules.retry is None else type(unit.status)(rules.retry)
-    due = max(now + OUTAGE_POLICY.delay(max(unit.attempts, trouble.failures), rng), trouble.until or now)
+    tries = max(unit.attempts, like.attempts, trouble.failures)
+    due = max(now + OUTAGE_POLICY.delay(tries, rng), trouble.until or now)
     row = f"not charged: the provider does not answer, {trouble.failures} failures in a row"
     why = readable(f"{type(error).__name__}: {error} ({row})")
     # One attempt at least: a flow may look, before it sends again, for what a failed call left behind.
@@ -88,13 +108,15 @@ def _long(machine: Machine, unit: Unit, error: StepError) -> list[Event]:
     return [_alert(machine, unit, "unit.long_wait", "warning", readable(text))]
 
 
-def crashed(machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:
+def crashed(
+    machine: Machine, unit: Unit, error: Exception, now: datetime, rng: Rng, *, like: Like = ALONE
+) -> Outcome[Any]:
     """A bug in a handler, or an outcome the database refuses: tried again a little later, parked at the third."""
     text = readable(f"{type(error).__name__}: {error}")
     crashes = unit.crashes + 1
     if crashes >= CRASH_LIMIT:
         return _park(machine, unit, f"{text} ({crashes} times in a row)", now, crashes)
-    due = now + _CRASH_POLICY.delay(unit.crashes, rng)
+    due = now + _CRASH_POLICY.delay(max(unit.crashes, like.crashes), rng)
     return Outcome(unit, replace(unit, crashes=crashes, doubts=unit.doubts + 1, due_at=due), text)
 
 

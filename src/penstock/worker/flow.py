@@ -161,7 +161,8 @@ class Flow(ABC, Generic[U, S, Seen]):
     def failed(self, unit: U, error: StepError, now: datetime, rng: Rng) -> Outcome[U] | None:  # noqa: ARG002
         """What becomes of a failed call where the machine's `on_error` is not enough; None leaves it to that.
 
-        Not asked for `Throttled` and `Fatal`, which are the gate's affair, nor for what is not charged.
+        Not asked for `Throttled` and `Fatal`, which are the gate's affair, nor for what is not charged. Siblings that
+        fail together are given one moment, and `rng` draws the same for each: by these they are tried again together.
         """
         return None
 

@@ -18,7 +18,7 @@ from penstock.model.errors import BrokenFlow, LedgerError, LedgerUnavailable
 from penstock.model.outcome import Outcome
 from penstock.model.unit import Unit, replace
 from penstock.worker.failure import crashed, following_of, traceback_of
-from penstock.worker.held import Held, Holder, Parts, correlation_of, named
+from penstock.worker.held import Held, Holder, Parts, correlation_of, fate_of, named
 
 log = structlog.get_logger()
 
@@ -95,7 +95,8 @@ class Handover:
             return None
 
     def _crash(self, held: Held, error: Exception) -> None:
-        outcome = crashed(held.flow.machine, held.unit, error, self._io.now(), self._io.rng)
+        now, rng, like = fate_of(held, self._io)
+        outcome = crashed(held.flow.machine, held.unit, error, now, rng, like=like)
         tell_bug(held, error, outcome)
         entry = self._prepare(outcome, self._who)
         held.task = None

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from penstock.ledger.gates.budget import Pass
 from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.prepare import Preparer
 from penstock.model import correlation
-from penstock.model.clock import Clock
+from penstock.model.clock import Clock, Rng
 from penstock.model.unit import Unit
 from penstock.worker.committer import GroupCommitter
 from penstock.worker.executor import Executor
+from penstock.worker.failure import ALONE, Like
 from penstock.worker.flow import AnyFlow, Io, overrides
 from penstock.worker.gates import WorkerGates
 
@@ -49,6 +51,8 @@ class Held:
     displaced = False
     #: Its step has made a call: the one that its place was for.
     called = False
+    #: What it has in common with siblings that fail in the same turn.
+    fate: Fate | None = None
     #: The sibling that its step belongs to; None: the step is its own.
     alongside: Held | None = None
     #: The unit as it was claimed, once a kept claim has given it another version.
@@ -63,6 +67,30 @@ class Held:
         #: Leave to call through its gate, taken with the claim at that moment (of the clock's `elapsed`).
         self.given = given
         self.taken = taken
+
+
+class Fate:
+    """What siblings have in common that fail in one turn of their step, so that they are tried again at one instant.
+
+    The moment and the chance are those of the first that fails: whoever asks for a number gets the same one.
+    """
+
+    def __init__(self, io: Io, group: Sequence[Held]) -> None:
+        self._io = io
+        self._fixed: tuple[datetime, int] | None = None
+        self.like = Like(max(h.unit.attempts for h in group), max(h.unit.crashes for h in group))
+
+    def now(self) -> datetime:
+        return self._fix()[0]
+
+    @property
+    def rng(self) -> Rng:
+        return Rng(self._fix()[1])
+
+    def _fix(self) -> tuple[datetime, int]:
+        if self._fixed is None:
+            self._fixed = (self._io.now(), self._io.rng.version())
+        return self._fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +130,13 @@ class Holder(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the steps; it is waited for at the end."""
+
+
+def fate_of(held: Held, io: Io) -> tuple[datetime, Rng, Like]:
+    """The moment and the chance by which a unit is tried again whose step failed, and whom it is tried again with."""
+    if held.fate is None:
+        return io.now(), io.rng, ALONE
+    return held.fate.now(), held.fate.rng, held.fate.like
 
 
 def named(held: Held) -> str:

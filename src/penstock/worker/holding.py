@@ -280,12 +280,15 @@ class Holding:
         """Whatever went wrong, a unit never stays claimed by a worker that has forgotten it."""
         units = [h.unit.unit_id for h in group]
         log.error("step.lost", units=units, error=repr(error), exception=traceback_of(error))
-        for held in self._at_work(group):
-            try:
-                await self._executor.run(self._incarnation.crash, held.unit, readable(repr(error)))
-            except LedgerUnavailable:
-                self.interrupt(held)
-            else:
+        group = self._at_work(group)
+        if not group:
+            return
+        try:
+            await self._executor.run(self._incarnation.crash, [h.unit for h in group], readable(repr(error)))
+        except LedgerUnavailable:
+            self._interrupted += group
+        else:
+            for held in group:
                 self.drop(held, None)
 
     def _cancelled(self, group: list[Held]) -> bool:
@@ -300,10 +303,12 @@ class Holding:
         if self._halted:
             self._interrupted += mine
         elif any(h.displaced for h in group):
-            self._step.fail_together(mine, InDoubt("a sibling's step was taken over meanwhile"))
+            for held in mine:
+                self._step.fail(held, InDoubt("a sibling's step was taken over meanwhile"))
         elif any(h.overdue for h in mine):
-            limit = mine[0].flow.deadline.total_seconds()
-            self._step.fail_together(mine, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
+            for held in mine:
+                limit = held.flow.deadline.total_seconds()
+                self._step.fail(held, InDoubt(f"the step took longer than its deadline of {limit:g} s"))
         elif not task.cancelling():
             for held in mine:
                 self._step.fail(held, BrokenFlow("the step cancelled itself"))

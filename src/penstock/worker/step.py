@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -11,14 +11,13 @@ import structlog
 from penstock.ledger.gates.budget import USUAL, Trouble
 from penstock.ledger.schema.columns import readable
 from penstock.model import correlation
-from penstock.model.clock import Rng
 from penstock.model.errors import BrokenFlow, Fatal, GateClosed, MustWait, Rejected, StepError, Throttled
 from penstock.model.outcome import Act, Look, Outcome, Wait
 from penstock.model.unit import NO_GATE, replace
 from penstock.worker.failure import crashed, failed, following_of, spared, spent, where
 from penstock.worker.flow import AnyFlow
 from penstock.worker.handover import Handover, tell_bug
-from penstock.worker.held import Held, Holder, Parts, correlation_of, named
+from penstock.worker.held import Fate, Held, Holder, Parts, correlation_of, fate_of, named
 from penstock.worker.prices import price
 
 log = structlog.get_logger()
@@ -85,6 +84,9 @@ class Step:
             held.given = self._gates.leaving(held.given)
         seen: dict[Held, Any] = {}
         for _ in range(flow.turns):
+            fate = Fate(self._io, group)
+            for held in group:
+                held.fate = fate
             acts, looks = self._decide(flow, group, seen)
             if looks:
                 group = await self._look(flow, looks, seen) + [h for part in acts.values() for h in part]
@@ -231,27 +233,21 @@ class Step:
             closed = await self._gates.failed({h.given for h in group if h.given is not None}, error)
             if closed:
                 await self._holder.release_behind(closed)
-        if isinstance(error, MustWait):
-            for held in group:
+        for held in group:
+            if isinstance(error, MustWait):
                 self._put_off(held, error)
-        else:
-            self.fail_together(group, error)
+            else:
+                self.fail(held, error)
 
     def _put_off(self, held: Held, error: MustWait) -> None:
         """What the step needs is closed or away: nobody is charged, and the step begins anew when it is there."""
-        until = error.until or self._io.now() + _UNKNOWN_WAIT
+        until = error.until or fate_of(held, self._io)[0] + _UNKNOWN_WAIT
         self.submit(held, Outcome(held.unit, replace(held.unit, due_at=until), readable(str(error)), keep_crashes=True))
 
-    def fail_together(self, group: Sequence[Held], error: Exception) -> None:
-        """The step of siblings failed: the same moment and the same chance for all, so that they go on together."""
-        now, seed = self._io.now(), int(self._io.rng.token(), 16)
-        for held in group:
-            self.fail(held, error, now, Rng(seed))
-
-    def fail(self, held: Held, error: Exception, now: datetime | None = None, rng: Rng | None = None) -> None:
+    def fail(self, held: Held, error: Exception) -> None:
         """One unit's step failed: commit what becomes of it, and log why."""
         self._counts.failed += 1
-        outcome = self._outcome_of(held, error, now or self._io.now(), rng or self._io.rng)
+        outcome = self._outcome_of(held, error)
         if isinstance(error, StepError):
             log.info(
                 "step.failed",
@@ -266,20 +262,21 @@ class Step:
             tell_bug(held, error, outcome)
         self.submit(held, outcome)
 
-    def _outcome_of(self, held: Held, error: Exception, now: datetime, rng: Rng) -> Outcome[Any]:
+    def _outcome_of(self, held: Held, error: Exception) -> Outcome[Any]:
         """What a failed step comes to: the flow's own view of it, else what the machine declares."""
         own, flow = None, held.flow
+        now, rng, like = fate_of(held, self._io)
         trouble = None if flow.charges_outages else _trouble(held, error)
         if trouble is not None and trouble.failing_since == held.unit.failing_since is not None:  # type: ignore[attr-defined]
-            return spared(flow.machine, held.unit, error, trouble, now=now, rng=rng)
+            return spared(flow.machine, held.unit, error, trouble, now=now, rng=rng, like=like)
         if isinstance(error, StepError) and not isinstance(error, (Throttled, Fatal)):
             try:
                 own = flow.failed(held.unit, error, now, rng)
             except Exception as bug:  # noqa: BLE001 - a handler's bug must not end the worker
-                outcome = crashed(flow.machine, held.unit, bug, now, rng)
+                outcome = crashed(flow.machine, held.unit, bug, now, rng, like=like)
                 tell_bug(held, bug, outcome)
                 return outcome
-        outcome = own or failed(flow.machine, held.unit, error, now, rng)
+        outcome = own or failed(flow.machine, held.unit, error, now, rng, like=like)
         if trouble is not None:
             after = replace(outcome.after, failing_since=trouble.failing_since)
             outcome = replace(outcome, after=after)

@@ -160,7 +160,7 @@ class Watchdog:
                 incarnation, holding = self._watched
                 together = len(blocking) > 1
                 if blocking and not together:
-                    incarnation.crash(blocking[0].unit, reason)
+                    incarnation.crash([blocking[0].unit], reason)
                 incarnation.release([(h.unit, h.begun) for h in list(holding.held.values()) if h not in blocking])
                 if together:
                     # One of the siblings did it, and nobody knows which: all are suspects of this death.
