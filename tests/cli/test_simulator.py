@@ -90,7 +90,7 @@ def test_it_serves_until_ctrl_c_and_prints_its_configuration(name):
         assert f"export {variable}=" in printed
 
 
-@pytest.mark.parametrize("name", [name for name in SIMULATORS if name != "shopify"])  # nothing reads [rules] yet
+@pytest.mark.parametrize("name", SIMULATORS)
 def test_its_lines_are_a_whole_configuration(name, tmp_path, monkeypatch):
     options = {option.name: option.default for option in SIMULATORS[name].options} | {"stones": 10}
     served = SIMULATORS[name].make(VirtualClock(), options, [])
