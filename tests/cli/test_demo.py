@@ -63,6 +63,7 @@ def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, pensto
     every_offset_is_served_and_told(shown)
     what_goes_wrong_is_told_and_ends_well(shown)
     a_rejected_partition_has_a_new_authoritative_run(shown)
+    prices_are_changed_compared_and_put_back(shown, penstock)
     what_is_left_can_be_asked_without_options(shown, penstock)
     what_it_proposes_works(shown, penstock)
     the_configuration_is_the_folders_own(shown)
@@ -115,13 +116,40 @@ def a_rejected_partition_has_a_new_authoritative_run(shown: Shown) -> None:
     assert f"{key}: {rejected} was rejected, {current} is authoritative" in shown.out
 
 
+def prices_are_changed_compared_and_put_back(shown: Shown, penstock: Console) -> None:
+    for told in (
+        "is approved, by bo",
+        "refused: INVALID_INPUT",
+        "conflict: the live price is 777.77 EUR",
+        "has set some of them: 395 applied, 2 failed, of 397",
+        "has set some of them: 396 applied, 1 failed, of 397",
+        "a comparison finds another price of SKU-1000016",
+        "is queued, by scheduler",
+        "is rolled back, by bo: the new price is meant to stay",
+    ):
+        assert told in shown.out
+    assert shown.rows("SELECT DISTINCT run_id IS NULL, status FROM rule_lane") == [(True, "FREE")]
+    runs = shown.rows("SELECT rule_name, kind, status, failed_count FROM rule_run ORDER BY created_at, unit_id")
+    assert runs == [
+        ("autumn", "apply", "PARTIAL", 1),
+        ("weekend", "apply", "ROLLED_BACK", 0),
+        ("weekend", "rollback", "PARTIAL", 1),
+    ]
+    put_back, set_, first = json.loads(shown.ask(penstock, "rules", "history", "SKU-1000020", "--json"))["rows"]
+    assert [row["kind"] for row in (first, set_, put_back)] == ["apply", "apply", "rollback"]
+    assert first["after"] == set_["before"] == put_back["after"]
+    (kept, *_) = json.loads(shown.ask(penstock, "rules", "dead", "--json"))["rows"]
+    assert (kept["cause"], kept["count"]) == ("conflict", 2)
+
+
 def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -> None:
     for command in ("status", "reports datasets", "reports cadence", "schedules list", "doctor", "machines"):
         assert shown.ask(penstock, *command.split())
     counted = json.loads(shown.ask(penstock, "status", "--json"))
     harvest = {f"harvest_{name}" for name in ("run", "partition", "worker", "chunk")}
+    rules = {f"rule_{name}" for name in ("run", "target", "lane")}
     others = {"invoice", "report", "partition", "extraction", "schedule", "delivery", "bulk_action", "validation"}
-    assert {m["machine"] for m in counted["machines"]} == harvest | others
+    assert {m["machine"] for m in counted["machines"]} == harvest | rules | others
     assert counted["workers"] == []
     assert json.loads(shown.ask(penstock, "doctor", "--json"))["findings"] == []
 
@@ -129,7 +157,7 @@ def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -
 def what_it_proposes_works(shown: Shown, penstock: Console) -> None:
     proposed = [line.strip() for line in shown.out.partition("\nnext: ")[2].splitlines()[1:]]
     assert {line.split()[1] for line in proposed} == {
-        *("status", "history", "reports", "partitions", "harvest", "doctor")
+        *("status", "history", "reports", "partitions", "harvest", "rules", "doctor")
     }
     for line in proposed:
         assert shown.ask(penstock, *line.split()[1:])

@@ -90,7 +90,7 @@ def test_it_serves_until_ctrl_c_and_prints_its_configuration(name):
         assert f"export {variable}=" in printed
 
 
-@pytest.mark.parametrize("name", [name for name in SIMULATORS if name != "shopify"])  # nothing reads [rules] yet
+@pytest.mark.parametrize("name", SIMULATORS)
 def test_its_lines_are_a_whole_configuration(name, tmp_path, monkeypatch):
     options = {option.name: option.default for option in SIMULATORS[name].options} | {"stones": 10}
     served = SIMULATORS[name].make(VirtualClock(), options, [])
@@ -114,22 +114,48 @@ def test_its_lines_are_a_whole_configuration(name, tmp_path, monkeypatch):
     ],
 )
 def test_a_lifecycle_works_against_it(arguments, machine, status, tmp_path):
+    with working_against(arguments, tmp_path) as penstock:
+        asked = f"units list --machine {machine} --status {status} --json"
+        until(lambda: json.loads(penstock(asked).stdout)["rows"], f"a {machine} is {status}")
+
+
+@pytest.mark.timeout(300)
+def test_prices_are_set_and_compared_against_it(tmp_path):
+    """By commands, as prices are: nothing changes them by itself. The comparison downloads all prices at once."""
+    trouble = ("--products", "10", "--fault", "update=lose", "--fault", "read=throttle")
+    with working_against(("shopify", *trouble), tmp_path, "bulk_read_above = 5") as penstock:
+        until(lambda: penstock("rules preview tenth --json").returncode == 0, "the catalogue is read")
+        (run,) = json.loads(penstock("rules runs --json").stdout)["rows"]
+        assert penstock(f"rules queue {run['run']} --yes").returncode == 0
+        until(lambda: json.loads(penstock("rules runs --status APPLIED --json").stdout)["rows"], "it is applied")
+        assert penstock(f"rules reconcile {run['run']} --yes").returncode == 0
+        (report,) = until(lambda: json.loads(penstock("rules reports --json").stdout)["rows"], "it is compared")
+        assert (report["totalChecked"], report["mismatches"]) == (run["targets"], 0)
+
+
+@contextlib.contextmanager
+def working_against(
+    arguments: Sequence[str], folder: Path, more: str = ""
+) -> Iterator[Callable[[str], subprocess.CompletedProcess[str]]]:
+    """A simulator and a worker, each a process; commands can be asked. `more` is for the first section."""
     penstock = [sys.executable, "-m", "penstock"]
-    configuration, log = tmp_path / "penstock.toml", tmp_path / "log"
+    configuration, log = folder / "penstock.toml", folder / "log"
     with contextlib.ExitStack() as stack:
-        stack.enter_context(process([*RUN, *arguments], tmp_path, os.environ, configuration))
+        stack.enter_context(process([*RUN, *arguments], folder, os.environ, configuration))
         printed = until(lambda: written(configuration), "it is served")
+        configuration.write_text(re.sub(r"(?m)^(\[.*\])$", rf"\1\n{more}", printed, count=1))
         environment = os.environ | dict(re.findall(r"export (\w+)='(.*)'", printed))
-        stack.enter_context(process([*penstock, "up"], tmp_path, environment, log))
+        stack.enter_context(process([*penstock, "up"], folder, environment, log))
         until(lambda: "worker.started" in log.read_text(), "it is up")
-        asked = [*penstock, "units", "list", "--machine", machine, "--status", status, "--json"]
 
-        def there() -> bool:
-            run = subprocess.run(asked, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-            assert run.returncode == 0, run.stderr
-            return bool(json.loads(run.stdout)["rows"])
+        def ask(command: str) -> subprocess.CompletedProcess[str]:
+            run = subprocess.run(
+                [*penstock, *command.split()], cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+            assert run.returncode == 0 or "was never read whole" in run.stderr, run.stderr
+            return run
 
-        until(there, f"a {machine} is {status}")
+        yield ask
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,6 +169,15 @@ def test_time_stands_still_while_an_answer_is_under_way():
             Transient, match="nothing came for 30 s"
         ):  # nobody says that an answer is under way: its time is up
             simulate(VirtualClock(), main)
+
+
+def test_a_pause_of_a_step_ends_while_an_answer_may_be_under_way():
+    """What a step waits for by itself, such as others to join its call, is over after as long as it takes."""
+    clock = VirtualClock()
+    before = time.monotonic()
+    simulate(clock, lambda: asyncio.sleep(0.2), busy=lambda: True)
+    assert clock.elapsed() == pytest.approx(0.2)
+    assert time.monotonic() - before >= 0.19
 
 
 def test_virtual_time_passes_in_order_and_at_once():

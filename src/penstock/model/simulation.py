@@ -2,7 +2,7 @@
 
 Real code runs unchanged: sleeps and timeouts end at once, in their order, on a `VirtualClock`. Blocking work must go
 through an `InlineExecutor`, so that no time passes during it. Where the program speaks to somebody over a real socket,
-`busy` says that an answer may be under way: then virtual time stands still and real time is waited.
+`busy` says that an answer may be under way: then virtual time goes no faster than real time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,19 @@ class _Selector(selectors.DefaultSelector):
         ready = super().select(0)
         if not ready and timeout != 0:
             if self._busy():
-                ready = super().select(_PATIENCE)
-                if not ready:
-                    msg = f"the simulation waits for an answer that has not come for {_PATIENCE:g} s"
-                    raise SimulationStalled(msg)
-                return ready
+                return self._patiently(timeout)
             if timeout is None:
                 msg = "the simulation waits for something that can never happen"
+                raise SimulationStalled(msg)
+            self._clock.advance(timeout)
+        return ready
+
+    def _patiently(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for an answer in real time. A pause that a step makes is over after as long in virtual time."""
+        ready = super().select(_PATIENCE if timeout is None else min(timeout, _PATIENCE))
+        if not ready:
+            if timeout is None or timeout >= _PATIENCE:
+                msg = f"the simulation waits for an answer that has not come for {_PATIENCE:g} s"
                 raise SimulationStalled(msg)
             self._clock.advance(timeout)
         return ready

@@ -155,10 +155,10 @@ def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: Gua
         fan_in = child.parent
         if fan_in is None or fan_in.machine != machine.name:
             continue
-        names = zip(fan_in.by, machine.unit.key, strict=True)
-        keys = {mine: getattr(unit, theirs) for mine, theirs in names}
-        same = " AND ".join(f"{mine} = :{mine}" for mine in keys)
-        rows = cursor.rows(f"SELECT status, count(*) FROM {child.table} WHERE {same} GROUP BY status", **keys)
+        same = " AND ".join(f"c.{mine} = p.{theirs}" for mine, theirs in zip(fan_in.by, machine.unit.key, strict=True))
+        both = f"{child.table} c JOIN {machine.table} p ON {same}"
+        sql = f"SELECT c.status, count(*) FROM {both} WHERE p.unit_id = :unit_id GROUP BY c.status"
+        rows = cursor.rows(sql, unit_id=unit.unit_id)
         ended = {str(s) for states in fan_in.counts.values() for s in states}
         done = sum(n for state, n in rows if state in ended)
         expected = getattr(unit, fan_in.expected)

@@ -32,6 +32,13 @@ def check_address(url: str) -> str:
     return url
 
 
+def read_hosts(value: Any) -> tuple[str, ...]:
+    """Hosts with their ports, of a setting. Raises ValueError with what is allowed."""
+    if not isinstance(value, list) or not all(isinstance(item, str) and ":" in item for item in value):
+        raise ValueError('a list of host:port, for example ["127.0.0.1:8080"]')
+    return tuple(value)
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine by its very name or address."""
     try:

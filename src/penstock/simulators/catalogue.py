@@ -190,6 +190,7 @@ def _invoices(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Troub
 def _shopify(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
     from penstock.simulators.shopify import ShopifySimulator
     from penstock.simulators.shopify_data import Bucket, Store
+    from penstock.simulators.shopify_documents import CURRENCY
     from penstock.simulators.shopify_faults import LOST, Fault, errors
     from penstock.simulators.shopify_process import Controlled
 
@@ -218,6 +219,8 @@ def _shopify(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Troubl
         yield 'client_secret = { env = "SHOPIFY_CLIENT_SECRET" }'
         yield "# Or with an admin token, in place of the client:"
         yield '# token = { env = "SHOPIFY_TOKEN" }'
+        yield f'\n[rules.rules.tenth]\naccount = "shop"\ncurrency = "{CURRENCY}"'
+        yield 'selector = { everything = true }\ntransform = { percent = "-10" }\nrounding = { ending = ".99" }'
 
     secrets = {"SHOPIFY_CLIENT_SECRET": simulator.client_secret, "SHOPIFY_TOKEN": simulator.admin_token}
     return Served(Controlled(simulator), lines, secrets)

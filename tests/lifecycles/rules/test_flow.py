@@ -178,7 +178,7 @@ def test_a_lost_call_over_which_somebody_set_another_price_is_a_conflict(rules_u
         failed = bench.target(run_id, ONE)
         assert bench.ended(run_id) == {ONE: "FAILED conflict"}
         assert failed.live_json == euros(777).as_json()
-        assert failed.error == "the live price is 7.77 EUR, neither 10.00 EUR (before) nor 9.00 EUR (after)"
+        assert failed.error == "the live price is 7.77 EUR; it was 10.00 EUR, and was to become 9.00 EUR"
         assert shop.prices[ONE] == euros(777)
 
 

@@ -160,7 +160,7 @@ def test_what_somebody_else_has_set_is_left_as_it_is_by_name(ledger_url):
         back = at.run(str(newest(at, Kind.ROLLBACK)))
         assert (back.status, at.run(str(run.id)).status) == (R.PARTIAL, R.APPLIED)
         (conflict,) = at.read("targets", run=str(back.id), failed=True).rows
-        assert conflict.why == "the live price is 7.77 EUR, neither 9.00 EUR (before) nor 10.00 EUR (after)"
+        assert conflict.why == "the live price is 7.77 EUR; it was 9.00 EUR, and was to become 10.00 EUR"
         planned = at.plan("rollback", run=str(run.id), leave=("SKU-p0000-v0",))
         assert planned.preview.says == (
             f"leave 1 prices of run {str(run.id)[:8]} as they are, and count it as rolled back"

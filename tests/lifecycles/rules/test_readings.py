@@ -15,6 +15,8 @@ from penstock.lifecycles.rules.describe import described
 from penstock.lifecycles.rules.run.machine import Kind, R
 from penstock.lifecycles.rules.target.machine import T
 from penstock.model.errors import Rejected, Transient, UnknownUnit
+from penstock.model.unit import Ref
+from penstock.operations.why import explain
 from tests.support.price_shop import PriceShop, always, euros
 from tests.support.rules import Desk, desk
 
@@ -74,6 +76,14 @@ def test_targets_come_page_by_page_and_by_what_became_of_them(ledger_url):
             at.read("targets", run=str(run.id), status=T.ROLLED_BACK).note
             == f"run {run.unit_id[:8]} has no such targets"
         )
+
+
+def test_why_counts_the_targets_of_a_run(ledger_url):
+    with desk(ledger_url) as at:
+        run = at.applied(seconds=30)
+        found = explain(at.bench.ledger, "this program has no flow for it", Ref("rule_run", run.unit_id))
+        (children,) = [link.says for link in found.links if link.topic == "children"]
+        assert children == "4 of 4 rule_target units have ended; the last one wakes it"
 
 
 def test_runs_are_listed_by_rule_account_and_state(ledger_url):

@@ -29,14 +29,16 @@ class World:
     start: datetime
     poke: Callable[[], None]
 
-    def ask(self, lifecycle: AnyLifecycle, reason: str = "") -> Ask[Any]:
+    def ask(self, lifecycle: AnyLifecycle, reason: str = "", who: str = "demo") -> Ask[Any]:
         """What a reading of that lifecycle is asked with."""
         reader = Reader(self.ledger.database, self.program.app.machines)
-        return self.program.ask(lifecycle, reader, self.ledger.clock.now(), who="demo", reason=reason)
+        return self.program.ask(lifecycle, reader, self.ledger.clock.now(), who=who, reason=reason)
 
-    def do(self, lifecycle: AnyLifecycle, operation: Operation[Any], parameters: Parameters, reason: str) -> Done:
+    def do(
+        self, lifecycle: AnyLifecycle, operation: Operation[Any], parameters: Parameters, reason: str, who: str = "demo"
+    ) -> Done:
         """Do what an operator would: plan it, and carry it out."""
-        ask, version = self.ask(lifecycle, reason), self.program.configuration.version
+        ask, version = self.ask(lifecycle, reason, who), self.program.configuration.version
         planned = make_plan(operation, ask, parameters, owner=lifecycle.name, version=version)
         done = carry_out(self.ledger, ask, planned)
         self.poke()

@@ -22,6 +22,7 @@ from penstock.examples.demonstration.invoices import InvoicesPart
 from penstock.examples.demonstration.part import Check, Part, Table, World
 from penstock.examples.demonstration.partitions import PartitionsPart
 from penstock.examples.demonstration.reports import ReportsPart
+from penstock.examples.demonstration.rules import RulesPart
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import Clock, Rng, SystemClock, VirtualClock
 from penstock.model.errors import PenstockError
@@ -70,6 +71,7 @@ class Demonstration:
             ReportsPart(self.clock),
             PartitionsPart(self.clock),
             HarvestPart(self.clock),
+            RulesPart(self.clock),
         ]
         self.interrupted = False
         self._stop: Callable[[], None] = lambda: None

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from penstock.lifecycles.ladder import optional_offset_list, written_offsets
 from penstock.lifecycles.reports.machine import Aggregation
+from penstock.settings.addresses import read_hosts
 from penstock.settings.typed import Secret, Settings, TimeZone, Url, says
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -36,13 +37,6 @@ class Account(Settings):
     client_id: Annotated[str | None, says("A client of its own, instead of the one in [reports].")] = None
     client_secret: Annotated[Secret | None, says("The secret of that client.")] = None
     refresh_token: Annotated[Secret | None, says("A token of its own, instead of the one in [reports].")] = None
-
-
-def hosts(value: Any) -> tuple[str, ...]:
-    """Hosts with their ports. Raises ValueError with what is allowed."""
-    if not isinstance(value, list) or not all(isinstance(item, str) and ":" in item for item in value):
-        raise ValueError('a list of host:port, for example ["127.0.0.1:8080"]')
-    return tuple(value)
 
 
 class ReportSettings(Settings):
@@ -82,7 +76,7 @@ class ReportSettings(Settings):
         ),
     ] = None
     private_downloads: Annotated[
-        tuple[str, ...], says("Hosts that reports may come from beside Amazon's, for a test server.", reads=hosts)
+        tuple[str, ...], says("Hosts that reports may come from beside Amazon's, for a test server.", reads=read_hosts)
     ] = ()
     client_id: Annotated[str | None, says("The Login with Amazon client of all accounts without their own.")] = None
     client_secret: Annotated[Secret | None, says("The client's secret.")] = None

@@ -37,7 +37,7 @@ def build(settings: RulesSettings, ports: Ports) -> Sequence[AnyFlow]:
     from penstock.lifecycles.rules.sources import make_account
     from penstock.lifecycles.rules.target.flow import Targets
 
-    accounts = {name: make_account(name, own, ports) for name, own in settings.accounts.items() if not own.paused}
+    accounts = {name: make_account(name, settings, ports) for name, own in settings.accounts.items() if not own.paused}
     return [Runs(settings, accounts), Targets(settings, accounts)]
 
 

@@ -25,7 +25,7 @@ async def read_catalogue(settings: RulesSettings, schedule: Schedule, io: Io, po
     name = str((schedule.settings or {}).get("account"))
     if name not in settings.accounts:
         raise UsageError(f"no account is called {name!r}; add [rules.accounts.{name}] to the configuration")
-    own = make_account(name, settings.accounts[name], ports)
+    own = make_account(name, settings, ports)
     try:
         return await read(own, io)
     finally:

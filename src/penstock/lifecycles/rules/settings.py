@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 from penstock.lifecycles.rules.definition import RuleSettings
+from penstock.settings.addresses import read_hosts
 from penstock.settings.typed import Place, Secret, Settings, Url, says
 
 _MANY = 10_000_000
@@ -90,6 +91,10 @@ class RulesSettings(Settings):
     bulk_read_above: Annotated[
         int, says("A comparison of more targets than this asks for all prices at once, where a shop can.", ge=1)
     ] = 5_000
+    private_downloads: Annotated[
+        tuple[str, ...],
+        says("Hosts that bulk reads may come from beside Shopify's, for a test server.", reads=read_hosts),
+    ] = ()
     accounts: Annotated[dict[str, AccountSettings], says("The price lists, by name.", examples=["shop"])] = {}
     rules: Annotated[dict[str, RuleSettings], says("The rules, by name.", examples={"autumn": _AUTUMN})] = {}
 

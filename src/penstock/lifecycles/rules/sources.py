@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,7 @@ from penstock.connectors import prices
 from penstock.lifecycles.rules import money
 from penstock.lifecycles.rules.item import Item
 from penstock.lifecycles.rules.money import BadMoney, Price
-from penstock.lifecycles.rules.settings import AccountSettings, gate_of
+from penstock.lifecycles.rules.settings import AccountSettings, RulesSettings, gate_of
 from penstock.lifecycles.rules.shop import Configured
 from penstock.model.errors import Transient
 
@@ -146,26 +147,27 @@ class ShopifyPrices(PriceList):
         return status
 
 
-def make_account(name: str, own: AccountSettings, ports: Ports) -> Configured:
+def make_account(name: str, settings: RulesSettings, ports: Ports) -> Configured:
     """An account with connections of its own. Raises UsageError for settings that cannot be used."""
-    return Configured(name, _shop(own, ports), gate_of(name))
+    return Configured(name, _shop(settings.accounts[name], settings.private_downloads, ports), gate_of(name))
 
 
-def _shop(own: AccountSettings, ports: Ports) -> PriceList:
+def _shop(own: AccountSettings, private_downloads: tuple[str, ...], ports: Ports) -> PriceList:
     if own.connector == "csv":
         from penstock.connectors.csv_catalog.client import CsvCatalogue
         from penstock.worker.executor import ThreadExecutor
 
         assert own.file is not None  # noqa: S101 - the settings see to it
         return PriceList(CsvCatalogue(Path(own.file), ThreadExecutor(1).run, currency=own.currency))
-    from penstock.connectors.shopify.client import ClientCredentials, Shopify
+    from penstock.connectors.shopify.client import RESULTS, ClientCredentials, Shopify
 
     assert own.shop_url is not None  # noqa: S101 - the settings see to it
     credentials: Any = own.token
     if credentials is None:
         assert own.client_id is not None and own.client_secret is not None  # noqa: S101, PT018 - the settings see to it
         credentials = ClientCredentials(own.client_id, own.client_secret)
-    return ShopifyPrices(Shopify(own.shop_url, credentials, ports.clock))
+    downloads = replace(RESULTS, private_hosts=private_downloads)
+    return ShopifyPrices(Shopify(own.shop_url, credentials, ports.clock, downloads=downloads))
 
 
 def _price(amount: str, compare_at: str | None, currency: str) -> Price:

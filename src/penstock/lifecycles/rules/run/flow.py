@@ -133,7 +133,8 @@ class Runs(Flow[Run, RulesSettings, Seen]):
     async def _end_sale(self, unit: Run, io: Io) -> Outcome[Run]:
         born = rollback_of(unit, io.now(), actor="scheduler", source="schedule", reason="its end has come")
         after = replace(unit, sale_ended=True, due_at=io.now())
-        return Outcome(unit, after, "its end has come: it is rolled back", others=[Birth(born, if_absent=True)])
+        why = f"the end of run {unit.id} has come"
+        return Outcome(unit, after, "its end has come: it is rolled back", others=[Birth(born, why, if_absent=True)])
 
 
 def queued(unit: Run, now: datetime) -> Outcome[Run]:

@@ -165,7 +165,7 @@ def given_up(what: str, unit: Target, seen: Seen | None) -> Outcome[Target]:
         return failed(unit, Cause.DELETED, "the variant does not exist any more")
     if what == "conflict":
         before, after = Price.from_json(unit.before_json), Price.from_json(unit.after_json or {})
-        why = f"the live price is {_said(live)}, neither {_said(before)} (before) nor {_said(after)} (after)"
+        why = f"the live price is {_said(live)}; it was {_said(before)}, and was to become {_said(after)}"
         return failed(unit, Cause.CONFLICT, why, live)
     return failed(unit, Cause.RETRIES, "no call of it has arrived, and no retry is left")
 
