@@ -359,7 +359,9 @@ def test_an_older_program_refuses_a_state_that_it_does_not_know(ledger_url):
     edges = [*INVOICE.edges, Edge("QUEUED", "HELD", "hold", OPERATOR), Edge("HELD", "QUEUED", "release", OPERATOR)]
     given: dict[str, Any] = {"births": INVOICE.births, "terminal": INVOICE.terminal, "checks": INVOICE.checks}
     upgraded(ledger_url, Machine("invoice", HeldInvoice, edges=edges, **given))
-    with pytest.raises(LedgerMismatch, match="invoice is newer than this program's and has different states; use a newer"):
+    with pytest.raises(
+        LedgerMismatch, match="invoice is newer than this program's and has different states; use a newer"
+    ):
         Ledger.open(ledger_url, [INVOICE])
 
 
