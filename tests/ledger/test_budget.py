@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_the_providers_bucket_never_overflows(budget, plan):
         now += after
         refill(budget, after)
         assert budget.level <= budget.capacity + NEAR
-        count = int(budget.places() * part)
+        count = int(budget.places(budget.cost) * part)
         budget.level -= count * budget.cost
         assert budget.level >= -NEAR
         arrivals += [now + delays[n % len(delays)] * budget.horizon for n in range(count)]
@@ -70,16 +71,40 @@ def test_the_providers_bucket_never_overflows(budget, plan):
         assert level >= -budget.burst * NEAR - NEAR, "a call was refused"
 
 
+@given(budgets(), asks, st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_steps_of_other_costs_do_not_overflow_it_either(budget, plan, shares):
+    """Each step costs another share of all that the budget can hold."""
+    now, arrivals, costs = 0.0, [], (share * budget.capacity for share in itertools.cycle(shares))
+    wanted = next(costs)
+    for after, _, delays in plan:
+        now += after
+        refill(budget, after)
+        claim = gate(budgets=[budget])
+        budget.taken = 0.0
+        for n in range(20):
+            if not claim.admits({"requests": wanted}):
+                break
+            claim.take(1, {"requests": wanted})
+            assert budget.level >= -NEAR
+            arrivals.append((now + delays[n % len(delays)] * budget.horizon, wanted))
+            wanted = next(costs)
+    level, last = budget.burst, 0.0
+    for at, cost in sorted(arrivals):
+        level = min(budget.burst, level + (at - last) * budget.rate) - cost
+        last = at
+        assert level >= -budget.burst * NEAR - NEAR, "a call was refused"
+
+
 @given(budgets(), st.floats(0, 1))
 def test_a_budget_that_is_asked_when_it_says_wastes_nothing(budget, start):
     """At every turn all that is allowed is taken, and asked for again when it is worth it: the rate is reached."""
     budget.level, seconds, taken = start * budget.capacity, 0.0, 0.0
     begun = budget.level
     for _ in range(200):
-        count = budget.places()
+        count = budget.places(budget.cost)
         budget.level -= count * budget.cost
         taken += count * budget.cost
-        pause = 0.0 if budget.places() else budget.wait()
+        pause = 0.0 if budget.places(budget.cost) else budget.wait(budget.cost)
         assert budget.level + budget.rate * pause <= budget.capacity * (1 + NEAR) + NEAR, "nothing overflows meanwhile"
         refill(budget, pause)
         seconds += pause
@@ -91,16 +116,34 @@ def test_places_are_good_for_as_long_as_the_burst_bears(budget):
     assert 0.05 <= budget.horizon <= HORIZON
     assert budget.cost <= budget.capacity <= budget.burst
     budget.level = budget.capacity
-    assert 1 <= budget.places() <= max(1, budget.horizon * budget.rate / budget.cost + NEAR)
+    assert 1 <= budget.places(budget.cost) <= max(1, budget.horizon * budget.rate / budget.cost + NEAR)
 
 
 def test_a_burst_of_one_gives_one_place_after_the_other():
     budget = Budget("requests", 2.0, 1.0, 1.0, 5.0)
     assert budget.capacity == 1
     refill(budget, 0)
-    assert budget.places() == 1
+    assert budget.places(budget.cost) == 1
     budget.level -= 1
-    assert (budget.places(), budget.wait()) == (0, 0.5)
+    assert (budget.places(budget.cost), budget.wait(budget.cost)) == (0, 0.5)
+
+
+def test_a_step_that_costs_more_than_a_budget_holds_waits_for_all_of_it_and_owes_the_rest():
+    claim = gate(budgets=[budget := Budget("points", 10.0, 50.0, 1.0, 40.0)])
+    assert not claim.admits({"points": 60})
+    assert claim.next_at() == DUE + timedelta(seconds=0.751)
+    budget.level = budget.capacity
+    assert claim.admits({"points": 60})
+    claim.take(1, {"points": 60})
+    assert budget.level == 47.5 - 60
+
+
+def test_what_costs_nothing_in_a_limit_does_not_wait_for_it():
+    claim = gate(budgets=[Budget("points", 10.0, 50.0, 1.0, -3.0), Budget("requests", 1.0, 5.0, 1.0, 1.0)])
+    assert [claim.allowed(5), claim.allowed(5, {"points": 0})] == [0, 1]
+    claim.take(1, {"points": 0})
+    assert [b.level for b in claim.budgets] == [-3, 0]
+    assert claim.next_at() == DUE + timedelta(seconds=1.001), "the other one"
 
 
 def gate(**fields: Any) -> Metered:

@@ -227,7 +227,7 @@ def test_a_closed_gate_does_not_fill_because_of_what_is_learnt_or_charged_meanwh
     crowd(world, 40)
     gates.close(GATE, 100, "quiet")
     gates.learn(GATE, "requests", left=3)
-    gates.charge(GATE, 1)
+    gates.charge(GATE, {}, calls=1)
     gates.providers = [GateLimits("shop", (per_second(10, 40),))]
     gates.apply()
     world.time.advance(100)

@@ -76,13 +76,13 @@ def test_what_a_call_costs_besides_is_owed(world):
     worker = world.worker("invoice")
     world.time.advance(1)
     assert len(take(worker)) == 2
-    gates.charge(GATE, 28)
+    gates.charge(GATE, {}, calls=28)
     assert tokens(world) == -20
     assert take(worker) == []
     assert instant(row(world, "next_at")[0]) == after(1 + 2.1 + 0.001)
     world.time.advance(2.102)
     assert len(take(worker)) == 1
-    gates.charge(GATE, -10)
+    gates.charge(GATE, {}, calls=-10)
     assert tokens(world) == pytest.approx(10.02), "a refund"
 
 

@@ -24,6 +24,7 @@ from penstock.model.machine import Actor
 from penstock.model.outcome import Write
 from penstock.model.unit import NOW, Ref
 from penstock.operations import follow
+from penstock.operations.bulk import actions
 from penstock.operations.bulk.actions import drive, sweep_items
 from penstock.operations.bulk.flow import BulkActions, halved
 from penstock.operations.bulk.machine import B, BulkAction, bulk_action
@@ -220,6 +221,7 @@ import sys
 from penstock.ledger.ledger import Ledger
 from penstock.model.unit import Ref
 from penstock.operations import follow
+from penstock.operations.bulk import actions
 from penstock.operations.bulk.actions import drive, sweep_items
 from penstock.operations.bulk.flow import BulkActions, halved
 from penstock.operations.bulk.machine import bulk_action

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -98,9 +99,11 @@ class Program:
         who: str = "",
         reason: str = "",
         progress: Callable[[int, int | None], None] | None = None,
+        request: str | None = None,
     ) -> Ask[Any]:
         """What a reading or an operation of that lifecycle is asked with."""
         ask = Ask(reader, self.settings(lifecycle), now, who, reason, program=self)
+        ask = ask if request is None else replace(ask, request=request)
         return ask if progress is None else ask.watched(progress)
 
 

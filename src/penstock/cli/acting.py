@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import render, terminal
 from penstock.cli.setup import load_program, open_ledger, require_on, user
 from penstock.cli.terminal import counted, echo
+from penstock.model.clock import Rng
 from penstock.model.errors import UsageError
 from penstock.model.unit import Ref
 from penstock.operations.carry import Done, Planned, Preview, carry_out, check_digest, make_plan
@@ -39,14 +40,16 @@ class _Act:
     parameters: Parameters
     wishes: Wishes
     ledger: Ledger
+    #: One for both plans: that which is shown and that which is carried out.
+    request: str = field(default_factory=lambda: str(Rng().uuid()))
 
     def asked(self, progress: terminal.Progress | None = None) -> Ask[Any]:
         reader = Reader(self.ledger.database, self.program.app.machines)
         who = self.wishes.by or user()
         # A dry run writes nothing into the history, so it needs no reason of its own.
         reason = self.wishes.reason or ("dry run" if self.wishes.dry_run else "")
-        now = self.program.clock.now()
-        return self.program.ask(self.lifecycle, reader, now, who=who, reason=reason, progress=progress)
+        wanted = {"who": who, "reason": reason, "request": self.request}
+        return self.program.ask(self.lifecycle, reader, self.program.clock.now(), progress=progress, **wanted)
 
     def planned(self, ask: Ask[Any]) -> Planned:
         version = self.program.configuration.version

@@ -5,16 +5,18 @@ All methods block; the runtime calls them through its executor, one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.ledger.gates.budget import HORIZON, Metered, Pass
+from penstock.ledger.gates.budget import HORIZON, USUAL, Costs, Metered, Pass
 from penstock.ledger.gates.gates import AT_ONCE as GATES_AT_ONCE
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.parking import park
@@ -25,7 +27,10 @@ from penstock.ledger.store.database import Cursor, Database, Row
 from penstock.model.clock import Clock
 from penstock.model.machine import Actor, Machine
 from penstock.model.siblings import APART_FROM_CRASHES, APART_FROM_SUSPICION
-from penstock.model.unit import NO_GATE, Unit
+from penstock.model.unit import NO_GATE, Unit, replace
+
+Price = Callable[[Sequence[Any]], Costs]
+"""What the step of a unit, or of siblings, costs in each limit of its gate. It must not fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,16 @@ class Claims:
     """The claims of one worker. Suspects are claimed apart from the others: by their own statements and indexes."""
 
     def __init__(
-        self, database: Database, served: Mapping[str, Machine], clock: Clock, worker: str, gates: Gates
+        self,
+        database: Database,
+        served: Mapping[str, Machine],
+        clock: Clock,
+        worker: str,
+        gates: Gates,
+        *,
+        prices: Mapping[str, Price] = MappingProxyType({}),
     ) -> None:
+        """`prices`: of machines whose steps do not all cost the same what a step costs."""
         self._database = database
         self._served = served
         self._clock = clock
@@ -57,7 +70,9 @@ class Claims:
         self._gates = gates
         self._after = dict.fromkeys(served, "")
         self._sql = {
-            (name, metered, suspects): claim(database, machine, metered=metered, suspects=suspects)
+            (name, metered, suspects): claim(
+                database, machine, metered=metered, suspects=suspects, priced=metered and name in prices
+            )
             for name, machine in served.items()
             for metered in (False, True)
             for suspects in (False, True)
@@ -69,6 +84,8 @@ class Claims:
         self._gate_of = {n: itemgetter(m.columns.index("gate_id")) for n, m in served.items()}
         self._step_of = {n: _step_of(m) for n, m in served.items()}
         self._decoders = {n: decoder_of(database, m.unit) for n, m in served.items()}
+        self._prices = prices
+        self._last_costs: dict[str, Costs] = {}
 
     def take(self, wants: Mapping[str, int], starts: int | None, levels: Levels | None) -> Claimed:
         """Claim up to so many due units of each machine. A lost reply is found again by `retake`.
@@ -172,35 +189,78 @@ class Claims:
         self._turn += 1
         names = list(wants)
         for name in names[self._turn % len(names) :] + names[: self._turn % len(names)]:
-            units = wants[name]
-            rows = self._rows_behind(cursor, name, min(room, units), list(gates.values()), levels, units=units)
-            for gate_id, count in Counter(gate for gate, *_ in {*map(self._step_of[name], rows)}).items():
-                gates[gate_id].take(count)
-                room -= count
-            taken[name] = rows
+            begun = sum(gate.taken for gate in gates.values())
+            taken[name] = self._rows_behind(cursor, name, min(room, wants[name]), gates, levels, units=wants[name])
+            room -= sum(gate.taken for gate in gates.values()) - begun
         self._gates.settle(cursor, list(gates.values()))
         return taken, {g.gate_id: g.given() for g in gates.values() if g.taken}, at
 
     def _rows_behind(
-        self, cursor: Cursor, name: str, n: int, gates: Sequence[Metered], levels: Levels | None, *, units: int
+        self,
+        cursor: Cursor,
+        name: str,
+        n: int,
+        gates: Mapping[str, Metered],
+        levels: Levels | None,
+        *,
+        units: int,
     ) -> list[Row]:
         """Claim up to `n` steps of one machine, of `units` units, behind gates that were asked."""
-        shares = {g.gate_id: g.allowed(n) for g in gates}
+        shares = {gate_id: gate.allowed(n, self._last_costs.get(name, USUAL)) for gate_id, gate in gates.items()}
         shares = {gate: share for gate, share in shares.items() if share}
         if not shares or n <= 0:
             return []
         fair = math.ceil(n / len(shares))
-        sql = self._sql[name, True, levels is not None]
-        given = self._given(levels, self._asked_after)
+        sql, given = self._sql[name, True, levels is not None], self._given(levels, self._asked_after)
         if sql.gate_by_gate:
             ids: list[str] = []
             for gate, share in shares.items():
                 ((some,),) = cursor.rows(sql.pick, **given | {"gate": gate, "n": min(share, fair, n - len(ids))})
                 ids += msgspec.json.decode(some)
-            return self._taken(cursor, sql, statements.batch_text(ids), units, given)
-        text = statements.batch_text([[g, min(share, fair)] for g, share in shares.items()])
-        found = cursor.rows(sql.pick, n=n, batch=text, **given)
-        return self._taken(cursor, sql, found[0][0], units, given) if sql.take else found
+            found: list[Row] = [(statements.batch_text(ids),)]
+        else:
+            text = statements.batch_text([[g, min(share, fair)] for g, share in shares.items()])
+            found = cursor.rows(sql.pick, n=n, batch=text, **given)
+        if name in self._prices:
+            picked = self._widened(cursor, sql, found[0][0], units, given)
+            return self._changed(cursor, sql, self._afforded(cursor, name, sql, picked, gates), given)
+        rows = self._taken(cursor, sql, found[0][0], units, given) if sql.take else found
+        for gate_id, count in Counter(gate for gate, *_ in {*map(self._step_of[name], rows)}).items():
+            gates[gate_id].take(count)
+        return rows
+
+    def _afforded(
+        self, cursor: Cursor, name: str, sql: ClaimSql, ids: str | None, gates: Mapping[str, Metered]
+    ) -> str | None:
+        """Those of the picked units whose steps their gates have room for, the oldest first; it takes their costs."""
+        at = self._served[name].columns.index
+        rows = cursor.gather(sql.read, ids=ids) if ids else []
+        rows.sort(key=itemgetter(at("due_at"), at("unit_id")))
+        steps: dict[tuple[Any, ...], list[Row]] = {}
+        for row in rows:
+            steps.setdefault(self._step_of[name](row), []).append(row)
+        afforded: list[str] = []
+        refused: set[str] = set()
+        for (gate_id, *_), step in steps.items():
+            if gate_id in refused:
+                continue
+            costs = self._last_costs[name] = self._prices[name](self._as_claimed(name, step))
+            if gates[gate_id].admits(costs):
+                gates[gate_id].take(1, costs)
+                afforded += [row[at("unit_id")] for row in step]
+            else:
+                refused.add(gate_id)  # whoever is younger does not go before it
+        return statements.batch_text(afforded) if afforded else None
+
+    def _as_claimed(self, name: str, rows: Sequence[Row]) -> list[Any]:
+        """The units of picked rows in the state that the claim will leave them in; without those nobody can read."""
+        edges, units = self._served[name].on_claim, []
+        for row in rows:
+            with contextlib.suppress(*UNREADABLE):
+                unit = self._decoders[name](row)
+                edge = edges.get(unit.status)
+                units.append(unit if edge is None else replace(unit, status=type(unit.status)(edge.target)))
+        return units
 
     def rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None = None) -> list[Row]:
         """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
@@ -215,12 +275,18 @@ class Claims:
 
     def _taken(self, cursor: Cursor, sql: ClaimSql, picked: str | None, n: int, given: Mapping[str, Any]) -> list[Row]:
         """Take and read the units whose ids were picked, and their siblings: about `n` units (see `ClaimSql`)."""
-        ids = picked
-        if ids and sql.widen:
-            ((ids,),) = cursor.rows(sql.widen, ids=ids, n=n, **given)
-        if not ids or not cursor.run(sql.take, ids=ids, **given):
-            return []
-        return cursor.gather(sql.read, ids=ids)
+        return self._changed(cursor, sql, self._widened(cursor, sql, picked, n, given), given)
+
+    def _widened(
+        self, cursor: Cursor, sql: ClaimSql, picked: str | None, n: int, given: Mapping[str, Any]
+    ) -> str | None:
+        if not picked or not sql.widen:
+            return picked
+        ((ids,),) = cursor.rows(sql.widen, ids=picked, n=n, **given)
+        return ids  # type: ignore[no-any-return]
+
+    def _changed(self, cursor: Cursor, sql: ClaimSql, ids: str | None, given: Mapping[str, Any]) -> list[Row]:
+        return cursor.gather(sql.read, ids=ids) if ids and cursor.run(sql.take, ids=ids, **given) else []
 
     def _rotate(self, name: str, rows: Sequence[Row]) -> None:
         if rows:

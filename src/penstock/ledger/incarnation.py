@@ -10,11 +10,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from penstock.ledger.batches import Batches
 from penstock.ledger.care.doubt import refuse_restored
 from penstock.ledger.care.finding import Finding
-from penstock.ledger.claim import Claimed, Claims, Levels
+from penstock.ledger.claim import Claimed, Claims, Levels, Price
 from penstock.ledger.commit import Committer, Result, insert_events
 from penstock.ledger.crash import crash
 from penstock.ledger.gates.gates import Gates
@@ -59,6 +60,7 @@ class Incarnation:
         gates: Gates | None = None,
         served: Collection[str] | None = None,
         lease_ms: int = LEASE_MS,
+        prices: Mapping[str, Price] = MappingProxyType({}),
     ) -> None:
         self._database = database
         self._clock = clock
@@ -69,7 +71,7 @@ class Incarnation:
         self.gates = gates or Gates(database, self.machines)
         self._batches = Batches(database, Committer(database, self.machines, self.gates.ensure), identity.id)
         self._idle = IdleQuery(database, self.served.values(), identity.id)
-        self._claims = Claims(database, self.served, clock, identity.id, self.gates)
+        self._claims = Claims(database, self.served, clock, identity.id, self.gates, prices=prices)
 
     def register(self, config_version: str | None = None) -> datetime:
         """Write the worker's row; the lease runs from here. Returns the ledger's present instant.

@@ -8,10 +8,12 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
+from penstock.ledger.claim import Price
 from penstock.ledger.commit import Busy, Committer, Lost, Refused, Won, insert_events, statements_of
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.hands import Hands, Moved, moved_by_hand
@@ -98,12 +100,25 @@ class Ledger:
             msg = f"no machine is called {name!r}; known here: {known}"
             raise UnknownMachine(msg) from None
 
-    def incarnation(self, *, served: Collection[str] | None = None, lease_ms: int = LEASE_MS) -> Incarnation:
+    def incarnation(
+        self,
+        *,
+        served: Collection[str] | None = None,
+        lease_ms: int = LEASE_MS,
+        prices: Mapping[str, Price] = MappingProxyType({}),
+    ) -> Incarnation:
         """A worker incarnation with a fresh id; call its `register` before anything else."""
         process = this_process(self.clock.boot_id()) if isinstance(self.clock, SystemClock) else None
         identity = Identity(self.rng.token(), socket.gethostname(), os.getpid(), process)
         return Incarnation(
-            self.database, self.machines, self.clock, identity, gates=self.gates, served=served, lease_ms=lease_ms
+            self.database,
+            self.machines,
+            self.clock,
+            identity,
+            gates=self.gates,
+            served=served,
+            lease_ms=lease_ms,
+            prices=prices,
         )
 
     def birth(

@@ -15,6 +15,7 @@ from penstock.model.errors import BadInstant
 
 if TYPE_CHECKING:
     from random import Random
+    from uuid import UUID
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -109,6 +110,12 @@ class Rng:
     def token(self) -> str:
         """A short id, fresh for every process: 80 random bits."""
         return f"{self._random.getrandbits(80):020x}"
+
+    def uuid(self) -> UUID:
+        """A fresh UUID, of version 4."""
+        from uuid import UUID
+
+        return UUID(int=self._random.getrandbits(128), version=4)
 
     def child(self) -> Rng:
         """An independent source whose numbers do not depend on how often this one is asked."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from penstock.model.clock import Rng
 from penstock.model.errors import UsageError
 from penstock.operations.fields import NoParameters, Parameters
 from penstock.operations.plan import Plan
@@ -42,6 +43,10 @@ def _silent(done: int, total: int | None) -> None:
     """Nobody watches."""
 
 
+def _request() -> str:
+    return str(Rng().uuid())
+
+
 @dataclass(frozen=True, slots=True)
 class Ask(Generic[S]):
     """What a reading or an operation works with: the ledger to read, the lifecycle's settings, when, and who asks."""
@@ -55,6 +60,8 @@ class Ask(Generic[S]):
     progress: Callable[[int, int | None], None] = field(default=_silent)
     #: The program as a whole, for readings of the kernel's own.
     program: Any = None
+    #: The id of this request, a UUID: the same for every plan that is made for it. What is born may be named by it.
+    request: str = field(default_factory=_request)
 
     def watched(self, progress: Callable[[int, int | None], None]) -> Ask[S]:
         """The same, with somebody who watches."""

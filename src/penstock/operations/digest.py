@@ -1,9 +1,9 @@
 """The digest of a plan: what a person saw and agreed to, so that nothing else is carried out.
 
 It covers the operation, its parameters, the version of the configuration, and the set of changes. It leaves out the
-clock, who asks and why (where they are among the values of a change, words stand for them), and the units' versions:
-with them a plan over a living system would never be the same twice. A unit that changed is skipped when the plan is
-carried out.
+clock, who asks, why and in which request (where they are among the values of a change, words stand for them), and the
+units' versions: with them a plan over a living system would never be the same twice. A unit that changed is
+skipped when the plan is carried out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import singledispatch
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -110,11 +111,11 @@ def _without(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, ask: Ask[Any]) -> Any:
-    """Words for the moment of the plan, for who asks, and for why."""
+    """Words for the moment of the plan, for who asks, why, and in which request."""
     if isinstance(value, datetime):
         return "now" if value == ask.now else value.isoformat()
-    if isinstance(value, str):
-        return _unsaid(value, ask)
+    if isinstance(value, (str, UUID)):
+        return "request" if str(value) == ask.request else _unsaid(str(value), ask)
     if isinstance(value, Mapping):
         return {str(name): _plain(value[name], ask) for name in sorted(value, key=str)}
     if isinstance(value, (list, tuple)) and not isinstance(value, Ref):

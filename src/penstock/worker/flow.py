@@ -7,7 +7,7 @@ came to. None of them writes to the ledger. Nothing heavy is imported here: a li
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,11 +36,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Which gate the unit's next step goes through, and at what cost."""
+    """Which gate the unit's next step goes through."""
 
     gate_id: str = NO_GATE
-    #: So many times the cost of a usual call, in every limit of the gate.
-    cost: float = 1
 
 
 class Io:
@@ -75,12 +73,20 @@ class Io:
         """
         tenure.check()
 
-    def gate(self, gate_id: str) -> AbstractAsyncContextManager[Pass]:
+    def gate(self, gate_id: str, costs: Mapping[str, float] | None = None) -> AbstractAsyncContextManager[Pass]:
         """The gate of a later call of the step: `async with io.gate("shop/acme/download"): …`.
 
-        Where it is closed, the unit waits until it opens and the step begins anew.
+        Where it is closed, the unit waits until it opens and the step begins anew. `costs`: as for `charge`; in a limit
+        that they do not name the call takes the usual.
         """
-        return self._gates.through(gate_id)
+        return self._gates.through(gate_id, costs or {})
+
+    def charge(self, gate_id: str, costs: Mapping[str, float]) -> None:
+        """The step used more of a gate's limits than its `Flow.costs` said, or less: `io.charge(gate, {"points": -2})`.
+
+        What is owed is paid before the next call leaves; what was not used is given back.
+        """
+        self._gates.charge(gate_id, costs)
 
     async def learn(self, gate_id: str, limit: str, *, left: float | None = None, rate: float | None = None) -> None:
         """What a response says of a limit: how much is left, how fast it refills. It may only lower ours."""
@@ -124,6 +130,15 @@ class Flow(ABC, Generic[U, S, Seen]):
     def gate(self, unit: U) -> Gate:  # noqa: ARG002 - a flow without a provider needs no gate
         """The gate that the unit's next step needs."""
         return Gate()
+
+    def costs(self, units: Sequence[U]) -> Mapping[str, float]:  # noqa: ARG002 - a call costs what its limit says
+        """What the step of a unit, or of siblings, costs in each limit of its gate: all its calls, looks included.
+
+        Asked before the claim, of units as it will leave them; only as much is claimed as the limits have room for. A
+        limit that is not named is charged a usual call. A flow that does not say pays one usual call with the claim,
+        and for each further call, of a look that asks or of an act, when it was made.
+        """
+        return {}
 
     async def look(self, unit: U, io: Io) -> Seen:
         """One observation of the outside, asked for by `decide`."""
@@ -176,3 +191,8 @@ class Flow(ABC, Generic[U, S, Seen]):
 
 
 AnyFlow = Flow[Any, Any, Any]
+
+
+def overrides(flow: AnyFlow, method: str) -> bool:
+    """Whether a flow has a method of its own in place of what `Flow` does."""
+    return getattr(getattr(flow, method), "__func__", None) is not getattr(Flow, method)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from datetime import datetime, timedelta
@@ -13,12 +14,21 @@ from typing import Any, TypeVar
 
 import structlog
 
-from penstock.ledger.gates.budget import HORIZON, Closed, Pass, Trouble
+from penstock.ledger.gates.budget import HORIZON, USUAL, Closed, Costs, Pass, Trouble
 from penstock.ledger.gates.gates import Gates
 from penstock.ledger.schema.columns import readable
 from penstock.model import tenure
 from penstock.model.clock import Clock, Rng
-from penstock.model.errors import Fatal, GateClosed, InDoubt, LedgerUnavailable, StepError, Throttled, Transient
+from penstock.model.errors import (
+    BrokenFlow,
+    Fatal,
+    GateClosed,
+    InDoubt,
+    LedgerUnavailable,
+    StepError,
+    Throttled,
+    Transient,
+)
 from penstock.model.unit import NO_GATE
 from penstock.worker.executor import Executor
 
@@ -54,7 +64,9 @@ class WorkerGates:
         self._clock = clock
         self._rng = rng
         self.config_version = config_version
-        self._waiting: dict[str, deque[asyncio.Future[_Granted]]] = {}
+        #: By gate and costs.
+        self._waiting: dict[tuple[Any, ...], deque[asyncio.Future[_Granted]]] = {}
+        self._owed: dict[str, tuple[Costs, int]] = {}
         self._open: dict[str, _Granted] = {}
         self._failing: dict[str, tuple[_Row, int]] = {}
         self._healed: dict[str, _Row] = {}
@@ -64,7 +76,7 @@ class WorkerGates:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @contextlib.asynccontextmanager
-    async def through(self, gate_id: str) -> AsyncIterator[Pass]:
+    async def through(self, gate_id: str, costs: Costs = USUAL) -> AsyncIterator[Pass]:
         """One call through a gate that the unit does not stand behind. Raises GateClosed, with the moment it opens.
 
         What the provider answers inside is this gate's affair, not that of the unit's own, and the gate is told even
@@ -73,7 +85,7 @@ class WorkerGates:
         if gate_id == NO_GATE:
             yield Pass(NO_GATE, 0)
             return
-        given = await self.enter(gate_id)
+        given = await self.enter(gate_id, costs)
         try:
             tenure.check()
             yield given
@@ -86,31 +98,33 @@ class WorkerGates:
         finally:
             self.over(given)
 
-    async def enter(self, gate_id: str) -> Pass:
+    async def enter(self, gate_id: str, costs: Costs = USUAL) -> Pass:
         """Leave for one call, to be made at once."""
         while True:
             known = self._open.get(gate_id)
             if known is None or self._clock.elapsed() - known[1] >= HORIZON:
-                known = await self._wait(gate_id)
+                known = await self._wait(gate_id, costs)
             given, at = known
             if given.good_for is None or self._clock.elapsed() - at <= given.good_for:
                 return given
 
-    def _wait(self, gate_id: str) -> asyncio.Future[_Granted]:
+    def _wait(self, gate_id: str, costs: Costs) -> asyncio.Future[_Granted]:
         future: asyncio.Future[_Granted] = asyncio.get_running_loop().create_future()
-        queue = self._waiting.get(gate_id)
+        alike = (gate_id, *sorted(costs.items()))
+        queue = self._waiting.get(alike)
         if queue is None:
-            self._waiting[gate_id] = queue = deque()
-            self._spawn(self._ask(gate_id, queue))
+            self._waiting[alike] = queue = deque()
+            self._spawn(self._ask(alike, costs))
         queue.append(future)
         return future
 
-    async def _ask(self, gate_id: str, queue: deque[asyncio.Future[_Granted]]) -> None:
+    async def _ask(self, alike: tuple[Any, ...], costs: Costs) -> None:
+        gate_id, queue = alike[0], self._waiting[alike]
         try:
             while queue:
                 wanted = min(len(queue), _MOST_WAITERS)
                 at = self._clock.elapsed()
-                answer = await self._executor.run(self._gates.enter, gate_id, wanted)
+                answer = await self._executor.run(self._gates.enter, gate_id, wanted, costs)
                 if isinstance(answer, Closed):
                     await self._refuse(queue, answer)
                 else:
@@ -121,7 +135,7 @@ class WorkerGates:
                 if not future.done():
                     future.set_exception(GateClosed(f"{gate_id}: {error}", None) if away else error)
         finally:
-            del self._waiting[gate_id]
+            del self._waiting[alike]
 
     async def _refuse(self, queue: deque[asyncio.Future[_Granted]], answer: Closed) -> None:
         """Where only a budget is spent, the first few wait here; the others come again when it will be their turn.
@@ -250,9 +264,22 @@ class WorkerGates:
         left, self._left = self._left, set()
         await self._opened(functools.partial(self._gates.left, left))
 
-    def charge(self, gate_id: str, times: float) -> None:
-        """Calls that cost other than the usual were let through."""
-        self._spawn(self._told(functools.partial(self._gates.charge, gate_id, times)))
+    def charge(self, gate_id: str, costs: Costs = USUAL, *, calls: int = 0) -> None:
+        """Calls were made that no place was taken for: what they cost by limit, and so many usual ones.
+
+        Less than nothing gives back what was taken and not used. The ledger is told soon, of all of them together.
+        """
+        if not all(map(math.isfinite, costs.values())):
+            raise BrokenFlow(f"what is charged are numbers, not {dict(costs)}")
+        if gate_id not in self._owed:
+            self._spawn(self._settle(gate_id))
+        owed, before = self._owed.get(gate_id, ({}, 0))
+        sums = {name: owed.get(name, 0.0) + costs.get(name, 0.0) for name in {*owed, *costs}}
+        self._owed[gate_id] = (sums, before + calls)
+
+    async def _settle(self, gate_id: str) -> None:
+        costs, calls = self._owed.pop(gate_id)
+        await self._told(functools.partial(self._gates.charge, gate_id, costs, calls=calls))
 
     async def learn(self, gate_id: str, name: str, *, left: float | None = None, rate: float | None = None) -> None:
         """What a response says of a limit: how much is left, how fast it refills. It may only lower ours.

@@ -16,7 +16,7 @@ from penstock.model.clock import Clock
 from penstock.model.unit import Unit
 from penstock.worker.committer import GroupCommitter
 from penstock.worker.executor import Executor
-from penstock.worker.flow import AnyFlow, Flow, Io
+from penstock.worker.flow import AnyFlow, Io, overrides
 from penstock.worker.gates import WorkerGates
 
 
@@ -47,6 +47,8 @@ class Held:
     started = math.inf
     overdue = False
     displaced = False
+    #: Its step has made a call: the one that its place was for.
+    called = False
     #: The sibling that its step belongs to; None: the step is its own.
     alongside: Held | None = None
     #: The unit as it was claimed, once a kept claim has given it another version.
@@ -77,9 +79,13 @@ class Parts:
     clock: Clock
     counts: Counts
 
+    def priced(self) -> set[AnyFlow]:
+        """The flows that say what a step costs; the others pay for each call."""
+        return {flow for flow in self.flows.values() if overrides(flow, "costs")}
+
     def gated(self) -> set[AnyFlow]:
         """The flows that say which gate a step needs; the units of others stay behind the gate they have."""
-        return {flow for flow in self.flows.values() if type(flow).gate is not Flow.gate}
+        return {flow for flow in self.flows.values() if overrides(flow, "gate")}
 
 
 class Holder(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -125,25 +125,12 @@ class Holding:
             self._gates.seen(claimed.passes.values())
             self._ready.extendleft(reversed([item for item in fresh if _has_place(item)]))
             self._ready.extend(item for item in fresh if not _has_place(item))
-            self._charge([[held] for held in singles if held.given is not None], groups.values())
         elif claimed.units and claimed.units[0].suspicion:
             # Few at a time, and the sooner they are done the fewer deaths they share: they wait behind nobody.
             self._ready.extendleft(reversed(fresh))
         else:
             self._ready.extend(fresh)
         self._spawn()
-
-    def _charge(self, *items: Iterable[list[Held]]) -> None:
-        """Take what calls cost beyond the place that each claim took; siblings make one call together."""
-        owed: dict[str, float] = {}
-        for group in itertools.chain(*items):
-            given, flow = group[0].given, group[0].flow
-            if given is not None and _has_place(group):
-                cost = flow.gate(group[0].unit).cost
-                owed[given.gate_id] = owed.get(given.gate_id, 0.0) + cost - 1
-        for gate, times in owed.items():
-            if times:
-                self._gates.charge(gate, times)
 
     def _at_its_gate(self, held: Held) -> bool:
         """Whether the unit came through the gate that its step needs; if not, it is put there and claimed again."""

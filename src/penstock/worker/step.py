@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from penstock.ledger.gates.budget import Trouble
+from penstock.ledger.gates.budget import USUAL, Trouble
 from penstock.ledger.schema.columns import readable
 from penstock.model import correlation
 from penstock.model.clock import Rng
@@ -19,6 +19,7 @@ from penstock.worker.failure import crashed, failed, following_of, spared, spent
 from penstock.worker.flow import AnyFlow
 from penstock.worker.handover import Handover, tell_bug
 from penstock.worker.held import Held, Holder, Parts, correlation_of, named
+from penstock.worker.prices import price
 
 log = structlog.get_logger()
 
@@ -35,6 +36,7 @@ class Step:
         self._io = parts.io
         self._gates = parts.gates
         self._counts = parts.counts
+        self._priced = parts.priced()
         self._handover = Handover(parts, holder)
         self.submit = self._handover.submit
 
@@ -58,14 +60,14 @@ class Step:
                     if type(outcome) is not Outcome or not outcome.keep_claim:
                         self.submit(held, outcome)
                         return
-                    if not await self._keep(held, outcome, [held]):
+                    if not await self._keep([(held, outcome)], [held]):
                         return
                     seen, looked = None, False
                 elif type(decision) is Look and not looked:
                     held.begun = looked = True
                     seen = await flow.look(held.unit, io)
                     if held.given is not None and decision.asks:
-                        self._gates.worked(held.given)
+                        self._called([held])
                 else:
                     self._wait(held, decision, looked=looked)
                     return
@@ -137,7 +139,7 @@ class Step:
         try:
             found = await flow.look_together([h.unit for h in group], self._io)
             if any(look.asks for look in looks.values()):
-                self._gates.worked(group[0].given)
+                self._called(group)
             seen.update(zip(group, found, strict=True))
         except Exception as error:  # noqa: BLE001 - classified by the connector, or a bug
             await self.failed(group, error)
@@ -158,34 +160,60 @@ class Step:
             except Exception as error:  # noqa: BLE001 - classified by the connector, or a bug
                 await self.failed(group, error)
                 continue
+            keeping = [(h, o) for h, o in pairs if type(o) is Outcome and o.keep_claim]
             for held, outcome in pairs:
                 if type(outcome) is not Outcome or not outcome.keep_claim:
                     self.submit(held, outcome)
-                elif await self._keep(held, outcome, group):
-                    kept.append(held)
+            kept += await self._keep(keeping, group)
         return kept
 
     def _answered(self, group: Sequence[Held], outcomes: Sequence[object]) -> None:
         """The provider was asked and has answered; not so where only an intent was made."""
         if not all(isinstance(o, Outcome) and o.keep_crashes for o in outcomes):
-            self._gates.worked(group[0].given)
+            self._called(group)
 
-    async def _keep(self, held: Held, outcome: Outcome[Any], group: Sequence[Held]) -> bool:
-        """Commit an intent; whether the step goes on with its unit."""
-        gate = held.unit.gate_id
-        if not await self._handover.keep(held, outcome, group):
-            return False
-        return held.unit.gate_id == gate or await self._change_gates(held)
+    def _called(self, group: Sequence[Held]) -> None:
+        """A call came through."""
+        self._gates.worked(group[0].given)
+        self._charge(group)
 
-    async def _change_gates(self, held: Held) -> bool:
-        """The unit kept its claim and now stands behind another gate, which is asked before the step goes on."""
-        self._gates.over(held.given)
-        held.given = None
+    def _charge(self, group: Sequence[Held]) -> None:
+        """A call was made. The first had its place; each further one is owed, unless the flow has named its costs."""
+        given = group[0].given
+        if given is None or given.good_for is None or group[0].flow in self._priced:
+            return
+        if any(held.called for held in group):
+            self._gates.charge(given.gate_id, calls=1)
+        for held in group:
+            held.called = True
+
+    async def _keep(self, kept: Sequence[tuple[Held, Outcome[Any]]], group: Sequence[Held]) -> list[Held]:
+        """Commit intents; those whose step goes on."""
+        staying: list[Held] = []
+        moved: dict[str, list[Held]] = {}
+        for held, outcome in kept:
+            gate = held.unit.gate_id
+            if await self._handover.keep(held, outcome, group):
+                (staying if held.unit.gate_id == gate else moved.setdefault(held.unit.gate_id, [])).append(held)
+        for gate, siblings in moved.items():
+            if await self._change_gates(gate, siblings):
+                staying += siblings
+        return staying
+
+    async def _change_gates(self, gate: str, group: list[Held]) -> bool:
+        """Units kept their claim and now stand behind another gate, which is asked once before their step goes on."""
+        flow = group[0].flow
+        for held in group:
+            self._gates.over(held.given)
+            held.given, held.called = None, False
         try:
-            if held.unit.gate_id != NO_GATE:
-                held.given = await self._gates.enter(held.unit.gate_id)
+            if gate != NO_GATE:
+                costs = price(flow, [h.unit for h in group]) if flow in self._priced else USUAL
+                given = await self._gates.enter(gate, costs)
+                for held in group:
+                    held.given = given
         except Exception as error:  # noqa: BLE001 - it is closed, or cannot be asked
-            await self.failed([held], error)
+            await self.failed(group, error)
             return False
         return True
 
@@ -198,6 +226,8 @@ class Step:
             if isinstance(error, (Throttled, Fatal)):
                 error = GateClosed(f"{type(error).__name__}: {error}", error.until)
         else:
+            if isinstance(error, StepError) and not isinstance(error, MustWait):
+                self._charge(group)
             closed = await self._gates.failed({h.given for h in group if h.given is not None}, error)
             if closed:
                 await self._holder.release_behind(closed)

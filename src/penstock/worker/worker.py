@@ -36,6 +36,7 @@ from penstock.worker.holding import Holding
 from penstock.worker.pace import Pace
 from penstock.worker.patience import announce, pauses
 from penstock.worker.peers import Peers
+from penstock.worker.prices import prices_of
 from penstock.worker.quarantine import Quarantine
 from penstock.worker.reconcile import Reconciliation
 from penstock.worker.shares import Shares
@@ -160,7 +161,9 @@ class Worker:
             self._renewer.close()
 
     async def _incarnation(self) -> None:
-        incarnation = self.ledger.incarnation(served=list(self.flows), lease_ms=self.settings.lease_ms)
+        incarnation = self.ledger.incarnation(
+            served=list(self.flows), lease_ms=self.settings.lease_ms, prices=prices_of(self.flows.values())
+        )
         committer = GroupCommitter(incarnation, self._executor, self._rng)
         parts = Parts(
             incarnation=incarnation,

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.ledger import delivery
 from penstock.ledger.commit import insert_events
-from penstock.ledger.gates.budget import BREAKER_AFTER, Pass, Trouble, breaker_open, outage_seconds
+from penstock.ledger.gates.budget import BREAKER_AFTER, Costs, Pass, Trouble, breaker_open, outage_seconds
 from penstock.ledger.gates.rows import GateRow, GateRows, text
 from penstock.ledger.store.database import Cursor
 from penstock.model.clock import instant_text
@@ -168,14 +168,20 @@ class GateAnswers(GateRows):
 
         self._database.write(work)
 
-    def charge(self, gate_id: str, times: float) -> None:
-        """A call costs more than the usual one, or less: so many times the limits' costs are taken besides."""
+    def charge(self, gate_id: str, costs: Costs, *, calls: int = 0) -> None:
+        """Calls were made that no place was taken for: what they cost by limit, and so many usual ones.
+
+        Less than nothing gives back what was taken and not used.
+        """
 
         def work(cursor: Cursor) -> None:
+            if not self._budgets(cursor, [gate_id], self._moment(cursor)):
+                return
             found = self._locked(cursor, gate_id)
             at = instant_text(found.from_now)
             budgets = self._budgets(cursor, [gate_id], found.now).get(gate_id, [])
-            self._spend(cursor, [[gate_id, b.name, b.level - times * b.cost, at] for b in budgets])
+            spent = [(b, costs.get(b.name, 0.0) + calls * b.cost) for b in budgets]
+            self._spend(cursor, [[gate_id, b.name, b.level - amount, at] for b, amount in spent])
 
         self._database.write(work)
 

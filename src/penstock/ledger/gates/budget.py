@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 #: How long a place in a budget stays good: a call that leaves later might meet those of the next.
 HORIZON = 0.25
@@ -22,6 +24,12 @@ PROBE_SECONDS = 60.0
 #: Who holds a gate that a fatal error stopped, where it is no operator.
 FATAL = "fatal"
 _MILLISECOND = timedelta(milliseconds=1)
+_ROUNDING = 1e-9
+_ANY = 2**31 - 1
+
+#: What a step costs, by the names of limits; in a limit that is not named it costs as much as a usual call.
+Costs = Mapping[str, float]
+USUAL: Costs = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,8 @@ class Budget:
     burst: float
     cost: float
     level: float
+    #: What was taken from it in this transaction.
+    taken: float = 0.0
 
     @property
     def horizon(self) -> float:
@@ -86,15 +96,31 @@ class Budget:
         """The provider's burst less what may be on its way: places given out and not yet used."""
         return max(self.cost, self.burst - self.horizon * self.rate)
 
-    def places(self) -> int:
-        """How many calls it allows now; at most the block that comes in one horizon."""
-        block = max(self.cost, self.horizon * self.rate)
-        return max(0, math.floor(min(self.level, block) / self.cost + 1e-9))
+    def of(self, costs: Costs) -> float:
+        """What a step of those costs takes from it: the usual where they do not say."""
+        return costs.get(self.name, self.cost)
 
-    def wait(self) -> float:
-        """In how many seconds it is worth asking again: for one call, or for a few if nothing overflows meanwhile."""
+    def places(self, cost: float) -> int:
+        """How many steps of that cost it allows now; at most the block that comes in one horizon."""
+        if cost > self.capacity:
+            return int(self.level >= self.capacity)  # it will never have more: the rest is owed
+        room = max(0.0, min(self.level, max(cost, self.horizon * self.rate)))
+        return _ANY if cost * _ANY <= room else math.floor(room / cost + _ROUNDING)
+
+    def affords(self, cost: float) -> bool:
+        """Whether one more step of that cost may leave with this claim."""
+        first = not self.taken or self.taken + cost <= self.horizon * self.rate + _ROUNDING
+        return first and self.level >= min(cost, self.capacity) - _ROUNDING
+
+    def take(self, amount: float) -> None:
+        """So much will be used."""
+        self.level -= amount
+        self.taken += amount
+
+    def wait(self, cost: float) -> float:
+        """In how many seconds it is worth asking again: for one step, or for a few if nothing overflows meanwhile."""
         overflows = (self.capacity - self.level) / self.rate
-        return max((self.cost - self.level) / self.rate, min(PACE, overflows / 2))
+        return max((min(cost, self.capacity) - self.level) / self.rate, min(PACE, overflows / 2))
 
 
 def breaker_open(throttles: int, failures: int) -> bool:
@@ -121,6 +147,9 @@ class Metered:
     budgets: list[Budget] = field(default_factory=list)
     in_flight: int = 0
     taken: int = 0
+    #: What the last step cost that was let in, and the first that found no room.
+    last_costs: Costs = field(default_factory=dict)
+    refused: Costs | None = None
 
     @property
     def half_open(self) -> bool:
@@ -132,38 +161,57 @@ class Metered:
         """Whether as many calls are under way as may be."""
         return self.max_in_flight is not None and self.in_flight >= self.max_in_flight
 
-    def allowed(self, wanted: int) -> int:
-        """How many calls may leave now, of so many."""
-        room = [wanted, *(b.places() for b in self.budgets)]
+    def allowed(self, wanted: int, costs: Costs = USUAL) -> int:
+        """How many steps of those costs may begin now, of so many."""
+        room = [wanted, *(b.places(b.of(costs)) for b in self.budgets)]
         if self.max_in_flight is not None:
             room.append(self.max_in_flight - self.in_flight)
         if self.half_open:
             room.append(1 - self.taken)
         return max(0, min(room))
 
-    def take(self, count: int) -> None:
-        """So many calls will leave."""
+    def admits(self, costs: Costs) -> bool:
+        """Whether one more step, of those costs, may begin with this claim."""
+        admitted = self.allowed(1, costs) > 0 and all(b.affords(b.of(costs)) for b in self.budgets)
+        if not admitted and self.refused is None:
+            self.refused = costs
+        return admitted
+
+    def take(self, count: int, costs: Costs = USUAL) -> None:
+        """So many steps will begin."""
+        self.last_costs = costs
         self.taken += count
         self.in_flight += count
         for budget in self.budgets:
-            budget.level -= count * budget.cost
+            budget.take(count * budget.of(costs))
 
     def next_at(self) -> datetime | None:
         """When the gate is worth asking again; None: whenever a unit is due."""
         if self.half_open and self.taken:
             return self.now + timedelta(seconds=PROBE_SECONDS)
-        waits = [b.wait() for b in self.budgets if not b.places()]
+        waits = [wait for wait in map(self._wait, self.budgets) if wait is not None]
         if self.full:
             waits.append(FULL_SECONDS)
         # Instants are cut to milliseconds: a moment too early would find nothing.
         return self.now + timedelta(seconds=max(waits)) + _MILLISECOND if waits else None
+
+    def _wait(self, budget: Budget) -> float | None:
+        """In how many seconds a budget is worth asking again; None: now."""
+        cost = budget.of(self.last_costs if self.refused is None else self.refused)
+        if budget.places(cost):
+            return None
+        if self.refused is not None:
+            return budget.wait(cost)
+        # The next step may cost less than the last.
+        return min(budget.wait(cost), max(budget.wait(budget.cost), PACE))
 
     def closed(self, until: datetime | None) -> Closed:
         """There is no room until then."""
         why = f"{self.gate_id} has no room"
         if until is None or self.half_open or not self.budgets:
             return Closed(until, why)
-        return Closed(until, why, (until - self.now).total_seconds(), max(b.cost / b.rate for b in self.budgets))
+        each = max((b.of(self.refused or USUAL) or b.cost) / b.rate for b in self.budgets)
+        return Closed(until, why, (until - self.now).total_seconds(), each)
 
     def given(self) -> Pass:
         """What a call through it carries."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.ledger.gates.answers import LONGEST, GateAnswers
-from penstock.ledger.gates.budget import FATAL, Closed, Metered, Pass
+from penstock.ledger.gates.budget import FATAL, USUAL, Closed, Costs, Metered, Pass
 from penstock.ledger.gates.in_flight import steps_in_flight
 from penstock.ledger.gates.rows import HELD, text
 from penstock.ledger.store import statements
@@ -109,7 +109,7 @@ class Gates(GateAnswers):
         sql = "SELECT gate_id, epoch, failures, failing_since FROM gate WHERE failing_since IS NOT NULL"
         return [_pass(*row) for row in self._database.read(lambda cursor: cursor.rows(sql))]
 
-    def enter(self, gate_id: str, wanted: int) -> tuple[Pass, int] | Closed:
+    def enter(self, gate_id: str, wanted: int, costs: Costs = USUAL) -> tuple[Pass, int] | Closed:
         """Leave for up to so many calls now, besides those that claims made; or until when there is none."""
 
         def work(cursor: Cursor) -> tuple[Pass, int] | Closed:
@@ -125,8 +125,9 @@ class Gates(GateAnswers):
             gate.budgets = self._budgets(cursor, [gate_id], found.now).get(gate_id, [])
             if found.next_at is not None and found.next_at > found.now:
                 return gate.closed(found.next_at)
-            granted = gate.allowed(wanted)
-            gate.take(granted)
+            granted = gate.allowed(wanted, costs)
+            gate.take(granted, costs)
+            gate.refused = None if granted else costs
             self.settle(cursor, [gate])
             return (gate.given(), granted) if granted else gate.closed(gate.next_at())
 

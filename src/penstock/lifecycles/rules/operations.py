@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from penstock.lifecycles.rules import undo, upkeep
 from penstock.lifecycles.rules.queries import (
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.lifecycles.rules.registry import Kept
     from penstock.lifecycles.rules.versions import Changes
-
-#: The ids of runs follow from the rule and how often it was run: a plan that is made twice is the same plan.
-_RUNS = UUID("5d2d4a30-2c0c-5f1b-9d0a-7a4c1f0e6b11")
 
 
 class PreviewParameters(Parameters, frozen=True):
@@ -72,7 +69,7 @@ def preview(ask: Ask[RulesSettings], wanted: PreviewParameters) -> Together:
     kept, changes = _rule(ask, wanted.rule)
     _refuse_moments(ask, wanted)
     _require_catalogue(ask, kept.rule.account)
-    run_id = _next_id(ask, kept)
+    run_id = UUID(ask.request)
     run = Run(
         id=run_id,
         tenant_id=ask.settings.tenant_id,
@@ -81,7 +78,7 @@ def preview(ask: Ask[RulesSettings], wanted: PreviewParameters) -> Together:
         currency=kept.rule.currency,
         rule_name=kept.rule.name,
         rule_version=kept.version,
-        metadata={"actor": ask.who, "correlationId": wanted.correlation_id or str(run_id), "source": "operator"},
+        metadata={"actor": ask.who, "correlationId": wanted.correlation_id or ask.request, "source": "operator"},
         created_at=ask.now,
         start_at=wanted.start_at,
         end_at=wanted.end_at,
@@ -242,13 +239,6 @@ def _require_catalogue(ask: Ask[RulesSettings], account: str) -> None:
             f" 'penstock schedules run {schedule_of(account)}' has a worker read it"
         )
         raise UsageError(msg)
-
-
-def _next_id(ask: Ask[RulesSettings], kept: Kept) -> UUID:
-    sql = "SELECT count(*) FROM rule_run WHERE rule_name = :name AND tenant_id = :tenant"
-    given = {"name": kept.rule.name, "tenant": ask.settings.tenant_id}
-    runs = ask.reader.read(lambda cursor: cursor.rows(sql, **given))[0][0]
-    return uuid5(_RUNS, f"{ask.settings.tenant_id}/{kept.rule.name}/{runs}")
 
 
 def _is_previewed(run: Run) -> bool:

@@ -55,7 +55,10 @@ def rollback(ask: Ask[RulesSettings], wanted: RollbackParameters) -> Together:
         return _all_left(ask, run, moves)
     # What is set aside is left out by itself.
     variants = [target.id for target in back] if back else None
-    born = rollback_of(run, ask.now, actor=ask.who, source="operator", reason=ask.reason, wanted=variants)
+    said = {"actor": ask.who, "source": "operator", "reason": ask.reason}
+    born = rollback_of(run, ask.now, **said, wanted=variants, run_id=UUID(ask.request))
+    # Of two people who roll it back at once, one misses it.
+    moves.append(Move(run, replace(run), ask.reason, Actor.OPERATOR))
     count = len(back) or left - len(aside)
     says = f"put back {count:,} price{'s' if count != 1 else ''} that run {short(run)} has set"
     if aside:

@@ -22,11 +22,18 @@ LEFT = "status = 'APPLIED' AND set_aside_by IS NULL"
 
 
 def rollback_of(
-    run: Run, now: datetime, *, actor: str, source: str, reason: str, wanted: Sequence[str] | None = None
+    run: Run,
+    now: datetime,
+    *,
+    actor: str,
+    source: str,
+    reason: str,
+    wanted: Sequence[str] | None = None,
+    run_id: UUID | None = None,
 ) -> Run:
-    """The run that rolls another one back, as it is born. Its id follows from the other's version: it is made once."""
+    """The run that rolls another one back, as it is born. Its id is given, or follows from the other's version."""
     return Run(
-        id=uuid5(run.id, f"rollback:{run.version}"),
+        id=run_id or uuid5(run.id, f"rollback:{run.version}"),
         tenant_id=run.tenant_id,
         project_id=run.project_id,
         account=run.account,
