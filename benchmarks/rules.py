@@ -156,7 +156,7 @@ def at_work(url: str, about: dict[str, Any], folder: Path, rate: float, burst: f
     given = {"url": url, "token": TOKEN, "rate": rate, "burst": burst, "currency": currency}
     config.write_text(CONFIG.format(shop_url=about["shop_url"], **given))
     with working(config) as process, Ledger.open(url, MACHINES) as ledger:
-        wait_for(ledger, "the catalogue", "SELECT 1 FROM catalogue_reading WHERE whole IS NOT NULL", process)
+        wait_for(ledger, "the catalogue", "SELECT 1 FROM catalogue_reading WHERE number > 0", process)
         yield config, ledger, process
 
 

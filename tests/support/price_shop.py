@@ -14,11 +14,10 @@ from typing import Literal
 
 from penstock.lifecycles.rules.item import Item
 from penstock.lifecycles.rules.money import Price
-from penstock.lifecycles.rules.shop import CataloguePage
 from penstock.model.clock import Clock
 
 CURRENCY = "EUR"
-Kind = Literal["page", "read", "write"]
+Kind = Literal["catalogue", "read", "write"]
 
 
 @dataclass(frozen=True)
@@ -102,14 +101,13 @@ class PriceShop:
 
     # What the lifecycle asks for.
 
-    async def page(self, after: str | None) -> CataloguePage:
-        wanted = sorted(one for one in self.prices if after is None or one > after)[:100]
-        await self._arrives("page", wanted)
-        items = [
+    async def catalogue(self) -> AsyncIterator[Sequence[Item]]:
+        wanted = sorted(self.prices)
+        await self._arrives("catalogue", wanted)
+        yield [
             Item(variant_id=one, product_id=self.product_of[one], sku=f"SKU-{one}", price=self.prices[one], cost=100)
             for one in wanted
         ]
-        return CataloguePage(items, wanted[-1] if len(wanted) == 100 else None)
 
     async def read(self, ids: Sequence[str]) -> Mapping[str, Price]:
         answer = await self._arrives("read", ids)
@@ -140,7 +138,7 @@ class PriceShop:
         pass
 
     async def _all(self) -> AsyncIterator[tuple[str, Price]]:
-        await self._arrives("page", [])
+        await self._arrives("catalogue", [])
         for one in self.prices:
             yield one, self.prices[one]
 

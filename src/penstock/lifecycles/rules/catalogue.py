@@ -1,7 +1,6 @@
 """The canonical catalogue: read whole from an account's shop now and then, and what previews read of it.
 
-A reading goes page by page and is remembered, so that a crash goes on where it was. Only a whole one counts: a variant
-that the last whole reading did not see is left out of previews, and its row stays.
+Only a whole reading counts: a variant that the last one did not see is left out of previews, and its row stays.
 """
 
 from __future__ import annotations
@@ -36,40 +35,28 @@ _READ = (
     "variant_id, product_id, sku, title, vendor, tags, currency, unit_amount, compare_at_amount, cost_amount,"
     " reference_amount"
 )
-_PAGES_AT_ONCE = 200
-"""So many pages are read by one run of the job; the next goes on at once."""
+_AT_ONCE = 2_500
+_READ_COST = 20
+"""What reading it costs, about: a bulk read, and some looks whether it is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far an account's catalogue was read. `whole` is the last reading that came to its end."""
+    """The last whole reading of an account's catalogue."""
 
     number: int
-    after: str | None
     variants: int
-    started_at: datetime
-    whole: int | None
-    whole_variants: int | None
-    whole_at: datetime | None
-
-    @property
-    def under_way(self) -> bool:
-        return self.whole != self.number
+    read_at: datetime
 
 
 def standing_of(reader: Reader | Ledger, account: str) -> Standing | None:
-    """How the catalogue of an account stands; None: it was never read."""
-    sql = (
-        "SELECT number, after, variants, started_at, whole, whole_variants, whole_at FROM catalogue_reading"
-        " WHERE account = :account"
-    )
-    rows = reader.read(lambda cursor: cursor.rows(sql, account=account))
-    if not rows:
-        return None
-    number, after, variants, started, whole, whole_variants, whole_at = rows[0]
-    begun = instant(started)
-    assert begun is not None  # noqa: S101 - the column is NOT NULL
-    return Standing(number, after, variants, begun, whole, whole_variants, instant(whole_at))
+    """The last whole reading of an account's catalogue; None: there was none."""
+    sql = "SELECT number, variants, read_at FROM catalogue_reading WHERE account = :account"
+    for number, variants, read_at in reader.read(lambda cursor: cursor.rows(sql, account=account)):
+        moment = instant(read_at)
+        assert moment is not None  # noqa: S101 - the column is NOT NULL
+        return Standing(number, variants, moment)
+    return None
 
 
 def items_after(cursor: Cursor, account: str, whole: int, after: str | None, limit: int) -> list[Item]:
@@ -110,48 +97,21 @@ def shared_skus(cursor: Cursor, account: str, whole: int) -> frozenset[str]:
 
 
 async def read_catalogue(own: Configured, io: Io) -> JobResult:
-    """Read the whole catalogue of an account, or go on with it. What is written twice comes to the same."""
+    """Read the whole catalogue of an account. What an earlier reading left undone is written again."""
     standing = await io.ledger(lambda ledger: standing_of(ledger, own.name))
-    if standing is None or not standing.under_way:
-        number = 1 if standing is None else standing.number + 1
-        whole = (None, None, None) if standing is None else (standing.whole, standing.whole_variants, standing.whole_at)
-        standing = Standing(number, None, 0, io.now(), *whole)
-    for _ in range(_PAGES_AT_ONCE):
-        async with io.gate(own.gate):
-            page = await own.shop.page(standing.after)
-        seen = standing.variants + len(page.items)
-        rows = [_row(own.name, item, standing.number, io.now()) for item in page.items]
-        read = Standing(standing.number, page.next, seen, standing.started_at, *_whole(standing))
-        write = Write(catalogue, rows, columns=_COLUMNS.split(", "))
-        if page.next is None:
-            done = Standing(read.number, None, seen, read.started_at, read.number, seen, io.now())
-            says = f"{seen:,} variants read"
-            return JobResult(says, writes=[write, _progress(own.name, done)])
-        await io.ledger(partial(_keep, [write, _progress(own.name, read)]))
-        standing = read
-    return JobResult(f"{standing.variants:,} variants read so far", again=True)
+    number, seen = (0 if standing is None else standing.number) + 1, 0
+    async with io.gate(own.gate, own.shop.costs(reads=_READ_COST, writes=0)):
+        async for items in own.shop.catalogue():
+            for start in range(0, len(items), _AT_ONCE):
+                part = [_row(own.name, item, number, io.now()) for item in items[start : start + _AT_ONCE]]
+                await io.ledger(partial(_keep, Write(catalogue, part, columns=_COLUMNS.split(", "))))
+            seen += len(items)
+    row = {"account": own.name, "number": number, "variants": seen, "read_at": io.now()}
+    return JobResult(f"{seen:,} variants read", writes=[Write(catalogue_reading, [row])])
 
 
-def _keep(writes: Sequence[Write], ledger: Ledger) -> None:
-    ledger.write(writes)
-
-
-def _whole(standing: Standing) -> tuple[int | None, int | None, datetime | None]:
-    return standing.whole, standing.whole_variants, standing.whole_at
-
-
-def _progress(account: str, standing: Standing) -> Write:
-    row = {
-        "account": account,
-        "number": standing.number,
-        "after": standing.after,
-        "variants": standing.variants,
-        "started_at": standing.started_at,
-        "whole": standing.whole,
-        "whole_variants": standing.whole_variants,
-        "whole_at": standing.whole_at,
-    }
-    return Write(catalogue_reading, [row])
+def _keep(write: Write, ledger: Ledger) -> None:
+    ledger.write([write])
 
 
 def _row(account: str, item: Item, number: int, now: datetime) -> list[Any]:

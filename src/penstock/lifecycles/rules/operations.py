@@ -231,11 +231,9 @@ def _require_catalogue(ask: Ask[RulesSettings], account: str) -> None:
 
     if ask.settings.accounts[account].paused:
         raise UsageError(f"the account {account} is paused; rules.accounts.{account}.paused = false lets it go on")
-    standing = standing_of(ask.reader, account)
-    if standing is None or standing.whole is None:
-        so_far = f" ({standing.variants:,} variants so far)" if standing is not None else ""
+    if standing_of(ask.reader, account) is None:
         msg = (
-            f"the catalogue of {account} was never read whole{so_far};"
+            f"the catalogue of {account} was never read whole;"
             f" 'penstock schedules run {schedule_of(account)}' has a worker read it"
         )
         raise UsageError(msg)

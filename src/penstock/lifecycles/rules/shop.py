@@ -11,19 +11,11 @@ if TYPE_CHECKING:
     from penstock.lifecycles.rules.money import Price
 
 
-@dataclass(frozen=True, slots=True)
-class CataloguePage:
-    """Variants of the catalogue. `next` asks for those after them; None: there are no more."""
-
-    items: Sequence[Item]
-    next: str | None
-
-
 class Shop(Protocol):
     """One account of one provider. Its methods raise a StepError when the provider fails."""
 
-    async def page(self, after: str | None) -> CataloguePage:
-        """Variants of the whole catalogue, page by page."""
+    def catalogue(self) -> AsyncIterator[Sequence[Item]]:
+        """All variants, some thousand at a time."""
 
     async def read(self, ids: Sequence[str]) -> Mapping[str, Price]:
         """The live prices of variants of any products; those that do not exist are absent."""

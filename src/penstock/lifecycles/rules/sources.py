@@ -12,14 +12,17 @@ from penstock.lifecycles.rules import money
 from penstock.lifecycles.rules.item import Item
 from penstock.lifecycles.rules.money import BadMoney, Price
 from penstock.lifecycles.rules.settings import AccountSettings, gate_of
-from penstock.lifecycles.rules.shop import CataloguePage, Configured
+from penstock.lifecycles.rules.shop import Configured
 from penstock.model.errors import Transient
 
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
+    from penstock.connectors.shopify.client import BulkStatus, Shopify
 
-_PAGE = 50
+_PAGE = 2_000
 _POLL_SECONDS = 2.0
+_SHARED_BY = 10
+"""About so many products share a call that reads."""
 
 
 class Connector(Protocol):
@@ -37,9 +40,8 @@ class Connector(Protocol):
 class PriceList:
     """A shop behind a connector. The currency is the shop's own, asked for once."""
 
-    def __init__(self, connector: Connector, *, page: int = _PAGE) -> None:
+    def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self._page = page
         self._currency: str | None = None
         self._asking = asyncio.Lock()
         #: What the last answer said of the bucket: how much is left, and how fast it fills.
@@ -58,11 +60,15 @@ class PriceList:
                 self._currency = found.currency
         return self._currency
 
-    async def page(self, after: str | None) -> CataloguePage:
-        currency = await self.currency()
-        found = await self._connector.catalogue_page(after, self._page)
-        self._told(found.cost)
-        return CataloguePage([_item(item, currency) for item in found.items], found.next)
+    async def catalogue(self) -> AsyncIterator[Sequence[Item]]:
+        currency, after = await self.currency(), None
+        while True:
+            found = await self._connector.catalogue_page(after, _PAGE)
+            self._told(found.cost)
+            yield [_item(item, currency) for item in found.items]
+            after = found.next
+            if after is None:
+                return
 
     async def read(self, ids: Sequence[str]) -> Mapping[str, Price]:
         currency = await self.currency()
@@ -97,17 +103,25 @@ class PriceList:
 
 
 class ShopifyPrices(PriceList):
-    """Shopify: a bucket of points for calls, and bulk reads."""
+    """Shopify: a bucket of points for calls, and bulk reads, which cost the same however much they bring."""
 
-    def __init__(self, connector: Any) -> None:
+    def __init__(self, connector: Shopify) -> None:
         super().__init__(connector)
         self._shopify = connector
+
+    async def catalogue(self) -> AsyncIterator[Sequence[Item]]:
+        from penstock.connectors.shopify.client import CATALOGUE
+
+        currency = await self.currency()
+        async for items in self._shopify.bulk_items(await self._bulk(CATALOGUE)):
+            yield [_item(item, currency) for item in items]
 
     def costs(self, *, reads: int, writes: int) -> Mapping[str, float]:
         from penstock.connectors.shopify.client import read_cost, write_cost
 
         points = (read_cost(reads) if reads else 0.0) + (write_cost(writes) if writes else 0.0)
-        return {"points": points, "requests": float(bool(reads)) / 10 + float(bool(writes))}
+        # Reads of several products are one call.
+        return {"points": points, "requests": float(bool(reads)) / _SHARED_BY + float(bool(writes))}
 
     def stream(self) -> AsyncIterator[tuple[str, Price]]:
         return self._all()
@@ -116,16 +130,20 @@ class ShopifyPrices(PriceList):
         from penstock.connectors.shopify.client import PRICES
 
         currency = await self.currency()
-        bulk = await self._shopify.bulk_start(PRICES)
+        async for variants in self._shopify.bulk_variants(await self._bulk(PRICES)):
+            for variant in variants:
+                yield variant.variant_id, _price(variant.price, variant.compare_at_price, currency)
+
+    async def _bulk(self, query: str) -> BulkStatus:
+        """A bulk read that has come to its end. Raises Transient for one that failed."""
+        bulk = await self._shopify.bulk_start(query)
         status = await self._shopify.bulk_status(bulk)
         while status.state == "pending":
             await asyncio.sleep(_POLL_SECONDS)
             status = await self._shopify.bulk_status(bulk)
         if status.state != "completed":
             raise Transient(f"the bulk read {bulk} has failed: {status.said}")
-        async for variants in self._shopify.bulk_variants(status):
-            for variant in variants:
-                yield variant.variant_id, _price(variant.price, variant.compare_at_price, currency)
+        return status
 
 
 def make_account(name: str, own: AccountSettings, ports: Ports) -> Configured:
@@ -139,7 +157,7 @@ def _shop(own: AccountSettings, ports: Ports) -> PriceList:
         from penstock.worker.executor import ThreadExecutor
 
         assert own.file is not None  # noqa: S101 - the settings see to it
-        return PriceList(CsvCatalogue(Path(own.file), ThreadExecutor(1).run, currency=own.currency), page=2_000)
+        return PriceList(CsvCatalogue(Path(own.file), ThreadExecutor(1).run, currency=own.currency))
     from penstock.connectors.shopify.client import ClientCredentials, Shopify
 
     assert own.shop_url is not None  # noqa: S101 - the settings see to it

@@ -83,18 +83,14 @@ catalogue = sa.Table(
     sqlite_strict=True,
 )
 
-#: How far each account's catalogue was read: the current reading, and the last whole one.
+#: The last whole reading of each account's catalogue.
 catalogue_reading = sa.Table(
     "catalogue_reading",
     _data,
     sa.Column("account", sa.Text, primary_key=True),
     sa.Column("number", sa.BigInteger, nullable=False),
-    sa.Column("after", sa.Text),
     sa.Column("variants", sa.BigInteger, nullable=False),
-    sa.Column("started_at", Instant, nullable=False),
-    sa.Column("whole", sa.BigInteger),
-    sa.Column("whole_variants", sa.BigInteger),
-    sa.Column("whole_at", Instant),
+    sa.Column("read_at", Instant, nullable=False),
     sqlite_with_rowid=False,
     sqlite_strict=True,
 )

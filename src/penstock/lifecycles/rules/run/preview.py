@@ -90,9 +90,9 @@ class Previews:
     def _from_catalogue(self, ledger: Ledger, run: Run) -> tuple[list[Target], str | None]:
         kept = version_of(ledger, run.tenant_id, run.rule_name, run.rule_version)
         standing = standing_of(ledger, run.account)
-        if standing is None or standing.whole is None:
+        if standing is None:
             raise Rejected(f"the catalogue of {run.account} was never read whole")
-        whole = standing.whole
+        whole = standing.number
         if self._shared is None or self._shared[0] != run.id:
             self._shared = (run.id, ledger.read(lambda cursor: shared_skus(cursor, run.account, whole)))
         items = ledger.read(lambda cursor: items_after(cursor, run.account, whole, run.position, AT_ONCE))
@@ -223,9 +223,9 @@ def summed_up(ledger: Ledger, settings: RulesSettings, run: Run) -> Summary:
     refused: list[str] = []
     if kept is not None:
         standing = standing_of(ledger, run.account)
-        whole = standing.whole if standing is not None else None
-        totals.catalogue = (standing.whole_variants if standing is not None else None) or 0
-        totals.unknown = unknown_skus(ledger, run.tenant_id, kept, whole or 0)
+        if standing is not None:
+            totals.catalogue = standing.variants
+            totals.unknown = unknown_skus(ledger, run.tenant_id, kept, standing.number)
         refused = check(kept.rule.limits, totals)
     return Summary(totals, digest.hexdigest(), refused, kept, settings.approve_above)
 
@@ -250,7 +250,7 @@ def current_digest(reader: Reader, settings: RulesSettings, run: Run) -> tuple[s
     standing = standing_of(reader, run.account)
     digest = PreviewDigest(kept.digest, run.account)
     found: dict[str, Priced] = {}
-    whole = standing.whole if standing is not None and standing.whole is not None else 0
+    whole = standing.number if standing is not None else 0
     shared = reader.read(lambda cursor: shared_skus(cursor, run.account, whole))
     position: str | None = None
     while items := reader.read(lambda cursor, after=position: items_after(cursor, run.account, whole, after, AT_ONCE)):  # type: ignore[misc]

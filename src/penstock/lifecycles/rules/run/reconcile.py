@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MISMATCH = "automation.reconciliation.mismatch"
 _AT_ONCE = 1_000
+_BULK_COST = 20
+"""What a bulk read costs, about, with some looks whether it is there."""
 _AWAY = timedelta(hours=1)
 """How long a comparison waits before it asks again whether its account is there."""
 _OCCASIONS = ("immediate", "delayed")
@@ -115,14 +117,14 @@ class Reconciler:
         found: dict[str, Price] = {}
         for start in range(0, len(compared), own.reads_at_once):
             part = compared[start : start + own.reads_at_once]
-            async with io.gate(own.gate):
+            async with io.gate(own.gate, own.shop.costs(reads=len(part), writes=0)):
                 found |= await own.shop.read([one.id for one in part])
         return found
 
     async def _everything(self, own: Configured, io: Io) -> Mapping[str, Price]:
         stream = own.shop.stream()
         assert stream is not None  # noqa: S101 - asked before
-        async with io.gate(own.gate):
+        async with io.gate(own.gate, own.shop.costs(reads=_BULK_COST, writes=0)):
             return {variant: price async for variant, price in stream}
 
 

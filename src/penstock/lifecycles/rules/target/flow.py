@@ -50,7 +50,8 @@ class Targets(Flow[Target, RulesSettings, Seen]):
 
     def costs(self, units: Sequence[Target]) -> Mapping[str, float]:
         """One look at each of them and one call that sets them all."""
-        return self._account(units[0]).shop.costs(reads=len(units), writes=len(units))
+        own = self._accounts.get(units[0].account)
+        return own.shop.costs(reads=len(units), writes=len(units)) if own is not None else {}
 
     async def look(self, unit: Target, io: Io) -> Seen:
         (found,) = await self.look_together([unit], io)
