@@ -25,7 +25,7 @@ from tests.support.price_shop import After, Answer, Kind, PriceShop, Refuse, eur
 from tests.support.prices import Prices, prices
 
 ALL = 1_000
-BY_DAY = 40
+BY_DAY = 16
 LOOK = timedelta(seconds=20)
 _ENDED = (R.APPLIED, R.PARTIAL, R.FAILED, R.ROLLED_BACK)
 

@@ -53,6 +53,13 @@ class AccountSettings(Settings):
         float, says("How many calls a second are made besides; 0 is without a limit.", ge=0, le=100_000)
     ] = 0.0
     requests_burst: Annotated[float, says("How many calls are made at once, where they are limited.", ge=1)] = 40.0
+    private_downloads: Annotated[
+        tuple[str, ...],
+        says(
+            "Hosts in a private network that results of bulk reads may come from, each as host:port.",
+            examples=[["127.0.0.1:8080"]],
+        ),
+    ] = ()
     locked: Annotated[tuple[str, ...], says("SKUs that no rule touches.", examples=[["GIFT-CARD"]])] = ()
     catalogue_every: Annotated[timedelta, says("How often the whole catalogue is read.")] = timedelta(hours=6)
     paused: Annotated[bool, says("Read and set nothing; what is there stays.")] = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -158,14 +159,15 @@ def _shop(own: AccountSettings, ports: Ports) -> PriceList:
 
         assert own.file is not None  # noqa: S101 - the settings see to it
         return PriceList(CsvCatalogue(Path(own.file), ThreadExecutor(1).run, currency=own.currency))
-    from penstock.connectors.shopify.client import ClientCredentials, Shopify
+    from penstock.connectors.shopify.client import RESULTS, ClientCredentials, Shopify
 
     assert own.shop_url is not None  # noqa: S101 - the settings see to it
     credentials: Any = own.token
     if credentials is None:
         assert own.client_id is not None and own.client_secret is not None  # noqa: S101, PT018 - the settings see to it
         credentials = ClientCredentials(own.client_id, own.client_secret)
-    return ShopifyPrices(Shopify(own.shop_url, credentials, ports.clock))
+    downloads = dataclasses.replace(RESULTS, private_hosts=own.private_downloads)
+    return ShopifyPrices(Shopify(own.shop_url, credentials, ports.clock, downloads=downloads))
 
 
 def _price(amount: str, compare_at: str | None, currency: str) -> Price:
