@@ -45,6 +45,7 @@ url = "{url}"
 
 [rules]
 approve_above = 10000000
+private_downloads = ["{host}"]
 
 [rules.accounts.shop]
 connector = "shopify"
@@ -153,7 +154,8 @@ def at_work(url: str, about: dict[str, Any], folder: Path, rate: float, burst: f
     """`penstock up` with the catalogue read: its configuration, the ledger and the process."""
     config = folder / "penstock.toml"
     currency = asyncio.run(currency_of(about))
-    given = {"url": url, "token": TOKEN, "rate": rate, "burst": burst, "currency": currency}
+    host = about["shop_url"].removeprefix("http://")
+    given = {"url": url, "token": TOKEN, "rate": rate, "burst": burst, "currency": currency, "host": host}
     config.write_text(CONFIG.format(shop_url=about["shop_url"], **given))
     with working(config) as process, Ledger.open(url, MACHINES) as ledger:
         wait_for(ledger, "the catalogue", "SELECT 1 FROM catalogue_reading WHERE number > 0", process)

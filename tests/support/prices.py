@@ -13,12 +13,11 @@ from uuid import UUID
 from penstock.app.app import App
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.rules import lifecycle
+from penstock.lifecycles.rules import lifecycle, operations, undo
 from penstock.lifecycles.rules.catalogue import read_catalogue
 from penstock.lifecycles.rules.definition import read_rule
 from penstock.lifecycles.rules.run.flow import Runs
-from penstock.lifecycles.rules.run.machine import Mode, R, Run, rule_run
-from penstock.lifecycles.rules.run.rollback import rollback_of
+from penstock.lifecycles.rules.run.machine import R, Run, rule_run
 from penstock.lifecycles.rules.settings import AccountSettings, RulesSettings, gate_of, schedule_of
 from penstock.lifecycles.rules.shop import Configured
 from penstock.lifecycles.rules.tables import rule as rules_table
@@ -31,6 +30,9 @@ from penstock.model.machine import Actor
 from penstock.model.outcome import Write
 from penstock.model.simulation import simulate
 from penstock.model.unit import Ref
+from penstock.operations.carry import carry_out, make_plan
+from penstock.operations.declare import Ask, Operation
+from penstock.operations.reader import Reader
 from penstock.settings.typed import Place
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
@@ -129,41 +131,22 @@ class Prices:
         self.work(seconds)
         return run_id
 
-    def set_run(self, run_id: UUID, reason: str = "because", **columns: Any) -> None:
-        """What an operation does to a run that stays in its state."""
-        status = str(self.run(run_id).status)
-        due = self.time.now()
-        self.ledger.move(_run(run_id), status, actor=Actor.OPERATOR, who=WHO, reason=reason, due_at=due, **columns)
-
-    def mode(self, run_id: UUID, mode: Mode, reason: str = "because") -> None:
-        self.set_run(run_id, reason, mode=mode, mode_by=WHO, mode_reason=reason)
+    def do(self, operation: Operation[Any], run_id: UUID, reason: str = "because", **asked: Any) -> None:
+        """Plan an operation on a run, and carry it out."""
+        reader = Reader(self.ledger.database, self.ledger.machines.values())
+        ask = Ask(reader, self.settings, self.time.now(), WHO, reason)
+        planned = make_plan(operation, ask, operation.parameters(run=str(run_id), **asked), owner="rules", version="1")
+        carry_out(self.ledger, ask, planned)
 
     def retry(self, run_id: UUID, *variants: str) -> None:
         """Have failed targets tried again: these, or all."""
-        failed = [t.id for t in self.targets(run_id) if t.status is T.FAILED]
-        for one in variants or failed:
-            self.ledger.move_by_hand(target_ref(run_id, one), "QUEUED", who=WHO, reason="again")
-        self.ledger.nudge([_run(run_id)])
+        self.do(operations.retry, run_id, target=variants)
 
-    def roll_back(self, run_id: UUID, *wanted: str, seconds: float = 60) -> UUID:
-        """Have a run rolled back, whole or by target, and let time pass."""
-        run = self.run(run_id)
-        born = rollback_of(run, self.time.now(), actor=WHO, source="test", reason="undo", wanted=wanted or None)
-        self.ledger.birth([born], actor=Actor.API, who=WHO)
+    def roll_back(self, run_id: UUID, *variants: str, leave: Sequence[str] = (), seconds: float = 60) -> Run:
+        """Have a run rolled back, whole or by target, and let time pass. The run that does it."""
+        self.do(undo.rollback, run_id, target=variants, leave=tuple(leave))
         self.work(seconds)
-        return born.id
-
-    def set_aside(self, run_id: UUID, *variants: str) -> None:
-        for one in variants:
-            self.ledger.move(
-                target_ref(run_id, one),
-                "APPLIED",
-                actor=Actor.OPERATOR,
-                who=WHO,
-                reason="theirs",
-                set_aside_by=WHO,
-                set_aside_reason="theirs",
-            )
+        return max((run for run in self.runs() if run.of_run_id == run_id), key=lambda run: run.created_at)
 
     def slowly(self) -> None:
         """One product a second from now on: what a person does comes in between."""
@@ -260,17 +243,20 @@ class Prices:
     def books(self) -> None:
         """Every run that has ended balances, nothing is in doubt or parked, and the ledger is in order."""
         assert self.shop.wrong == []
-        for run in self.runs():
-            _balanced(run, self.targets(run.id))
-        findings = examine(self.ledger.database, {m.name: m for m in MACHINES})
-        assert [f for f in findings if f.severity == "error"] == []
-        for machine in (rule_run, rule_target):
-            pairs = self.rows(
-                "SELECT DISTINCT from_status, to_status FROM transition_log WHERE machine = :m", m=machine.name
-            )
-            moved = {(a, b) for a, b in pairs if a is not None and a != b}
-            assert moved <= set(machine.pairs)
-            assert {b for a, b in pairs if a is None} <= set(machine.births)
+        in_order(self.ledger, [(run, self.targets(run.id)) for run in self.runs()])
+
+
+def in_order(ledger: Ledger, runs: Sequence[tuple[Run, Sequence[Target]]]) -> None:
+    """The books of these runs balance, every history is legal, and the doctor finds nothing."""
+    for run, targets in runs:
+        _balanced(run, targets)
+    findings = examine(ledger.database, ledger.machines)
+    assert [f for f in findings if f.severity == "error"] == []
+    for machine in (rule_run, rule_target):
+        sql = "SELECT DISTINCT from_status, to_status FROM transition_log WHERE machine = :m"
+        pairs = ledger.read(lambda cursor, sql=sql, m=machine.name: [tuple(r) for r in cursor.rows(sql, m=m)])  # type: ignore[misc]
+        assert {(a, b) for a, b in pairs if a is not None and a != b} <= set(machine.pairs)
+        assert {b for a, b in pairs if a is None} <= set(machine.births)
 
 
 def _balanced(run: Run, targets: Sequence[Target]) -> None:
@@ -288,10 +274,6 @@ def _balanced(run: Run, targets: Sequence[Target]) -> None:
         assert [t.id for t in included if t.in_doubt_since is not None or t.doubts or t.parked_at is not None] == []
         assert run.parked_at is None
         assert all(t.status is T.PREVIEW for t in targets if not t.included)
-
-
-def _run(run_id: UUID) -> Ref:
-    return Ref("rule_run", str(run_id))
 
 
 def target_ref(run_id: UUID, variant: str) -> Ref:

@@ -38,6 +38,11 @@ def rules_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         shutil.copy(request.getfixturevalue("rules_file"), path)
         yield f"sqlite:///{path}"
         return
-    server = request.getfixturevalue("postgres_server")
-    with temporary_database(server, template=request.getfixturevalue("rules_template")) as url:
+    yield str(request.getfixturevalue("postgres_rules_url"))
+
+
+@pytest.fixture
+def postgres_rules_url(postgres_server: str, rules_template: str) -> Iterator[str]:
+    """URL of a ledger of price rules on the server."""
+    with temporary_database(postgres_server, template=rules_template) as url:
         yield url

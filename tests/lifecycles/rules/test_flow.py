@@ -37,7 +37,8 @@ def test_every_price_is_read_then_set_once(rules_url):
         assert (run.status, run.applied_count, run.error) == (R.APPLIED, 12, None)
         assert run.queued_at <= run.started_at <= run.finished_at
         assert shop.prices == wanted
-        assert all(len(shop.writes(one)) == 1 for one in wanted)
+        assert sorted(call.product for call in shop.writes()) == ["p0000", "p0001", "p0002", "p0003"]
+        assert {len(call.variants) for call in shop.writes()} == {3}
         assert [len(call.variants) for call in shop.reads()] == [12]  # of four products, by one call
         keys = [key for key, _ in bench.events("automation.target.apply")]
         assert keys == sorted(f"{run_id}:{one}:apply:0" for one in wanted)
@@ -129,6 +130,26 @@ def test_a_read_that_fails_is_charged_like_a_call(rules_url):
         run_id = bench.apply()
         assert bench.ended(run_id) == {ONE: "FAILED retries"}
         assert (len(shop.reads()), shop.writes()) == (4, [])
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda: Transient("503"), lambda: Throttled("slow", 5.0), lambda: InDoubt("closed")]
+)
+def test_the_variants_of_a_product_are_tried_again_by_one_call(rules_url, answer):
+    shop = PriceShop(1, 4)
+    shop.trouble = Script("write", [answer(), answer()])
+    with prices(rules_url, shop) as bench:
+        run_id = bench.apply()
+        assert bench.run(run_id).status is R.APPLIED
+        assert [len(call.variants) for call in shop.writes()] == [4, 4, 4]
+
+
+def test_a_variant_that_somebody_has_set_is_left_out_of_the_call(rules_url):
+    shop = PriceShop(1, 4)
+    with prices(rules_url, shop) as bench:
+        shop.edit(ONE, euros(555))
+        bench.apply()
+        assert [call.variants for call in shop.writes()] == [("p0000-v1", "p0000-v2", "p0000-v3")]
 
 
 # In doubt.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -238,6 +239,67 @@ def test_a_run_is_applied_when_all_its_targets_are(hand):
     refused(hand, "counts_from_zero", "rule_run", target_count=3, applied_count=2, failed_count=2)
     put(hand, rule_run, "APPLIED", target_count=3, rolled_back_count=1)
     refused(hand, "applied_is_whole", "rule_run", failed_count=1)
+
+
+def with_failed_target(hand: Hand, run: str) -> None:
+    """A run in a state, and one target of it that has failed."""
+    lead(hand, rule_target, "FAILED")
+    for step in PATHS["rule_run"][run]:
+        put(hand, rule_run, step)
+
+
+@pytest.mark.by_day
+def test_no_run_is_applied_over_a_failed_target_whatever_its_counters_say(hand):
+    with_failed_target(hand, "APPLYING")
+    said = "cannot become APPLIED while"
+    refused(hand, said, "rule_run", status="APPLIED", finished_at=T3, target_count=1, applied_count=1)
+    put(hand, rule_target, "QUEUED")
+    refused(hand, said, "rule_run", status="APPLIED", finished_at=T3, target_count=1, applied_count=1)
+    put(hand, rule_target, "APPLYING")
+    put(hand, rule_target, "APPLIED")
+    put(hand, rule_run, "APPLIED", target_count=1, applied_count=1)
+    assert hand.type("SELECT status FROM rule_run") == [("APPLIED",)]
+
+
+def test_no_target_of_a_run_that_is_rolled_back_is_sent_again(hand):
+    with_failed_target(hand, "PARTIAL")
+    put(hand, rule_run, "ROLLED_BACK")
+    refused(hand, "rule_run", "rule_target", status="QUEUED", cause=None, error=None)
+    assert hand.type("SELECT status FROM rule_target") == [("FAILED",)]
+
+
+@pytest.mark.by_day
+@pytest.mark.parametrize("first", ["run", "target"])
+def test_two_transactions_cannot_commit_an_applied_run_over_a_failed_target(postgres_rules_url, first):
+    """Each alone sees a legal state: the second waits for the first, and is refused."""
+    open_ledger(postgres_rules_url, VirtualClock(START)).close()
+    with Hand(postgres_rules_url) as one, Hand(postgres_rules_url) as other:
+        lead(one, rule_target, "APPLYING")
+        put(one, rule_run, "QUEUED")
+        put(one, rule_run, "APPLYING")
+        put(one, rule_target, "APPLIED")
+        second = replace(TARGET, id="v2")
+        one.type(typed_insert(rule_target, second))
+
+        def end_run(hand: Hand) -> None:
+            put(hand, rule_run, "APPLIED", target_count=1, applied_count=1)
+
+        def send_second(hand: Hand) -> None:
+            hand.type("UPDATE rule_target SET status = 'QUEUED' WHERE id = 'v2'")
+
+        early, late = (end_run, send_second) if first == "run" else (send_second, end_run)
+        one.type("BEGIN")
+        early(one)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(late, other)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.5)
+            one.type("COMMIT")
+            with pytest.raises(other.error):
+                waiting.result(10)
+        states = dict(one.type("SELECT id, status FROM rule_target"))
+        ((run,),) = one.type("SELECT status FROM rule_run")
+        assert (run, states["v2"]) == (("APPLIED", "PREVIEW") if first == "run" else ("APPLYING", "QUEUED"))
 
 
 def test_what_a_run_is_for_follows_from_the_run_that_it_names(hand):

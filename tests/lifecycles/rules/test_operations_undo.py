@@ -166,6 +166,7 @@ def test_what_somebody_else_has_set_is_left_as_it_is_by_name(ledger_url):
             f"leave 1 prices of run {str(run.id)[:8]} as they are, and count it as rolled back"
         )
         at.do("rollback", run=str(run.id), leave=("SKU-p0000-v0",), reason="theirs")
+        at.bench.work(10)
         assert at.run(str(run.id)).status is R.ROLLED_BACK
         left = at.bench.target(run.id, "p0000-v0")
         assert (left.status, left.set_aside_by, left.set_aside_reason) == (T.APPLIED, "ada", "theirs")

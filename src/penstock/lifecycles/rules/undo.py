@@ -51,9 +51,7 @@ def rollback(ask: Ask[RulesSettings], wanted: RollbackParameters) -> Together:
     if both := sorted({one.sku for one in back} & {one.sku for one in aside}):
         raise UsageError(f"{both[0]} cannot both be rolled back and be left as it is")
     moves = [_set_aside(ask, target) for target in aside]
-    if len(aside) == left:
-        return _all_left(ask, run, moves)
-    # What is set aside is left out by itself.
+    # What is set aside is left out by itself. Where nothing else is left, the run that is born only ends the other.
     variants = [target.id for target in back] if back else None
     said = {"actor": ask.who, "source": "operator", "reason": ask.reason}
     born = rollback_of(run, ask.now, **said, wanted=variants, run_id=UUID(ask.request))
@@ -61,7 +59,9 @@ def rollback(ask: Ask[RulesSettings], wanted: RollbackParameters) -> Together:
     moves.append(Move(run, replace(run), ask.reason, Actor.OPERATOR))
     count = len(back) or left - len(aside)
     says = f"put back {count:,} price{'s' if count != 1 else ''} that run {short(run)} has set"
-    if aside:
+    if not count:
+        says = f"leave {len(aside):,} prices of run {short(run)} as they are, and count it as rolled back"
+    elif aside:
         says += f", and leave {len(aside):,} as they are"
     return Together(says, moves=moves, births=[Birth(born, ask.reason, actor=Actor.OPERATOR)])
 
@@ -120,13 +120,6 @@ def _named(ask: Ask[RulesSettings], run: Run, names: tuple[str, ...]) -> list[Ta
 def _set_aside(ask: Ask[RulesSettings], target: Target) -> Move:
     after = replace(target, set_aside_by=ask.who, set_aside_reason=ask.reason)
     return Move(target, after, ask.reason, Actor.OPERATOR)
-
-
-def _all_left(ask: Ask[RulesSettings], run: Run, moves: list[Move]) -> Together:
-    """Nothing is to be put back any more: the run is rolled back by what was left as it is."""
-    after = replace(run, status=R.ROLLED_BACK, due_at=None, reconcile_position=None, reconcile_wanted=False)
-    says = f"leave {len(moves):,} prices of run {short(run)} as they are, and count it as rolled back"
-    return Together(says, moves=[*moves, Move(run, after, ask.reason, Actor.OPERATOR)])
 
 
 def _repair(ask: Ask[RulesSettings], run: Run) -> Together:
