@@ -212,12 +212,17 @@ def bucket(url: str, products: int, folder: Path, workers: int) -> dict[str, Any
         config, ledger, process = stack.enter_context(at_work(url, about, folder, RATE, BURST))
         for _ in range(workers - 1):
             stack.enter_context(_another(config))
-        before, began = control(about), time.perf_counter()
+        # Both buckets are full when it begins: the shop's, and ours, which began empty.
+        time.sleep(BURST / RATE)
+        before = control(about)
         previewed(config)
-        ended(ledger, process)
-        after, seconds = control(about), time.perf_counter() - began
+        run = ended(ledger, process)
+        after = control(about)
+        assert run.started_at is not None
+        assert run.finished_at is not None
+        seconds = (run.finished_at - run.started_at).total_seconds()
         charged = after["points_charged"] - before["points_charged"]
-        given = before["points_available"] + RATE * (after["elapsed"] - before["elapsed"])
+        given = before["points_available"] + RATE * seconds
         return {
             "products": products,
             "workers": workers,
