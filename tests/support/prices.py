@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -33,7 +34,6 @@ from penstock.model.unit import Ref
 from penstock.operations.carry import carry_out, make_plan
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.reader import Reader
-from penstock.settings.typed import Place
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import AnyFlow, Io
 from penstock.worker.schedule import JobResult, Schedules
@@ -69,7 +69,7 @@ class Prices:
         self.ledger = open_ledger(url, self.time, seed)
         self.shop, self.account, self._seed = shop, account, seed
         shop.clock = self.time
-        own = AccountSettings(file=Place("prices.csv"), currency=CURRENCY)
+        own = AccountSettings(file=Path("prices.csv"), currency=CURRENCY)
         self.settings = RulesSettings(accounts={account: own}, **settings)
         self.accounts = {account: Configured(account, shop, gate_of(account), at_once)}
         self.rule("cut", **CUT)
