@@ -99,13 +99,18 @@ def _refuse_rollback(ask: Ask[RulesSettings], run: Run) -> int:
     if run.status not in APPLIED:
         hint = f"; 'penstock rules cancel {short(run)}' ends it" if run.status in OPEN else ""
         raise UsageError(f"run {short(run)} is {run.status}; only one that has applied prices is rolled back{hint}")
-    going = [one for one in made if one.status is R.PREVIEW or one.status in OPEN]
-    if going:
-        raise UsageError(f"run {short(run)} is being rolled back by run {short(going[0])}")
+    refuse_while_rolled_back(ask, run)
     left = left_of(ask.reader, run.id)
     if not left:
         raise UsageError(f"nothing of run {short(run)} is left to be rolled back")
     return left
+
+
+def refuse_while_rolled_back(ask: Ask[RulesSettings], run: Run) -> None:
+    """Raises UsageError for a run that another one is putting back."""
+    for one in runs_of(ask.reader, run, Kind.ROLLBACK):
+        if one.status is R.PREVIEW or one.status in OPEN:
+            raise UsageError(f"run {short(run)} is being rolled back by run {short(one)}")
 
 
 def _named(ask: Ask[RulesSettings], run: Run, names: tuple[str, ...]) -> list[Target]:
