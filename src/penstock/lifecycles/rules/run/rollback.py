@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LEFT = "status = 'APPLIED' AND set_aside_by IS NULL"
 """The targets of a run that are still to be rolled back."""
+_OPEN = "status IN ('QUEUED', 'APPLYING')"
 
 
 def rollback_of(
@@ -57,18 +58,23 @@ def rollback_of(
 
 def left_of(reader: Ledger | Reader, run_id: UUID) -> int:
     """How many targets of a run are applied, and not set aside by a person."""
+    return _count(reader, run_id, LEFT)
+
+
+def _count(reader: Ledger | Reader, run_id: UUID, condition: str) -> int:
     mine = f"rule_run_id = {reader.database.sql.identifier('run')}"
-    sql = f"SELECT count(*) FROM rule_target WHERE {mine} AND {LEFT}"
+    sql = f"SELECT count(*) FROM rule_target WHERE {mine} AND ({condition})"
     return int(reader.read(lambda cursor: cursor.rows(sql, run=str(run_id)))[0][0])
 
 
 def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:
     """The end of the run that was rolled back, if nothing that it applied is left.
 
-    Its dead letters are dismissed with it: what has failed need not be undone, and nobody tries it again.
+    Its dead letters are dismissed with it: what has failed need not be undone, and nobody tries it again. A run of
+    which somebody has targets tried again goes on instead.
     """
     found: list[Run] = ledger.get_many(rule_run, [str(rollback.of_run_id)])
-    if not found or found[0].status not in APPLIED or left_of(ledger, found[0].id):
+    if not found or found[0].status not in APPLIED or _count(ledger, found[0].id, f"({LEFT}) OR {_OPEN}"):
         return []
     run = found[0]
     dismiss_failed(ledger, run, asked_by(rollback), now)
