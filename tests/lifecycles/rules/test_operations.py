@@ -244,7 +244,7 @@ def test_an_applying_run_is_paused_between_its_calls(ledger_url):
         at.bench.work(60)
         assert (at.run(str(run.id)).status, at.run(str(run.id)).applied_count) == (R.APPLYING, 5)
         calls = len(at.bench.shop.writes("p0003-v0"))
-        at.bench.hours(1)
+        at.bench.work(120)
         assert len(at.bench.shop.writes("p0003-v0")) == calls
         at.bench.shop.trouble = lambda *_: None
         at.do("resume", run=str(run.id))
