@@ -389,7 +389,7 @@ def test_resuming_opens_whatever_closed_it_and_gently(world):
     gates = limited(world, per_second(10, 20))
     crowd(world, 40)
     world.time.advance(100)
-    for epoch in range(7):
+    for epoch in range(3):
         gates.throttle(Pass(GATE, epoch), 1_000, "429", 0.0)
     assert gates.resume("shop", "operator:anna") == 1
     assert gates.resume("shop", "operator:anna") == 0
