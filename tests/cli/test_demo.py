@@ -125,7 +125,8 @@ def prices_are_changed_compared_and_put_back(shown: Shown, penstock: Console) ->
         "has set some of them: 396 applied, 1 failed, of 397",
         "a comparison finds another price of SKU-1000016",
         "is queued, by scheduler",
-        "is rolled back, by bo: the new price is meant to stay",
+        "is being previewed, by bo: the new price is meant to stay",
+        "is rolled back, by bo: rolled back by run",
     ):
         assert told in shown.out
     assert shown.rows("SELECT DISTINCT run_id IS NULL, status FROM rule_lane") == [(True, "FREE")]
@@ -134,6 +135,7 @@ def prices_are_changed_compared_and_put_back(shown: Shown, penstock: Console) ->
         ("autumn", "apply", "PARTIAL", 1),
         ("weekend", "apply", "ROLLED_BACK", 0),
         ("weekend", "rollback", "PARTIAL", 1),
+        ("weekend", "rollback", "APPLIED", 0),
     ]
     put_back, set_, first = json.loads(shown.ask(penstock, "rules", "history", "SKU-1000020", "--json"))["rows"]
     assert [row["kind"] for row in (first, set_, put_back)] == ["apply", "apply", "rollback"]

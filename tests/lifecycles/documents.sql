@@ -28,3 +28,29 @@ CREATE TABLE report_dataset_metadata (
     aggregation TEXT NOT NULL CHECK (aggregation IN ('hourly', 'daily')),
     entity_type TEXT NOT NULL CHECK (entity_type IN ('target', 'product'))
 );
+
+-- name: rule_run
+-- Named by the code that is printed, and by its invariants.
+CREATE TABLE rule_run (
+    id UUID PRIMARY KEY,
+    tenant_id TEXT NOT NULL DEFAULT 'default',
+    project_id TEXT NOT NULL DEFAULT 'default',
+    status TEXT NOT NULL,
+    queued_at TIMESTAMP WITH TIME ZONE,
+    started_at TIMESTAMP WITH TIME ZONE,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    metadata JSONB NOT NULL
+);
+
+-- name: rule_target
+CREATE TABLE rule_target (
+    rule_run_id UUID NOT NULL,
+    id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    attempts BIGINT NOT NULL DEFAULT '0',
+    applied_at TIMESTAMP WITH TIME ZONE,
+    before_json JSONB NOT NULL,
+    after_json JSONB,
+    CHECK (attempts >= 0 AND (attempts <= 3 OR status = 'FAILED')),
+    CHECK (status NOT IN ('APPLIED', 'ROLLED_BACK') OR applied_at IS NOT NULL)
+);

@@ -14,6 +14,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest import MACHINES as HARVEST
 from penstock.lifecycles.partitions.machine import MACHINES as PARTITIONS
 from penstock.lifecycles.reports.machine import machine as report
+from penstock.lifecycles.rules import MACHINES as RULES
 from tests.support.databases import temporary_database
 
 HERE = Path(__file__).parent
@@ -23,7 +24,12 @@ DDL = {
     name: sql for file in _FILES for name, sql in _NAMED.findall(file.read_text()) if f"CREATE TABLE {name} (" in sql
 }
 #: In the order of creation.
-TABLES = ("run_metadata", "worker_runs", "partition_progress", "partition_state", "report_dataset_metadata")
+TABLES = (
+    *("run_metadata", "worker_runs", "partition_progress"),
+    *("partition_state", "report_dataset_metadata", "rule_run", "rule_target"),
+)
+#: Of these no key is printed: ours is the unit's.
+KEYLESS = ("report_dataset_metadata", "rule_target")
 
 _NEVER_UNKNOWN = "the document allows NULL, and nothing would know what to make of one"
 #: Where ours is NOT NULL and the document's is not.
@@ -86,7 +92,7 @@ def _sorted(definition: str) -> str:
 @pytest.fixture(scope="module")
 def catalogue(postgres_server) -> Iterator[Catalogue]:
     with temporary_database(postgres_server) as url:
-        Ledger.open(url, [*HARVEST, *PARTITIONS, report], create=True).close()
+        Ledger.open(url, [*HARVEST, *PARTITIONS, *RULES, report], create=True).close()
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("CREATE SCHEMA document")
             connection.execute("SET search_path = document")
@@ -115,8 +121,7 @@ def test_columns(catalogue, table):
 @pytest.mark.parametrize("table", TABLES)
 def test_primary_keys(catalogue, table):
     wanted = catalogue.constraints("document", table, "p")
-    # Of the reports none is printed: ours is the unit's.
-    assert wanted == (set() if table == "report_dataset_metadata" else catalogue.constraints("public", table, "p"))
+    assert wanted == (set() if table in KEYLESS else catalogue.constraints("public", table, "p"))
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -53,7 +53,7 @@ class Call:
     at: datetime
     kind: Kind
     variants: tuple[str, ...]
-    product: str | None = None
+    product: str = ""
 
 
 def euros(cents: int, compare_at: int | None = None) -> Price:
@@ -142,7 +142,7 @@ class PriceShop:
         for one in self.prices:
             yield one, self.prices[one]
 
-    async def _arrives(self, kind: Kind, ids: Iterable[str], product: str | None = None) -> Answer:
+    async def _arrives(self, kind: Kind, ids: Iterable[str], product: str = "") -> Answer:
         assert self.clock is not None
         asked = tuple(ids)
         self.calls.append(Call(self.clock.now(), kind, asked, product))

@@ -21,7 +21,7 @@ from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.gating import GATE, crowd, limited, row, tokens
 from tests.support.machines import invoice
 from tests.support.more_machines import PARCEL, ParcelState, parcel
-from tests.support.probe import Probe, sent, work
+from tests.support.probe import Probe, sent, wired, work, work_on
 from tests.support.world import World, after
 
 POINTS, REQUESTS = Limit("points", 10, 100), Limit("requests", 100, 400)
@@ -66,6 +66,19 @@ def test_no_more_is_claimed_than_the_limits_have_room_for(world):
     work(world, flow, seconds=16)
     seconds = [(at - after(100)).total_seconds() for _, at in flow.acted]
     assert seconds == [0, 0, pytest.approx(2.3, abs=0.2), *(pytest.approx(2.3 + 4 * n, abs=0.3) for n in (1, 2, 3))]
+
+
+def test_a_cheap_step_does_not_wait_for_what_the_last_one_cost_nor_is_a_spent_gate_asked_all_the_time(world):
+    limited(world, POINTS)
+    crowd(world, 4)
+    world.time.advance(100)
+    costs = {"acme/n0000": 90, "acme/n0001": 5, "acme/n0002": 60, "acme/n0003": 1}
+    ledger, wire = wired(world, list(world.ledger.machines.values()))
+    flow = Costly(costs=lambda units: {"points": costs[units[0].unit_id]})
+    work_on(ledger, world, [flow], 8)
+    seconds = [(at - after(100)).total_seconds() for _, at in flow.acted]
+    assert seconds == [0, pytest.approx(0, abs=0.15), pytest.approx(5.7, abs=0.3), pytest.approx(5.9, abs=0.3)]
+    assert len(wire.asked) <= 60
 
 
 def test_costs_are_asked_of_units_as_the_claim_leaves_them(world):

@@ -206,7 +206,7 @@ class Claims:
         units: int,
     ) -> list[Row]:
         """Claim up to `n` steps of one machine, of `units` units, behind gates that were asked."""
-        shares = {gate_id: gate.allowed(n, self._last_costs.get(name, USUAL)) for gate_id, gate in gates.items()}
+        shares = {gate_id: self._share(name, n, gate) for gate_id, gate in gates.items()}
         shares = {gate: share for gate, share in shares.items() if share}
         if not shares or n <= 0:
             return []
@@ -228,6 +228,12 @@ class Claims:
         for gate_id, count in Counter(gate for gate, *_ in {*map(self._step_of[name], rows)}).items():
             gates[gate_id].take(count)
         return rows
+
+    def _share(self, name: str, n: int, gate: Metered) -> int:
+        """How many steps of a machine to pick behind a gate. Where they are priced, one at least: it may be cheap."""
+        if name not in self._prices:
+            return gate.allowed(n)
+        return gate.allowed(n, self._last_costs.get(name, USUAL)) or gate.allowed(1, dict.fromkeys(gate.limits, 0.0))
 
     def _afforded(
         self, cursor: Cursor, name: str, sql: ClaimSql, ids: str | None, gates: Mapping[str, Metered]

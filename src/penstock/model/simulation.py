@@ -68,7 +68,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 def simulate(
     clock: VirtualClock, main: Callable[[], Coroutine[Any, Any, T]], *, busy: Callable[[], bool] = lambda: False
 ) -> T:
-    """Run `main()` to its end on virtual time, which stands still while `busy()`."""
+    """Run `main()` to its end on virtual time, which goes no faster than real time while `busy()`."""
     loop = SimulatedLoop(clock, busy)
     try:
         return loop.run_until_complete(main())

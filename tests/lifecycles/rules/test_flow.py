@@ -11,6 +11,7 @@ import pytest
 from penstock.lifecycles.rules.run.machine import R
 from penstock.lifecycles.rules.target.machine import T
 from penstock.model.errors import Fatal, InDoubt, Rejected, Throttled, Transient
+from penstock.model.unit import replace
 from tests.support.price_shop import After, Hang, PriceShop, Refuse, Script, always, euros
 from tests.support.prices import GATE, prices
 
@@ -173,6 +174,22 @@ def test_a_lost_call_that_arrived_is_found_by_a_read(rules_url):
         assert len(shop.writes(ONE)) == 1
         assert bench.target(run_id, ONE).change_reason == "already there"
         assert (f"{run_id}:{ONE}:apply:1", None) in bench.events("automation.target.apply")
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_an_account_that_is_paused_or_gone_stops_its_gate_and_goes_on_when_it_is_back(rules_url, configured):
+    with prices(rules_url, PriceShop(1, 2)) as bench:
+        settings, accounts = bench.settings, bench.accounts
+        bench.accounts = {}
+        bench.settings = settings if configured else replace(settings, accounts={})
+        run_id = bench.apply()
+        ((held_by, why),) = bench.rows("SELECT held_by, held_reason FROM gate WHERE gate_id = :g", g=GATE)
+        said = "is paused by the configuration" if configured else "add [rules.accounts.shop]"
+        assert (held_by, said in why) == ("fatal", True)
+        bench.settings, bench.accounts = settings, accounts
+        bench.ledger.gates.resume(GATE, who="ada")
+        bench.work()
+        assert bench.run(run_id).status is R.APPLIED
 
 
 def test_a_lost_call_that_did_not_arrive_is_made_again(rules_url):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -75,20 +75,20 @@ TARGET = Target(
 T1, T2, T3 = (START + timedelta(minutes=n) for n in (1, 2, 3))
 
 # What a row needs to be in a state, and to be let go from any other into it.
-RUN_COLUMNS: Mapping[str, Mapping[str, Any]] = {
-    "PREVIEW": {"queued_at": None, "started_at": None, "finished_at": None},
-    "QUEUED": {"queued_at": T1, "previewed_at": T1, "preview_digest": "d", "started_at": None, "finished_at": None},
-    "APPLYING": {"queued_at": T1, "previewed_at": T1, "preview_digest": "d", "started_at": T2, "finished_at": None},
-}
-_ENDED = RUN_COLUMNS["APPLYING"] | {"finished_at": T3, "target_count": 2}
+_NEW: dict[str, Any] = {"queued_at": None, "started_at": None, "finished_at": None}
+_QUEUED = {**_NEW, "queued_at": T1, "previewed_at": T1, "preview_digest": "d"}
+_STARTED = {**_QUEUED, "started_at": T2}
+_ENDED = {**_STARTED, "finished_at": T3, "target_count": 2}
 RUN_COLUMNS = {
-    **RUN_COLUMNS,
+    "PREVIEW": _NEW,
+    "QUEUED": _QUEUED,
+    "APPLYING": _STARTED,
     "APPLIED": {**_ENDED, "applied_count": 2, "failed_count": 0},
     "PARTIAL": {**_ENDED, "applied_count": 1, "failed_count": 1},
     "FAILED": {**_ENDED, "applied_count": 0, "failed_count": 2},
-    "ROLLED_BACK": {**_ENDED},
+    "ROLLED_BACK": _ENDED,
 }
-_OPEN = {"cause": None, "error": None, "applied_at": None}
+_OPEN: dict[str, Any] = {"cause": None, "error": None, "applied_at": None}
 TARGET_COLUMNS = {
     "PREVIEW": _OPEN,
     "QUEUED": _OPEN,

@@ -1,6 +1,6 @@
 """Runs the demonstration: the other sides on sockets, a real worker on a real ledger, and a clock that leaps.
 
-Time leaps from one due moment to the next, and stands still while a step is under way.
+Time leaps from one due moment to the next, and goes no faster than real time while a step is under way.
 """
 
 from __future__ import annotations

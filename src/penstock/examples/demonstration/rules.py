@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
 from penstock.lifecycles import rules
@@ -82,7 +83,8 @@ class RulesPart:
             yield "\n".join(self._settings(address))
 
     def _settings(self, address: str) -> Iterator[str]:
-        yield '[rules]\napprove_above = 250\nreconcile_for = "7d"\n'
+        yield '[rules]\napprove_above = 250\nreconcile_for = "7d"'
+        yield f'private_downloads = ["{urlsplit(address).netloc}"]\n'
         yield f'[rules.accounts.{ACCOUNT}]\nconnector = "shopify"\nshop_url = "{address}"'
         yield 'token = { file = "secrets/shopify-token" }\npoints_per_second = 0\ncatalogue_every = "5d"\n'
         yield f'[rules.rules.{EVERYTHING}]\naccount = "{ACCOUNT}"\ncurrency = "{CURRENCY}"'

@@ -161,6 +161,11 @@ class Metered:
         """Whether as many calls are under way as may be."""
         return self.max_in_flight is not None and self.in_flight >= self.max_in_flight
 
+    @property
+    def limits(self) -> list[str]:
+        """The names of its budgets."""
+        return [budget.name for budget in self.budgets]
+
     def allowed(self, wanted: int, costs: Costs = USUAL) -> int:
         """How many steps of those costs may begin now, of so many."""
         room = [wanted, *(b.places(b.of(costs)) for b in self.budgets)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote
 
 from penstock.lifecycles.rules.definition import RuleSettings
 from penstock.settings.addresses import read_hosts
-from penstock.settings.typed import Place, Secret, Settings, Url, says
+from penstock.settings.typed import Secret, Settings, Url, says
 
 _MANY = 10_000_000
 _AUTUMN = {
@@ -27,7 +28,7 @@ class AccountSettings(Settings):
         "csv"
     )
     file: Annotated[
-        Place | None, says("The price list, for csv: sku, price and whatever else it has.", examples=["prices.csv"])
+        Path | None, says("The price list, for csv: sku, price and whatever else it has.", examples=["prices.csv"])
     ] = None
     currency: Annotated[str | None, says("The currency, where the price list does not name it.", examples=["EUR"])] = (
         None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.connectors import prices
@@ -158,7 +157,7 @@ def _shop(own: AccountSettings, private_downloads: tuple[str, ...], ports: Ports
         from penstock.worker.executor import ThreadExecutor
 
         assert own.file is not None  # noqa: S101 - the settings see to it
-        return PriceList(CsvCatalogue(Path(own.file), ThreadExecutor(1).run, currency=own.currency))
+        return PriceList(CsvCatalogue(own.file, ThreadExecutor(1).run, currency=own.currency))
     from penstock.connectors.shopify.client import RESULTS, ClientCredentials, Shopify
 
     assert own.shop_url is not None  # noqa: S101 - the settings see to it

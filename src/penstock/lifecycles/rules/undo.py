@@ -106,7 +106,7 @@ def _refuse_rollback(ask: Ask[RulesSettings], run: Run) -> int:
 
 
 def refuse_while_rolled_back(ask: Ask[RulesSettings], run: Run) -> None:
-    """Raises UsageError for a run that another one is rolling back."""
+    """Raises UsageError for a run that another one is putting back."""
     for one in runs_of(ask.reader, run, Kind.ROLLBACK):
         if one.status is R.PREVIEW or one.status in OPEN:
             raise UsageError(f"run {short(run)} is being rolled back by run {short(one)}")

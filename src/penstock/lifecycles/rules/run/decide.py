@@ -28,7 +28,9 @@ class Seen(Struct, frozen=True):
     unqueued: bool = False
     held: bool = False
     free: bool = False
-    #: Targets whose call may have left, that nobody works on and that do not know of a stop.
+    #: Targets that are claimed, or whose call may have left.
+    moving: bool = False
+    #: Of those the ones that nobody works on and that do not know of a stop.
     unsettled: bool = False
     parked: int = 0
     in_doubt: int = 0
@@ -88,7 +90,8 @@ def _watch(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
     elif run.mode is Mode.PAUSED and ended < run.target_count:
         if seen.free:
             return Act("hold", f"paused by {run.mode_by}: {run.mode_reason}", counts_attempt=False)
-        return Wait(now + settings.look_every, f"paused by {run.mode_by}: {run.mode_reason}; {_progress(run, seen)}")
+        paused = f"paused by {run.mode_by}: {run.mode_reason}; {_progress(run, seen)}"
+        return Wait(now + settings.look_every if seen.moving else run.end_at, paused)
     elif seen.held:
         return Act("release", "targets that rest go on", counts_attempt=False)
     if ended >= run.target_count:

@@ -30,6 +30,7 @@ def seen_of(ledger: Ledger, run: Run) -> Seen:
         if run.status is R.APPLYING:
             found["unqueued"] = there(cursor, "status = 'PREVIEW' AND included")
             found["free"] = there(cursor, "status = 'QUEUED' AND NOT held AND NOT halted")
+            found["moving"] = there(cursor, "status = 'APPLYING'")
             found["unsettled"] = there(cursor, "status = 'APPLYING' AND NOT halted AND claimed_by IS NULL")
             found["parked"] = count(cursor, "parked_at IS NOT NULL")
             found["in_doubt"] = count(cursor, "status = 'APPLYING' AND in_doubt_since IS NOT NULL")

@@ -121,6 +121,8 @@ class Targets(Flow[Target, RulesSettings, Seen]):
 
     def _account(self, unit: Target) -> Configured:
         if unit.account not in self._accounts:
+            if unit.account in self.settings.accounts:
+                raise Fatal(f"the account {unit.account!r} is paused by the configuration")
             raise Fatal(f"no account is called {unit.account!r}; add [rules.accounts.{unit.account}]")
         return self._accounts[unit.account]
 
