@@ -76,6 +76,7 @@ class PriceShop:
         self.calls: list[Call] = []
         self.wrong: list[str] = []
         self.bulk = False
+        self.bucket: tuple[float | None, float | None] = (None, None)
         self.lies: dict[str, Price] = {}
         """What a read says of a variant, whatever its price is."""
         self._read: dict[str, Price] = {}

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Shop(Protocol):
     """One account of one provider. Its methods raise a StepError when the provider fails."""
 
+    #: What the last answer said of the limit `points`: how much is left, and how fast it refills. None: nothing.
+    bucket: tuple[float | None, float | None]
+
     def catalogue(self) -> AsyncIterator[Sequence[Item]]:
         """All variants, some thousand at a time."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,8 +40,10 @@ class Connector(Protocol):
 class PriceList:
     """A shop behind a connector. The currency is the shop's own, asked for once."""
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, connector: Connector, *, closes: Callable[[], None] = lambda: None) -> None:
+        """`closes` ends what the connector was lent."""
         self._connector = connector
+        self._closes = closes
         self._currency: str | None = None
         self._asking = asyncio.Lock()
         #: What the last answer said of the bucket: how much is left, and how fast it fills.
@@ -97,6 +99,7 @@ class PriceList:
 
     async def close(self) -> None:
         await self._connector.close()
+        self._closes()
 
     def _told(self, cost: prices.Cost) -> None:
         self.bucket = (cost.available, cost.restore_rate)
