@@ -312,6 +312,19 @@ def test_a_sale_ends_though_a_part_of_it_was_rolled_back_before(rules_url):
         assert shop.prices == before
 
 
+def test_a_sale_that_ends_before_it_starts_sets_nothing(rules_url):
+    shop = PriceShop(1, 2)
+    with prices(rules_url, shop) as bench:
+        run_id = bench.start(start_at=START + DAY, end_at=START + 2 * DAY)
+        bench.hours(1)
+        bench.time.advance(3 * DAY.total_seconds())  # nobody worked meanwhile
+        bench.work(60)
+        assert set(bench.ended(run_id).values()) == {"FAILED halted"}
+        run = bench.run(run_id)
+        assert (run.status, run.mode_reason) == (R.FAILED, "its end has come before every price was set")
+        assert shop.writes() == []
+
+
 def test_the_end_of_a_sale_is_begun_once(rules_url):
     """Somebody has set every price anew: the rollback fails, and nobody tries again day after day."""
     shop = PriceShop(1, 2)

@@ -67,6 +67,8 @@ def _start(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
         return Act("start", f"stopped: {run.mode_reason}", counts_attempt=False)
     if run.mode is Mode.PAUSED:
         return Wait(None, f"paused by {run.mode_by}: {run.mode_reason}")
+    if _is_over(run, now):
+        return Act("expire", "its end has come before its start", counts_attempt=False)
     if seen.ahead is not None:
         return Wait(now + settings.look_every, f"run {seen.ahead} of {run.account} is applying; this one waits for it")
     return Act("start", "its account is free", counts_attempt=False)
@@ -77,6 +79,8 @@ def _watch(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
     if run.mode is Mode.HALTING:
         if seen.unqueued or seen.free or seen.held or seen.unsettled:
             return Act("halt", f"stopped: {run.mode_reason}", counts_attempt=False)
+    elif ended < run.target_count and _is_over(run, now):
+        return Act("expire", "its end has come: no more prices are set", counts_attempt=False)
     elif seen.unqueued:
         return Act("include", "its targets are queued", counts_attempt=False)
     elif (why := fails_too_often(run)) is not None:
@@ -90,6 +94,11 @@ def _watch(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
     if ended >= run.target_count:
         return Act("finish", "every target has ended", counts_attempt=False)
     return Wait(now + settings.look_every, _progress(run, seen))
+
+
+def _is_over(run: Run, now: datetime) -> bool:
+    """Whether the sale is over, so that no price of it is to be set any more."""
+    return run.end_at is not None and run.end_at <= now
 
 
 def fails_too_often(run: Run) -> str | None:

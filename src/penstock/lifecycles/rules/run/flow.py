@@ -153,6 +153,13 @@ def stopped(unit: Run, now: datetime) -> Outcome[Run]:
     return Outcome(unit, after, f"stopped: {why}", events=[alert], keep_claim=True)
 
 
+def expired(unit: Run, now: datetime) -> Outcome[Run]:
+    """Its end has come before all was sent: the rest is given up."""
+    why = "its end has come before every price was set"
+    after = replace(unit, mode=Mode.HALTING, mode_by="scheduler", mode_reason=why, due_at=now)
+    return Outcome(unit, after, f"stopped: {why}", keep_claim=True)
+
+
 def ended_as(unit: Run) -> R:
     """How a run ends whose targets have all ended."""
     if unit.failed_count == 0:
@@ -222,7 +229,11 @@ _SAID = {
     "release": "targets that rest go on",
     "halt": "what was not sent is given up",
 }
-_CHANGES: dict[str, Callable[[Run, datetime], Outcome[Run]]] = {"queue": queued, "stop": stopped}
+_CHANGES: dict[str, Callable[[Run, datetime], Outcome[Run]]] = {
+    "queue": queued,
+    "stop": stopped,
+    "expire": expired,
+}
 
 
 def _after(now: datetime, earlier: datetime | None) -> datetime:

@@ -80,7 +80,8 @@ class Targets(Flow[Target, RulesSettings, Seen]):
         refused: Mapping[str, str] = {}
         if what == "send":
             prices = {unit.id: Price.from_json(unit.after_json or {}) for unit in units}
-            refused = await self._account(units[0]).shop.write(units[0].product_id, prices)
+            before = {unit.id: Price.from_json(unit.before_json) for unit in units}
+            refused = await self._account(units[0]).shop.write(units[0].product_id, prices, before)
         elif what == "rest":
             rested = "waits for its run"
             return [Outcome(unit, replace(unit, status=T.QUEUED, due_at=None), rested) for unit in units]
