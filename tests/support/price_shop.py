@@ -118,7 +118,9 @@ class PriceShop:
         self._read |= found
         return found
 
-    async def write(self, product_id: str, prices: Mapping[str, Price]) -> Mapping[str, str]:
+    async def write(
+        self, product_id: str, prices: Mapping[str, Price], before: Mapping[str, Price]
+    ) -> Mapping[str, str]:
         answer = await self._arrives("write", list(prices), product_id)
         refused = dict(answer.variants) if isinstance(answer, Refuse) else {}
         if not (isinstance(answer, Hang) and not answer.takes_effect):

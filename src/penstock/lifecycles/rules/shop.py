@@ -23,10 +23,13 @@ class Shop(Protocol):
     async def read(self, ids: Sequence[str]) -> Mapping[str, Price]:
         """The live prices of variants of any products; those that do not exist are absent."""
 
-    async def write(self, product_id: str, prices: Mapping[str, Price]) -> Mapping[str, str]:
+    async def write(
+        self, product_id: str, prices: Mapping[str, Price], before: Mapping[str, Price]
+    ) -> Mapping[str, str]:
         """Set prices of variants of one product by one call; those that were refused, and why.
 
-        Raises InDoubt where nobody knows whether they are set.
+        `before` is what they were a moment ago; where the provider can tell, what others have set since stays. Raises
+        InDoubt then, and where nobody knows whether they are set.
         """
 
     def stream(self) -> AsyncIterator[tuple[str, Price]] | None:

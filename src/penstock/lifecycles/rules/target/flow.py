@@ -84,8 +84,9 @@ class Targets(Flow[Target, RulesSettings, Seen]):
         refused: Mapping[str, str] = {}
         if what == "send":
             prices = {unit.id: Price.from_json(unit.after_json or {}) for unit in units}
+            before = {unit.id: Price.from_json(unit.before_json) for unit in units}
             own = self._account(units[0])
-            refused = await own.shop.write(units[0].product_id, prices)
+            refused = await own.shop.write(units[0].product_id, prices, before)
             await self._learn(own, io)
         elif what == "rest":
             rested = "waits for its run"
