@@ -182,6 +182,10 @@ ANSWERS_IN_DOUBT = {
     "against all, and set": said(
         productVariants=[about("1000000"), about("1000001")], userErrors=[{"field": None, "message": "x", "code": "Y"}]
     ),
+    "against one, and set": said(
+        productVariants=[about("1000000"), about("1000001")],
+        userErrors=[{"field": ["variants", "0", "price"], "message": "x", "code": "Y"}],
+    ),
     "errors as a text": said(userErrors="no"),
     "no payload": Fault(200, {"data": {"productVariantsBulkUpdate": None}}),
     "no data": Fault(200, {"data": None}),

@@ -63,6 +63,22 @@ def test_each_throttle_in_a_row_closes_for_longer_until_the_breaker_opens(world)
     assert shut(world) - world.time.elapsed() == 60, "not before, whatever the provider says"
 
 
+def test_a_burst_of_throttles_makes_the_budgets_slower(world):
+    limited(world, per_second(10))
+    crowd(world, 1)
+    rates = []
+    for epoch in range(6):
+        world.ledger.gates.throttle(Pass(GATE, epoch), 1, "429", 0.0)
+        world.time.advance(2)
+        rates.append(round(world.rows("SELECT rate FROM gate_limit WHERE gate_id = :gate", gate=GATE)[0][0], 2))
+    assert rates == [10, 10, 10, 8, 6.4, 5.12], "more than three in five minutes"
+    world.time.advance(300)
+    world.ledger.gates.throttle(Pass(GATE, 6), 1, "429", 0.0)
+    assert world.rows("SELECT round(rate * 100) FROM gate_limit WHERE gate_id = :gate", gate=GATE) == [(512,)]
+    slowed = world.rows("SELECT count(*) FROM event_log WHERE event_type = 'gate.slowed' AND severity = 'warning'")
+    assert slowed == [(3,)]
+
+
 def test_the_jitter_is_upwards_and_bounded(world):
     crowd(world, 1)
     gates = world.ledger.gates
@@ -137,7 +153,7 @@ def test_a_gate_with_limits_opens_gently_without_a_probe_until_the_breaker(world
     gates.worked(found.passes[GATE])
     assert take(worker) == [], "what gathered while the probe was out is not let loose"
     world.time.advance(0.25)
-    assert len(take(worker)) == 2
+    assert len(take(worker)) == 1, "and so many throttles have made the bucket slower"
 
 
 def test_a_probe_that_fails_escalates_and_one_that_asked_nothing_makes_room(world):
@@ -373,7 +389,7 @@ def test_resuming_opens_whatever_closed_it_and_gently(world):
     gates = limited(world, per_second(10, 20))
     crowd(world, 40)
     world.time.advance(100)
-    for epoch in range(7):
+    for epoch in range(3):
         gates.throttle(Pass(GATE, epoch), 1_000, "429", 0.0)
     assert gates.resume("shop", "operator:anna") == 1
     assert gates.resume("shop", "operator:anna") == 0

@@ -312,6 +312,30 @@ def test_a_sale_ends_though_a_part_of_it_was_rolled_back_before(rules_url):
         assert shop.prices == before
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_sale_sets_no_price_after_its_end(rules_url, begun):
+    """No worker was there in time, or the shop was slow."""
+    shop = PriceShop(5, 1)
+    before = dict(shop.prices)
+    with prices(rules_url, shop) as bench:
+        bench.slowly()
+        end = START + (timedelta(seconds=4) if begun else DAY)
+        run_id = bench.start(start_at=None if begun else START + DAY / 2, end_at=end)
+        bench.work(3)
+        if not begun:
+            bench.time.advance(2 * DAY.total_seconds())
+        bench.work(60)
+        late = end + timedelta(seconds=3)
+        assert [one.id for one in bench.targets(run_id) if one.applied_at is not None and one.applied_at > late] == []
+        assert shop.prices == before
+        run = bench.run(run_id)
+        assert run.status is (R.ROLLED_BACK if begun else R.FAILED)
+        assert run.error.endswith("stopped: its end has come")
+        assert "FAILED halted" in bench.ended(run_id).values()
+        if not begun:
+            assert shop.writes() == []
+
+
 def test_the_end_of_a_sale_is_begun_once(rules_url):
     """Somebody has set every price anew: the rollback fails, and nobody tries again day after day."""
     shop = PriceShop(1, 2)

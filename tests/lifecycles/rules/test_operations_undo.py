@@ -89,6 +89,21 @@ def test_the_generic_commands_for_dead_letters_work_for_targets(ledger_url):
         at.refused("retry", "all of them were dismissed", run=str(run_id))
 
 
+def test_what_is_tried_again_while_its_run_is_rolled_back_keeps_nobody_from_ending(ledger_url):
+    with desk(ledger_url, PriceShop(4, 1)) as at:
+        run_id = partial(at, "p0001-v0")
+        at.do("rollback", run=str(run_id))
+        at.refused("retry", "is being rolled back by run", run=str(run_id))
+        at.do(dead.retry, units=(f"rule_target:{run_id}/p0001-v0",), reason="again")
+        at.bench.work(60)
+        assert at.run(str(newest(at, Kind.ROLLBACK))).status is R.APPLIED
+        run = at.run(str(run_id))
+        assert (run.status, run.applied_count, run.rolled_back_count) == (R.APPLIED, 1, 3)
+        at.do("rollback", run=str(run_id))
+        at.bench.work(30)
+        assert at.run(str(run_id)).status is R.ROLLED_BACK
+
+
 def test_what_has_not_failed_is_not_retried(ledger_url):
     with desk(ledger_url) as at:
         run = at.preview()

@@ -12,9 +12,10 @@ from penstock.lifecycles.rules import undo
 from penstock.lifecycles.rules.run.machine import Kind, R
 from penstock.model.clock import instant
 from penstock.model.errors import Rejected, Transient
+from penstock.model.machine import Actor
 from penstock.model.unit import replace
 from tests.support.price_shop import PriceShop, Refuse, always, euros
-from tests.support.prices import Prices, prices
+from tests.support.prices import CUT, Prices, prices, target_ref
 
 ONE, OTHER = "p0000-v0", "p0000-v1"
 MISMATCH = "automation.reconciliation.mismatch"
@@ -141,6 +142,41 @@ def test_where_the_shop_has_a_bulk_read_all_prices_come_at_once(rules_url):
         bench.work(120)
         assert [counts(one) for one in reports(bench, run_id)] == [(20, 2, 0, 1)]
         assert len(shop.reads()) == reads
+
+
+def test_bulk_comparisons_go_one_after_the_other(rules_url):
+    shop = PriceShop(600, 2)
+    shop.bulk = True
+    with prices(rules_url, shop, bulk_read_above=10, approve_above=10_000) as bench:
+        first = bench.apply(seconds=30)
+        bench.rule("next", **CUT, priority=1)
+        second = bench.apply("next", seconds=10)
+        asked = len([call for call in shop.calls if call.kind == "catalogue"])
+        bench.do(undo.reconcile, first)
+        bench.do(undo.reconcile, second)
+        bench.work(15)
+        assert [counts(one) for one in reports(bench, first)] == [(0, 0, 1_200, 0)]
+        assert [counts(one) for one in reports(bench, second)] == [(1_200, 0, 0, 0)]
+        assert len([call for call in shop.calls if call.kind == "catalogue"]) - asked == 2
+
+
+def test_what_a_run_sets_while_another_is_compared_is_no_difference(rules_url):
+    shop = PriceShop(1, 2)
+    with prices(rules_url, shop) as bench:
+        run_id = bench.apply(seconds=10)
+
+        def rolled_back_meanwhile(kind, _ids):
+            if kind == "read":
+                shop.trouble = lambda *_: None
+                shop.prices[ONE] = euros(1_000)
+                back = target_ref(run_id, ONE)
+                bench.ledger.move(back, "ROLLED_BACK", actor=Actor.API, who="ada", reason="a rollback at the same time")
+
+        shop.trouble = rolled_back_meanwhile
+        bench.do(undo.reconcile, run_id)
+        bench.work(5)
+        assert [counts(one) for one in reports(bench, run_id)] == [(1, 0, 1, 0)]
+        assert bench.events(MISMATCH) == []
 
 
 @pytest.mark.by_day

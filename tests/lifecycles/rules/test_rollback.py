@@ -10,7 +10,7 @@ from penstock.lifecycles.rules.run.machine import Kind, R
 from penstock.lifecycles.rules.target.machine import T
 from penstock.model.errors import InDoubt, Transient, UsageError
 from tests.support.price_shop import After, PriceShop, Refuse, Script, always, euros
-from tests.support.prices import prices
+from tests.support.prices import prices, target_ref
 
 ONE, OTHER = "p0000-v0", "p0000-v1"
 
@@ -122,6 +122,28 @@ def test_the_dead_letters_of_a_run_that_is_rolled_back_are_dismissed(rules_url, 
         assert dismissed == [(f"{run_id}/{ONE}", bench.target(run_id, ONE).version, "ada")]
         with pytest.raises(UsageError, match="is ROLLED_BACK"):
             bench.retry(run_id, ONE)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_target_that_is_tried_again_while_its_run_is_rolled_back_goes_on_afterwards(rules_url, works):
+    shop = PriceShop(3, 1)
+    with prices(rules_url, shop) as bench:
+        shop.trouble = always("write", lambda: Refuse({ONE: "INVALID: no"}), ONE)
+        run_id = bench.apply()
+        bench.slowly()
+        back = bench.roll_back(run_id, seconds=2)
+        assert back.status is R.APPLYING
+        with pytest.raises(UsageError, match="is being rolled back by run"):
+            bench.retry(run_id)
+        bench.ledger.move_by_hand(target_ref(run_id, ONE), "QUEUED", who="ada", reason="'penstock dead retry' can")
+        if works:
+            shop.trouble = lambda *_: None
+        bench.work(60)
+        assert bench.run(back.id).status is R.APPLIED
+        run = bench.run(run_id)
+        assert (run.status, run.rolled_back_count) == (R.APPLIED if works else R.PARTIAL, 2)
+        bench.roll_back(run_id)
+        assert bench.run(run_id).status is R.ROLLED_BACK
 
 
 def test_a_later_run_of_the_same_prices_makes_the_first_ones_conflicts(rules_url):

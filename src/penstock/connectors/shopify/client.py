@@ -290,11 +290,9 @@ class Shopify:
             now = {one.variant_id: one for one in map(wire.Priced.variant, updated.product_variants or ())}
         except BadAnswer as error:
             raise InDoubt(f"{self._call}: the answer cannot be read: {error}") from error
-        # Against all, and yet one of them has what was wanted: one of the two is not true.
-        against_all = any(one.place(len(sent)) is None for one in updated.user_errors or ())
         for change in sent:
-            done = _has(now.get(change.variant_id), change)
-            if against_all if done else change.variant_id not in refused:
+            # Refused, and yet it has what was wanted: one of the two is not true.
+            if _has(now.get(change.variant_id), change) == (change.variant_id in refused):
                 raise InDoubt(f"{self._call}: the answer leaves open whether {change.variant_id} was changed")
 
     def _read(self, work: Callable[[], R]) -> R:

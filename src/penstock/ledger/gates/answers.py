@@ -20,6 +20,10 @@ BREAKER_SECONDS = 60.0
 # Beyond this the databases' calendars end, and a gate would open instead.
 LONGEST = 100 * 365 * 86_400.0
 _JITTER = 0.1
+BURST_FROM = 3
+BURST_WITHIN = timedelta(minutes=5)
+"""More throttles than that within this time are a burst: the gate's budgets are lowered."""
+_SLOWER = 0.8
 _MOST_JITTER = 30.0
 
 
@@ -46,7 +50,8 @@ class GateAnswers(GateRows):
             until = self._shut(cursor, found, believed, reason, chance=chance, first=first)
             told: dict[str, Any] = {"gate": given.gate_id, "reason": reason, "until": instant_text(until)}
             if first:
-                self._alert(cursor, "gate.throttled", "info", f"{given.gate_id}:{given.epoch}", told)
+                self._alert(cursor, "gate.throttled", None, f"{given.gate_id}:{given.epoch}", told)
+                self._slow_down(cursor, found)
             if wait > believed:
                 asked = int(min(wait, LONGEST) // 3600)
                 told = {**told, "asked_hours": asked}
@@ -54,6 +59,28 @@ class GateAnswers(GateRows):
             return until
 
         return self._database.write(work)
+
+    def _slow_down(self, cursor: Cursor, found: GateRow) -> None:
+        """A gate that was throttled more than three times in five minutes has budgets that are too generous.
+
+        Each further time they lose a fifth, until a worker starts anew.
+        """
+        prefix = f"gate.throttled:{found.gate_id}:"
+        mine = f"event_type = 'gate.throttled' AND substr(event_key, 1, {len(prefix)}) = :prefix"
+        sql = f"SELECT count(*) FROM event_log WHERE created_at >= {self._database.sql.instant('since')} AND {mine}"
+        ((times,),) = cursor.rows(sql, since=instant_text(found.now - BURST_WITHIN), prefix=prefix)
+        if times <= BURST_FROM:
+            return
+        slowed = cursor.run(
+            "UPDATE gate_limit SET rate = rate * :less WHERE gate_id = :gate", less=_SLOWER, gate=found.gate_id
+        )
+        if slowed:
+            told = {
+                "gate": found.gate_id,
+                "reason": f"throttled {times} times in five minutes",
+                "slower_by": "20 %",
+            }
+            self._alert(cursor, "gate.slowed", "warning", f"{found.gate_id}:{found.epoch}", told)
 
     def fail(self, given: Pass, reason: str, chance: float) -> Trouble:
         """The provider gave no answer that could be used. More than five times in a row close the gate.
@@ -185,7 +212,7 @@ class GateAnswers(GateRows):
 
         self._database.write(work)
 
-    def _alert(self, cursor: Cursor, kind: str, severity: str, key: str, payload: Mapping[str, Any]) -> None:
+    def _alert(self, cursor: Cursor, kind: str, severity: str | None, key: str, payload: Mapping[str, Any]) -> None:
         # What the outbox says of itself is never delivered: whom it is about could not take it.
         about = delivery.machine.name if str(payload["gate"]).startswith(delivery.gate_of("")) else None
         row = ["default", f"{kind}:{key}", kind, severity, json.dumps(payload), about, None]

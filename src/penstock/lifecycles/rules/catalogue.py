@@ -98,8 +98,7 @@ def shared_skus(cursor: Cursor, account: str, whole: int) -> frozenset[str]:
 
 async def read_catalogue(own: Configured, io: Io) -> JobResult:
     """Read the whole catalogue of an account. What an earlier reading left undone is written again."""
-    standing = await io.ledger(lambda ledger: standing_of(ledger, own.name))
-    number, seen = (0 if standing is None else standing.number) + 1, 0
+    number, seen = await io.ledger(lambda ledger: _newest(ledger, own.name)) + 1, 0
     async with io.gate(own.gate, own.shop.costs(reads=_READ_COST, writes=0)):
         async for items in own.shop.catalogue():
             for start in range(0, len(items), _AT_ONCE):
@@ -108,6 +107,12 @@ async def read_catalogue(own: Configured, io: Io) -> JobResult:
             seen += len(items)
     row = {"account": own.name, "number": number, "variants": seen, "read_at": io.now()}
     return JobResult(f"{seen:,} variants read", writes=[Write(catalogue_reading, [row])])
+
+
+def _newest(ledger: Ledger, account: str) -> int:
+    """The newest reading of an account's catalogue, whole or not: what a broken one saw does not count for the next."""
+    sql = "SELECT max(seen_in) FROM catalogue WHERE account = :account"
+    return int(ledger.read(lambda cursor: cursor.rows(sql, account=account))[0][0] or 0)
 
 
 def _keep(write: Write, ledger: Ledger) -> None:

@@ -174,6 +174,7 @@ def retry(ask: Ask[RulesSettings], wanted: RetryParameters) -> Each:
     run = find_run(ask.reader, wanted.run)
     if run.status not in (R.PARTIAL, R.FAILED):
         raise UsageError(f"run {short(run)} is {run.status}; {_why_no_retry(run)}")
+    undo.refuse_while_rolled_back(ask, run)
     condition, given = "status = 'FAILED'", {}
     if wanted.cause is not None:
         condition, given = f"{condition} AND cause = :cause", {"cause": str(wanted.cause)}

@@ -29,33 +29,30 @@ class Kept:
     version: int
     digest: str
     source: str
-    current: bool
-    created_by: str
     listed: bool
 
 
-def kept_rules(reader: Reader | Ledger, tenant: str, *, name: str | None = None, current: bool = True) -> list[Kept]:
-    """Versions of rules by name and version: the current ones, or all."""
-    where = ["tenant_id = :tenant", *(["name = :name"] if name is not None else []), *(["current"] if current else [])]
-    sql = (
-        f"SELECT name, version, definition, digest, source, current, created_by FROM rule WHERE {' AND '.join(where)}"
-        " ORDER BY name, version"
-    )
-    given = {"tenant": tenant} | ({} if name is None else {"name": name})
-    found = []
-    for _, version, kept, digest, source, is_current, by in reader.read(lambda cursor: cursor.rows(sql, **given)):
-        plain: dict[str, Any] = dict(document(kept) if isinstance(kept, str) else kept)
-        listed = bool(plain.pop("listed", False))
-        found.append(Kept(read_rule(plain), version, digest, source, bool(is_current), by, listed))
-    return found
+def kept_rules(reader: Reader | Ledger, tenant: str) -> list[Kept]:
+    """The rules that are in force, by name."""
+    return _kept(reader, "current", tenant=tenant)
 
 
 def version_of(reader: Reader | Ledger, tenant: str, name: str, version: int) -> Kept:
     """One version of a rule. Raises UsageError where the ledger has none."""
-    for kept in kept_rules(reader, tenant, name=name, current=False):
-        if kept.version == version:
-            return kept
+    for kept in _kept(reader, "name = :name AND version = :version", tenant=tenant, name=name, version=version):
+        return kept
     raise UsageError(f"the ledger has no version {version} of the rule {name!r}")
+
+
+def _kept(reader: Reader | Ledger, condition: str, **given: Any) -> list[Kept]:
+    columns = "version, definition, digest, source"
+    sql = f"SELECT {columns} FROM rule WHERE tenant_id = :tenant AND {condition} ORDER BY name, version"
+    found = []
+    for version, kept, digest, source in reader.read(lambda cursor: cursor.rows(sql, **given)):
+        plain: dict[str, Any] = dict(document(kept) if isinstance(kept, str) else kept)
+        listed = bool(plain.pop("listed", False))
+        found.append(Kept(read_rule(plain), version, digest, source, listed))
+    return found
 
 
 def configured_rules(settings: RulesSettings) -> dict[str, Rule]:

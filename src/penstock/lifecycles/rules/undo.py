@@ -61,6 +61,8 @@ def rollback(ask: Ask[RulesSettings], wanted: RollbackParameters) -> Together:
     says = f"put back {count:,} price{'s' if count != 1 else ''} that run {short(run)} has set"
     if not count:
         says = f"leave {len(aside):,} prices of run {short(run)} as they are, and count it as rolled back"
+        # Nothing is left where the last targets of a run failed again after all others were rolled back.
+        says = says if aside else f"count run {short(run)} as rolled back: nothing that it has set is left"
     elif aside:
         says += f", and leave {len(aside):,} as they are"
     return Together(says, moves=moves, births=[Birth(born, ask.reason, actor=Actor.OPERATOR)])
@@ -99,13 +101,15 @@ def _refuse_rollback(ask: Ask[RulesSettings], run: Run) -> int:
     if run.status not in APPLIED:
         hint = f"; 'penstock rules cancel {short(run)}' ends it" if run.status in OPEN else ""
         raise UsageError(f"run {short(run)} is {run.status}; only one that has applied prices is rolled back{hint}")
-    going = [one for one in made if one.status is R.PREVIEW or one.status in OPEN]
-    if going:
-        raise UsageError(f"run {short(run)} is being rolled back by run {short(going[0])}")
-    left = left_of(ask.reader, run.id)
-    if not left:
-        raise UsageError(f"nothing of run {short(run)} is left to be rolled back")
-    return left
+    refuse_while_rolled_back(ask, run)
+    return left_of(ask.reader, run.id)
+
+
+def refuse_while_rolled_back(ask: Ask[RulesSettings], run: Run) -> None:
+    """Raises UsageError for a run that another one is putting back."""
+    for one in runs_of(ask.reader, run, Kind.ROLLBACK):
+        if one.status is R.PREVIEW or one.status in OPEN:
+            raise UsageError(f"run {short(run)} is being rolled back by run {short(one)}")
 
 
 def _named(ask: Ask[RulesSettings], run: Run, names: tuple[str, ...]) -> list[Target]:

@@ -121,7 +121,7 @@ def changes_of(ask: Ask[RulesSettings], rules: Iterable[Given], source: str) -> 
             changes.writes.append(_write([*ended, row]))
         changes.new.append(name)
         listed = given.prices is not None
-        changes.kept[name] = Kept(given.rule, version, digest, source, True, ask.who, listed)
+        changes.kept[name] = Kept(given.rule, version, digest, source, listed)
     return changes
 
 

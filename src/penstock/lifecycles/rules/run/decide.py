@@ -69,6 +69,8 @@ def _start(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
         return Act("start", f"stopped: {run.mode_reason}", counts_attempt=False)
     if run.mode is Mode.PAUSED:
         return Wait(None, f"paused by {run.mode_by}: {run.mode_reason}")
+    if _is_over(run, now):
+        return Act("expire", "its end has come before it began", counts_attempt=False)
     if seen.ahead is not None:
         return Wait(now + settings.look_every, f"run {seen.ahead} of {run.account} is applying; this one waits for it")
     return Act("start", "its account is free", counts_attempt=False)
@@ -79,6 +81,8 @@ def _watch(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
     if run.mode is Mode.HALTING:
         if seen.unqueued or seen.free or seen.held or seen.unsettled:
             return Act("halt", f"stopped: {run.mode_reason}", counts_attempt=False)
+    elif _is_over(run, now) and ended < run.target_count:
+        return Act("expire", "its end has come", counts_attempt=False)
     elif seen.unqueued:
         return Act("include", "its targets are queued", counts_attempt=False)
     elif (why := fails_too_often(run)) is not None:
@@ -93,6 +97,11 @@ def _watch(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
     if ended >= run.target_count:
         return Act("finish", "every target has ended", counts_attempt=False)
     return Wait(now + settings.look_every, _progress(run, seen))
+
+
+def _is_over(run: Run, now: datetime) -> bool:
+    """Whether the moment has come at which its prices are put back: it sets no more."""
+    return run.end_at is not None and run.end_at <= now
 
 
 def fails_too_often(run: Run) -> str | None:

@@ -42,7 +42,7 @@ class Runs(Flow[Run, RulesSettings, Seen]):
     machine = rule_run
     decide = staticmethod(decide)
     deadline = timedelta(minutes=30)
-    #: A preview of two million variants, five thousand at a time, and sets of twenty thousand after it.
+    #: A preview of two million variants, 2,500 at a time, and sets of twenty thousand after it.
     turns = 1_000
 
     def __init__(self, settings: RulesSettings, accounts: Mapping[str, Configured]) -> None:
@@ -153,6 +153,13 @@ def stopped(unit: Run, now: datetime) -> Outcome[Run]:
     return Outcome(unit, after, f"stopped: {why}", events=[alert], keep_claim=True)
 
 
+def expired(unit: Run, now: datetime) -> Outcome[Run]:
+    """The end of a sale has come before all its prices were set: the others are given up."""
+    why = "its end has come"
+    after = replace(unit, mode=Mode.HALTING, mode_by="kernel", mode_reason=why, due_at=now)
+    return Outcome(unit, after, f"stopped: {why}", keep_claim=True)
+
+
 def ended_as(unit: Run) -> R:
     """How a run ends whose targets have all ended."""
     if unit.failed_count == 0:
@@ -222,7 +229,11 @@ _SAID = {
     "release": "targets that rest go on",
     "halt": "what was not sent is given up",
 }
-_CHANGES: dict[str, Callable[[Run, datetime], Outcome[Run]]] = {"queue": queued, "stop": stopped}
+_CHANGES: dict[str, Callable[[Run, datetime], Outcome[Run]]] = {
+    "queue": queued,
+    "stop": stopped,
+    "expire": expired,
+}
 
 
 def _after(now: datetime, earlier: datetime | None) -> datetime:

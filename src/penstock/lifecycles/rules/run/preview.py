@@ -84,7 +84,7 @@ class Previews:
         rows = ledger.read(lambda cursor: _undone(ledger, cursor, run))
         made = [_target(run, *row) for row in rows]
         wanted = None if run.wanted is None else set(map(str, run.wanted))
-        chosen = [unit for unit in made if wanted is None or unit.id in wanted or unit.sku in wanted]
+        chosen = [unit for unit in made if wanted is None or unit.id in wanted]
         return chosen, made[-1].id if made else None
 
     def _from_catalogue(self, ledger: Ledger, run: Run) -> tuple[list[Target], str | None]:

@@ -6,9 +6,12 @@ Only the newest applied target of a variant is compared: what a later run has se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid5
+
+import msgspec
 
 from penstock.ledger.schema.columns import document
 from penstock.lifecycles.rules.money import Price
@@ -24,7 +27,6 @@ from penstock.worker.flow import Io
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
-    from penstock.ledger.store.database import Cursor
 
 MISMATCH = "automation.reconciliation.mismatch"
 _AT_ONCE = 1_000
@@ -32,6 +34,10 @@ _BULK_COST = 20
 """What a bulk read costs, about, with some looks whether it is there."""
 _AWAY = timedelta(hours=1)
 """How long a comparison waits before it asks again whether its account is there."""
+_ANOTHER = timedelta(seconds=10)
+"""How long a comparison waits before it asks again whether the one before it has ended."""
+_ABANDONED = timedelta(minutes=30)
+"""A comparison that did nothing for so long was interrupted: its prices are let go."""
 _OCCASIONS = ("immediate", "delayed")
 
 
@@ -54,14 +60,23 @@ class Counts(NamedTuple):
     started_at: datetime
 
 
+@dataclass(slots=True)
+class _Bulk:
+    """All live prices of one comparison, once they are there."""
+
+    report_id: UUID
+    used_at: datetime
+    prices: Mapping[str, Price] | None
+
+
 class Reconciler:
     """Compares runs, some thousand targets in a step."""
 
     def __init__(self, settings: RulesSettings, accounts: Mapping[str, Configured]) -> None:
         self._settings = settings
         self._accounts = accounts
-        #: All live prices of the comparison that is going on, where they came by one bulk read.
-        self._live: tuple[UUID, Mapping[str, Price]] | None = None
+        #: The comparison that has all live prices by one bulk read. Others wait for it: memory holds one catalogue.
+        self._bulk: _Bulk | None = None
 
     async def step(self, run: Run, io: Io) -> Outcome[Run]:
         """Compare the next targets; after the last, close the report."""
@@ -71,10 +86,15 @@ class Reconciler:
         begins = run.reconcile_position is None
         report_id = uuid5(run.id, f"report:{run.version}") if begins or run.report_id is None else run.report_id
         before = await io.ledger(lambda ledger: counts_of(ledger, report_id, io.now()))
+        # Before the ledger is asked: what a run has set since these were read is superseded, and not a difference.
+        everything = await self._everything(own, run, report_id, io)
         after = run.reconcile_position or ""
-        found = await io.ledger(lambda ledger: ledger.read(lambda cursor: applied_after(ledger, cursor, run, after)))
+        found = await io.ledger(lambda ledger: applied_after(ledger, run, after))
         compared = [one for one in found if not one.superseded]
-        live = await self._prices(own, run, report_id, compared, io)
+        live = everything if everything is not None else await _live_prices(own, compared, io)
+        if differing := [one.id for one in compared if live.get(one.id) != one.price]:
+            moved = await io.ledger(lambda ledger: moved_since(ledger, run, differing))
+            compared = [one for one in compared if one.id not in moved]
         rows = [row for one in compared if (row := _mismatch(run, report_id, one, live, io.now())) is not None]
         counts = Counts(
             before.checked + len(compared),
@@ -97,7 +117,7 @@ class Reconciler:
         if rows:
             writes.append(Write(reconciliation_mismatch, rows))
         if position is None:
-            self._live = None
+            self._bulk = None if self._bulk is not None and self._bulk.report_id == report_id else self._bulk
             done = reconciliations_by(now, run, self._settings)
             after = replace(after, reconciled=done, reconcile_wanted=False, due_at=now)
         said = f"{counts.checked:,} prices compared, {counts.mismatches:,} differ"
@@ -107,47 +127,67 @@ class Reconciler:
             events.append(Event(f"rules.mismatch:{report_id}", "rules.mismatch", told, "warning", tenant=run.tenant_id))
         return Outcome(run, after, said, writes=writes, events=events, keep_claim=True)
 
-    async def _prices(
-        self, own: Configured, run: Run, report_id: UUID, compared: Sequence[Applied], io: Io
-    ) -> Mapping[str, Price]:
-        if run.applied_count > self._settings.bulk_read_above and (self._live is not None or own.shop.stream()):
-            if self._live is None or self._live[0] != report_id:
-                self._live = (report_id, await self._everything(own, io))
-            return self._live[1]
-        found: dict[str, Price] = {}
-        for start in range(0, len(compared), own.reads_at_once):
-            part = compared[start : start + own.reads_at_once]
-            async with io.gate(own.gate, own.shop.costs(reads=len(part), writes=0)):
-                found |= await own.shop.read([one.id for one in part])
-        return found
+    async def _everything(self, own: Configured, run: Run, report_id: UUID, io: Io) -> Mapping[str, Price] | None:
+        """All live prices by one bulk read; None where there are too few targets for it, or the shop has none."""
+        stream = own.shop.stream() if run.applied_count > self._settings.bulk_read_above else None
+        if stream is None:
+            return None
+        going, now = self._bulk, io.now()
+        if going is None or going.report_id != report_id:
+            if going is not None and now < going.used_at + _ABANDONED:
+                raise MustWait("another comparison holds all live prices", now + _ANOTHER)
+            self._bulk = going = _Bulk(report_id, now, None)
+        if going.prices is None:
+            try:
+                async with io.gate(own.gate, own.shop.costs(reads=_BULK_COST, writes=0)):
+                    going.prices = {variant: price async for variant, price in stream}
+            except BaseException:
+                self._bulk = None
+                raise
+        going.used_at = io.now()
+        return going.prices
 
-    async def _everything(self, own: Configured, io: Io) -> Mapping[str, Price]:
-        stream = own.shop.stream()
-        assert stream is not None  # noqa: S101 - asked before
-        async with io.gate(own.gate, own.shop.costs(reads=_BULK_COST, writes=0)):
-            return {variant: price async for variant, price in stream}
+
+async def _live_prices(own: Configured, compared: Sequence[Applied], io: Io) -> Mapping[str, Price]:
+    found: dict[str, Price] = {}
+    for start in range(0, len(compared), own.reads_at_once):
+        part = compared[start : start + own.reads_at_once]
+        async with io.gate(own.gate, own.shop.costs(reads=len(part), writes=0)):
+            found |= await own.shop.read([one.id for one in part])
+    return found
 
 
-def applied_after(ledger: Ledger, cursor: Cursor, run: Run, after: str) -> list[Applied]:
+_LATER = (
+    "EXISTS (SELECT 1 FROM rule_target o WHERE o.account = t.account AND o.id = t.id AND"
+    " (o.status = 'APPLYING' OR (o.status = 'APPLIED' AND o.applied_at > t.applied_at)))"
+)
+"""Whether another run has set the price of `t` since, or is setting it now."""
+
+
+def applied_after(ledger: Ledger, run: Run, after: str) -> list[Applied]:
     """Applied targets of a run in the order of their variants."""
-    mine = f"t.rule_run_id = {ledger.database.sql.identifier('run')}"
-    later = (
-        "EXISTS (SELECT 1 FROM rule_target o WHERE o.account = t.account AND o.id = t.id AND o.status = 'APPLIED'"
-        " AND o.applied_at > t.applied_at)"
+    sql = (
+        f"SELECT t.id, t.sku, t.after_json, {_LATER} FROM rule_target t"
+        f" WHERE t.rule_run_id = {ledger.database.sql.identifier('run')} AND t.status = 'APPLIED'"
+        " AND t.id > :after ORDER BY t.id LIMIT :n"
     )
-    rows = cursor.rows(
-        f"SELECT t.id, t.sku, t.after_json, {later} FROM rule_target t WHERE {mine} AND t.status = 'APPLIED'"
-        " AND t.id > :after ORDER BY t.id LIMIT :n",
-        run=str(run.id),
-        after=after,
-        n=_AT_ONCE,
-    )
+    rows = ledger.read(lambda cursor: cursor.rows(sql, run=str(run.id), after=after, n=_AT_ONCE))
     return [
         Applied(
             str(one), str(sku), Price.from_json(document(kept) if isinstance(kept, str) else kept), bool(superseded)
         )
         for one, sku, kept, superseded in rows
     ]
+
+
+def moved_since(ledger: Ledger, run: Run, variants: Sequence[str]) -> frozenset[str]:
+    """Those of the variants that were rolled back, or set by another run, while live prices were read."""
+    sql = (
+        f"SELECT t.id FROM rule_target t WHERE t.rule_run_id = {ledger.database.sql.identifier('run')}"
+        f" AND t.id IN ({ledger.database.sql.listed('variants')}) AND (t.status <> 'APPLIED' OR {_LATER})"
+    )
+    given = {"run": str(run.id), "variants": msgspec.json.encode(list(variants)).decode()}
+    return frozenset(str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, **given)))
 
 
 def counts_of(ledger: Ledger, report_id: UUID, now: datetime) -> Counts:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LEFT = "status = 'APPLIED' AND set_aside_by IS NULL"
 """The targets of a run that are still to be rolled back."""
+_UNENDED = f"{LEFT} OR status IN ('QUEUED', 'APPLYING')"
+"""Those that keep it from being rolled back as a whole: somebody may have had some tried again meanwhile."""
 
 
 def rollback_of(
@@ -55,20 +57,21 @@ def rollback_of(
     )
 
 
-def left_of(reader: Ledger | Reader, run_id: UUID) -> int:
-    """How many targets of a run are applied, and not set aside by a person."""
+def left_of(reader: Ledger | Reader, run_id: UUID, which: str = LEFT) -> int:
+    """How many targets of a run there are of which that holds: by itself, those that are still to be rolled back."""
     mine = f"rule_run_id = {reader.database.sql.identifier('run')}"
-    sql = f"SELECT count(*) FROM rule_target WHERE {mine} AND {LEFT}"
+    sql = f"SELECT count(*) FROM rule_target WHERE {mine} AND ({which})"
     return int(reader.read(lambda cursor: cursor.rows(sql, run=str(run_id)))[0][0])
 
 
 def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:
-    """The end of the run that was rolled back, if nothing that it applied is left.
+    """The end of the run that was rolled back, if nothing that it applied is left, nor to be tried again.
 
-    Its dead letters are dismissed with it: what has failed need not be undone, and nobody tries it again.
+    Its dead letters are dismissed with it: what has failed need not be undone, and nobody tries it again. A run of
+    which somebody has targets tried again goes on instead.
     """
     found: list[Run] = ledger.get_many(rule_run, [str(rollback.of_run_id)])
-    if not found or found[0].status not in APPLIED or left_of(ledger, found[0].id):
+    if not found or found[0].status not in APPLIED or left_of(ledger, found[0].id, _UNENDED):
         return []
     run = found[0]
     dismiss_failed(ledger, run, asked_by(rollback), now)

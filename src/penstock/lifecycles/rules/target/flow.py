@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from penstock.ledger.schema.columns import readable
-from penstock.lifecycles.rules.money import Price, text
+from penstock.lifecycles.rules.describe import money
+from penstock.lifecycles.rules.money import Price
 from penstock.lifecycles.rules.settings import RulesSettings, gate_of
 from penstock.lifecycles.rules.shop import Configured
 from penstock.lifecycles.rules.target.decide import Seen, decide, in_doubt
@@ -167,17 +168,9 @@ def given_up(what: str, unit: Target, seen: Seen | None) -> Outcome[Target]:
         return failed(unit, Cause.DELETED, "the variant does not exist any more")
     if what == "conflict":
         before, after = Price.from_json(unit.before_json), Price.from_json(unit.after_json or {})
-        why = f"the live price is {_said(live)}; it was {_said(before)}, and was to become {_said(after)}"
+        why = f"the live price is {money(live)}; it was {money(before)}, and was to become {money(after)}"
         return failed(unit, Cause.CONFLICT, why, live)
     return failed(unit, Cause.RETRIES, "no call of it has arrived, and no retry is left")
-
-
-def _said(price: Price | None) -> str:
-    """A price in words: `19.99 EUR (24.99)`, with the price that is crossed out beside it."""
-    if price is None:
-        return "gone"
-    crossed = f" ({text(price.compare_at, price.currency)})" if price.compare_at is not None else ""
-    return f"{text(price.amount, price.currency)} {price.currency}{crossed}"
 
 
 def event_key(unit: Target) -> str:
