@@ -447,8 +447,12 @@ def test_what_a_worker_asks_in_turn_stays_compiled_on_sqlite(tmp_path):
         for number in range(600):
             connection.execute(f"SELECT {number}").fetchall()
 
+    def allowed(*about: Any) -> int:
+        compiled.append(str(about))
+        return 0
+
     with database._writing() as connection:
-        connection.set_authorizer(lambda *about: compiled.append(str(about)) or 0)
+        connection.set_authorizer(allowed)
         every(connection)
         assert len(compiled) == 600
         compiled.clear()
