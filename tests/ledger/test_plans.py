@@ -443,16 +443,16 @@ def test_what_a_worker_asks_in_turn_stays_compiled_on_sqlite(tmp_path):
     database = SqliteDatabase(str(tmp_path / "penstock.db"), SystemClock())
     compiled: list[str] = []
 
-    def seen(*about: Any) -> int:
-        compiled.append(str(about))
-        return 0
-
     def every(connection: Any) -> None:
         for number in range(600):
             connection.execute(f"SELECT {number}").fetchall()
 
+    def allowed(*about: Any) -> int:
+        compiled.append(str(about))
+        return 0
+
     with database._writing() as connection:
-        connection.set_authorizer(seen)
+        connection.set_authorizer(allowed)
         every(connection)
         assert len(compiled) == 600
         compiled.clear()

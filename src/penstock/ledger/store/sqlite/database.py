@@ -50,8 +50,8 @@ _PRAGMAS = {
     "cache_size": -32_768,
 }
 _STATEMENTS = 1_000
-"""So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table. Of
-the driver's own 128 none is still there when it comes again, and to compile one takes longer than to run it."""
+"""So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
+Of the driver's own 128 none is still there when it comes again, and to compile one takes longer than to run it."""
 _CLOSE_SECONDS = 1.0
 _THREAD_SECONDS = 45.0  # longer than a thread waits for other processes, which then says whom it waits for
 _SECOND_LOOKS = (0.1, 0.4)
