@@ -17,7 +17,7 @@ from penstock.lifecycles.rules.run.machine import Run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.shop import Configured
 from penstock.lifecycles.rules.tables import reconciliation_mismatch, reconciliation_report
-from penstock.model.errors import MustWait
+from penstock.model.errors import MustWait, Transient
 from penstock.model.outcome import Event, Outcome, Write
 from penstock.model.unit import replace
 from penstock.worker.flow import Io
@@ -75,6 +75,8 @@ class Reconciler:
         found = await io.ledger(lambda ledger: ledger.read(lambda cursor: applied_after(ledger, cursor, run, after)))
         compared = [one for one in found if not one.superseded]
         live = await self._prices(own, run, report_id, compared, io)
+        if others := {price.currency for price in live.values()} - {run.currency}:
+            raise Transient(f"the shop's prices are in {others.pop()} now, and the run's are in {run.currency}")
         rows = [row for one in compared if (row := _mismatch(run, report_id, one, live, io.now())) is not None]
         counts = Counts(
             before.checked + len(compared),
