@@ -199,6 +199,21 @@ def test_while_the_shop_is_away_a_comparison_waits_and_somebody_is_told_once(rul
         assert [one["occasion"] for one in reports(bench, run_id)] == ["immediate", "periodic"]
 
 
+def test_prices_in_another_currency_are_not_compared(rules_url):
+    shop = PriceShop(1, 1)
+    with prices(rules_url, shop) as bench:
+        run_id = bench.apply(seconds=10)
+        before = dict(shop.prices)
+        shop.prices.update({one: replace(price, currency="USD") for one, price in before.items()})
+        bench.hours(1)
+        run = bench.run(run_id)
+        assert (run.parked_at, reports(bench, run_id)) == (None, [])
+        assert "the shop's prices are in USD now, and the run's are in EUR" in (run.change_reason or "")
+        shop.prices.update(before)
+        bench.hours(1)
+        assert len(reports(bench, run_id)) == 1
+
+
 def test_a_run_of_an_account_that_is_paused_waits(rules_url):
     shop = PriceShop(1, 1)
     with prices(rules_url, shop) as bench:

@@ -20,7 +20,7 @@ from penstock.lifecycles.rules.run.machine import Run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.shop import Configured
 from penstock.lifecycles.rules.tables import reconciliation_mismatch, reconciliation_report
-from penstock.model.errors import MustWait
+from penstock.model.errors import MustWait, Transient
 from penstock.model.outcome import Event, Outcome, Write
 from penstock.model.unit import replace
 from penstock.worker.flow import Io
@@ -92,6 +92,8 @@ class Reconciler:
         found = await io.ledger(lambda ledger: applied_after(ledger, run, after))
         compared = [one for one in found if not one.superseded]
         live = everything if everything is not None else await _live_prices(own, compared, io)
+        if others := {price.currency for price in live.values()} - {run.currency}:
+            raise Transient(f"the shop's prices are in {others.pop()} now, and the run's are in {run.currency}")
         if differing := [one.id for one in compared if live.get(one.id) != one.price]:
             moved = await io.ledger(lambda ledger: moved_since(ledger, run, differing))
             compared = [one for one in compared if one.id not in moved]
