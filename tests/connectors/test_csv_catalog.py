@@ -20,7 +20,7 @@ from penstock.connectors.csv_catalog.client import BadCatalogue, CatalogueMoved,
 from penstock.connectors.csv_catalog.rows import Form
 from penstock.connectors.prices import FREE, Item, Refusal, Variant, VariantPrice
 from penstock.model import tenure
-from penstock.model.errors import Fatal, Transient, UsageError
+from penstock.model.errors import Fatal, InDoubt, Transient, UsageError
 from penstock.worker.executor import InlineExecutor, ThreadExecutor
 
 HEADER = "sku,product_id,variant_id,title,vendor,tags,price,compare_at_price,cost,reference_price,currency,shelf\n"
@@ -176,6 +176,21 @@ def test_variants_and_updates(tmp_path):
     asyncio.run(test())
     changed = ROWS.replace("A-2,P1,12,Ring,Acme,,20.00,,", "A-2,P1,12,Ring,Acme,,18.00,20.00,")
     assert path.read_text() == HEADER + changed
+
+
+def test_a_price_that_somebody_else_has_set_meanwhile_stays(tmp_path):
+    prices, path = catalogue(tmp_path)
+
+    async def test() -> None:
+        was = (await prices.variants(["11", "12"]))[0]
+        path.write_text(HEADER + ROWS.replace("19.99", "77.00"))
+        changes = [VariantPrice("11", "1.00", "24.99", was["11"]), VariantPrice("12", "1.00", None, was["12"])]
+        with pytest.raises(InDoubt, match="somebody else has set the price of '11'"):
+            await prices.update("P1", changes)
+        assert await prices.update("P1", [VariantPrice("12", "2.00", None, Variant("12", "1"))]) == ({"12": None}, FREE)
+
+    asyncio.run(test())
+    assert path.read_text() == HEADER + ROWS.replace("19.99", "77.00").replace("20.00", "2.00")
 
 
 def test_a_price_to_compare_with_needs_its_column(tmp_path):

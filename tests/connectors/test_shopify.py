@@ -640,5 +640,5 @@ def test_a_lost_answer_is_told_by_a_read(tmp_path):
 
 def test_an_address_that_is_not_https_is_refused():
     secret = ClientCredentials("client", Secret("env", "SHOPIFY_SECRET"))
-    with pytest.raises(UsageError, match="plain http is for this machine alone"):
+    with pytest.raises(UsageError, match="plain http is only for this machine"):
         Shopify("http://acme.myshopify.com", secret, VirtualClock(NOW))

@@ -20,6 +20,7 @@ from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.store import statements
 from penstock.ledger.store.claim_statements import claim
 from penstock.ledger.store.database import Cursor
+from penstock.ledger.store.sqlite.database import SqliteDatabase
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
 from tests.support.databases import temporary_database
@@ -435,3 +436,26 @@ def test_a_claim_on_sqlite_does_the_same_work_however_many_wait(tmp_path, gates)
     few = steps(3 * BATCH)
     assert few > 0
     assert steps(30 * BATCH) <= 1.2 * few
+
+
+def test_what_a_worker_asks_in_turn_stays_compiled_on_sqlite(tmp_path):
+    """SQLite asks an authorizer whenever it compiles a statement."""
+    database = SqliteDatabase(str(tmp_path / "penstock.db"), SystemClock())
+    compiled: list[str] = []
+
+    def every(connection: Any) -> None:
+        for number in range(600):
+            connection.execute(f"SELECT {number}").fetchall()
+
+    def allowed(*about: Any) -> int:
+        compiled.append(str(about))
+        return 0
+
+    with database._writing() as connection:
+        connection.set_authorizer(allowed)
+        every(connection)
+        assert len(compiled) == 600
+        compiled.clear()
+        every(connection)
+        assert compiled == []
+    database.close()

@@ -76,6 +76,7 @@ class PriceShop:
         self.calls: list[Call] = []
         self.wrong: list[str] = []
         self.bulk = False
+        self.bucket: tuple[float | None, float | None] = (None, None)
         self.lies: dict[str, Price] = {}
         """What a read says of a variant, whatever its price is."""
         self._read: dict[str, Price] = {}
@@ -117,7 +118,9 @@ class PriceShop:
         self._read |= found
         return found
 
-    async def write(self, product_id: str, prices: Mapping[str, Price]) -> Mapping[str, str]:
+    async def write(
+        self, product_id: str, prices: Mapping[str, Price], before: Mapping[str, Price]
+    ) -> Mapping[str, str]:
         answer = await self._arrives("write", list(prices), product_id)
         refused = dict(answer.variants) if isinstance(answer, Refuse) else {}
         if not (isinstance(answer, Hang) and not answer.takes_effect):

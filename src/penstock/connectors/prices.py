@@ -71,11 +71,15 @@ class Variant(msgspec.Struct, frozen=True, gc=False):
 
 
 class VariantPrice(msgspec.Struct, frozen=True, gc=False):
-    """What a variant is to cost: both prices are set, and None removes `compare_at_price`."""
+    """What a variant is to cost: both prices are set, and None removes `compare_at_price`.
+
+    `was` is what it costs as far as the caller knows. A connector that can leaves what has changed since as it is.
+    """
 
     variant_id: str
     price: str
     compare_at_price: str | None = None
+    was: Variant | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):

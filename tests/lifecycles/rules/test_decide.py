@@ -140,6 +140,14 @@ FREE = Around()
         (run(R.QUEUED, start_at=EARLIER), FREE, "start"),
         (run(R.QUEUED, **PAUSED), FREE, None),
         (run(R.QUEUED, start_at=LATER, **HALTING), FREE, "start"),
+        # Its end has come: no price of the sale is set any more.
+        (run(R.QUEUED, end_at=EARLIER), FREE, "expire"),
+        (run(R.QUEUED, end_at=EARLIER), Around(ahead="other"), "expire"),
+        (run(R.QUEUED, end_at=LATER), FREE, "start"),
+        (run(R.APPLYING, end_at=EARLIER), Around(unqueued=True), "expire"),
+        (run(R.APPLYING, end_at=EARLIER, **PAUSED), Around(held=True), "expire"),
+        (run(R.APPLYING, end_at=EARLIER, **HALTING), Around(held=True), "halt"),
+        (run(R.APPLYING, end_at=EARLIER, applied_count=100), FREE, "finish"),
         # Applying.
         (run(R.APPLYING), None, "look"),
         (run(R.APPLYING), Around(unqueued=True), "include"),

@@ -121,7 +121,8 @@ def test_a_call_that_works_in_the_end_says_how_often_it_was_tried(rules_url, fai
     with prices(rules_url, shop) as bench:
         run_id = bench.apply()
         assert bench.target(run_id, ONE).status is T.APPLIED
-        assert bench.events("automation.target.apply") == [(f"{run_id}:{ONE}:apply:{failures}", None)]
+        tried = [(f"{run_id}:{ONE}:apply:{attempt}", None) for attempt in range(failures + 1)]
+        assert bench.events("automation.target.apply") == tried
 
 
 def test_a_read_that_fails_is_charged_like_a_call(rules_url):

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from penstock.connectors.csv_catalog.price_list import CatalogueMoved, Change, PriceList
+from penstock.connectors.csv_catalog.price_list import CHANGED, CatalogueMoved, Change, PriceList
 from penstock.connectors.csv_catalog.rows import BadCatalogue
 from penstock.connectors.prices import FREE, CataloguePage, Cost, Refusal, Shop, Variant, VariantPrice
 from penstock.model import tenure
-from penstock.model.errors import UsageError
+from penstock.model.errors import InDoubt, UsageError
 
 __all__ = ["BadCatalogue", "CatalogueMoved", "CsvCatalogue", "Run"]
 
@@ -61,7 +61,8 @@ class CsvCatalogue:
     async def update(self, product_id: str, changes: Sequence[VariantPrice]) -> tuple[dict[str, Refusal | None], Cost]:
         """Set the prices of variants of one product: for each None where it was set, else why not.
 
-        Raises Transient or Fatal where the file is as it was, and InDoubt where the disk failed at the very end.
+        Raises Transient or Fatal where the file is as it was, and InDoubt where somebody else has set one of these
+        prices meanwhile, which stays, or where the disk failed at the very end.
         """
         tenure.check()
         one = _Update([(product_id, change) for change in changes], tenure.HOLDER.get(), _future())
@@ -69,6 +70,8 @@ class CsvCatalogue:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all(), context=tenure.apart())  # for others too
         outcome = await one.told
+        if moved := [refusal.message for refusal in outcome if refusal is not None and refusal.code == CHANGED]:
+            raise InDoubt(f"{moved[0]}; look again at what is set")
         return {change.variant_id: refusal for change, refusal in zip(changes, outcome, strict=True)}, FREE
 
     async def close(self) -> None:

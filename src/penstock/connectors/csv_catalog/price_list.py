@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +26,10 @@ Change = tuple[str, VariantPrice]
 """The product, and what a variant of it is to cost."""
 Print = tuple[int, int, int, int]
 """Device, inode, size and time: what differs between two files, and between a file and itself after a change."""
+
+
+CHANGED = "PRICE_CHANGED"
+"""The code of a refusal: the price is not the one that was to be replaced."""
 
 
 class CatalogueMoved(Transient):
@@ -208,9 +213,18 @@ def _refusal(form: Form, text: str | None, product_id: str, change: VariantPrice
         return Refusal("PRODUCT_VARIANT_DOES_NOT_EXIST", f"the price list has no row for {change.variant_id!r:.100}")
     if form.product_id(form.parse(text)) != product_id:
         return Refusal("MUST_BE_FOR_THIS_PRODUCT", f"{change.variant_id!r:.100} is of another product")
+    if change.was is not None and not _costs(form, text, change.was):
+        return Refusal(CHANGED, f"somebody else has set the price of {change.variant_id!r:.100}")
     if change.compare_at_price is not None and "compare_at_price" not in form.places:
         return Refusal("NO_COLUMN", "the price list has no column compare_at_price")
     return None
+
+
+def _costs(form: Form, text: str, was: Variant) -> bool:
+    """Whether a row has those prices, however they are written."""
+    item = form.item(form.parse(text))
+    pairs = ((item.price, was.price), (item.compare_at_price, was.compare_at_price))
+    return all((one and Decimal(one)) == (other and Decimal(other)) for one, other in pairs)
 
 
 def _copy(source: BinaryIO, target: BinaryIO, begin: int, end: int) -> None:

@@ -129,8 +129,7 @@ def queue(ask: Ask[RulesSettings], wanted: DigestOfRun) -> Together:
             f" approve it, with 'penstock rules approve {short(run)}'"
         )
         raise UsageError(msg)
-    if run.end_at is not None and run.end_at <= ask.now:
-        raise UsageError(f"run {short(run)} was to end at {run.end_at.isoformat()}, which has passed; preview it again")
+    _refuse_ended(ask, run)
     _refuse_stale(ask, run)
     after = replace(run, status=R.QUEUED, queued_at=ask.now, due_at=ask.now)
     says = f"set {run.target_count:,} prices of {run.account} by {run.rule_name}"
@@ -175,6 +174,7 @@ def retry(ask: Ask[RulesSettings], wanted: RetryParameters) -> Each:
     if run.status not in (R.PARTIAL, R.FAILED):
         raise UsageError(f"run {short(run)} is {run.status}; {_why_no_retry(run)}")
     undo.refuse_while_rolled_back(ask, run)
+    _refuse_ended(ask, run)
     condition, given = "status = 'FAILED'", {}
     if wanted.cause is not None:
         condition, given = f"{condition} AND cause = :cause", {"cause": str(wanted.cause)}
@@ -276,6 +276,11 @@ def _refuse_limits(run: Run) -> None:
     refused = run.summary.get("refused") or []
     if refused:
         raise UsageError(f"run {short(run)} cannot be queued: {'; '.join(refused)}")
+
+
+def _refuse_ended(ask: Ask[RulesSettings], run: Run) -> None:
+    if run.end_at is not None and run.end_at <= ask.now:
+        raise UsageError(f"run {short(run)} was to end at {run.end_at.isoformat()}, which has passed; preview it again")
 
 
 def _refuse_stale(ask: Ask[RulesSettings], run: Run) -> None:

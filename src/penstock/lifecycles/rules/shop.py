@@ -14,16 +14,22 @@ if TYPE_CHECKING:
 class Shop(Protocol):
     """One account of one provider. Its methods raise a StepError when the provider fails."""
 
+    #: What the last answer said of the limit `points`: how much is left, and how fast it refills. None: nothing.
+    bucket: tuple[float | None, float | None]
+
     def catalogue(self) -> AsyncIterator[Sequence[Item]]:
         """All variants, some thousand at a time."""
 
     async def read(self, ids: Sequence[str]) -> Mapping[str, Price]:
         """The live prices of variants of any products; those that do not exist are absent."""
 
-    async def write(self, product_id: str, prices: Mapping[str, Price]) -> Mapping[str, str]:
+    async def write(
+        self, product_id: str, prices: Mapping[str, Price], before: Mapping[str, Price]
+    ) -> Mapping[str, str]:
         """Set prices of variants of one product by one call; those that were refused, and why.
 
-        Raises InDoubt where nobody knows whether they are set.
+        `before` is what they were a moment ago; where the provider can tell, what others have set since stays. Raises
+        InDoubt then, and where nobody knows whether they are set.
         """
 
     def stream(self) -> AsyncIterator[tuple[str, Price]] | None:

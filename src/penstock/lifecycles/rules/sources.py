@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.connectors import prices
@@ -18,9 +19,12 @@ from penstock.model.errors import Transient
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.connectors.shopify.client import BulkStatus, Shopify
+    from penstock.model.clock import Clock
 
 _PAGE = 2_000
 _POLL_SECONDS = 2.0
+_CURRENCY_HOLDS = timedelta(minutes=1)
+"""How long a shop's currency is not asked for again: that costs a point."""
 _SHARED_BY = 10
 """About so many products share a call that reads."""
 
@@ -38,11 +42,22 @@ class Connector(Protocol):
 
 
 class PriceList:
-    """A shop behind a connector. The currency is the shop's own, asked for once."""
+    """A shop behind a connector. The currency is the shop's own, and `holds` is how long it is taken to stay that."""
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        clock: Clock,
+        holds: timedelta = timedelta(0),
+        *,
+        closes: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`closes` ends what the connector was lent."""
         self._connector = connector
-        self._currency: str | None = None
+        self._clock = clock
+        self._holds = holds
+        self._closes = closes
+        self._currency: tuple[str, datetime] | None = None
         self._asking = asyncio.Lock()
         #: What the last answer said of the bucket: how much is left, and how fast it fills.
         self.bucket: tuple[float | None, float | None] = (None, None)
@@ -50,15 +65,15 @@ class PriceList:
     async def currency(self) -> str:
         """The currency of its prices. Raises Transient for one that is unknown."""
         async with self._asking:
-            if self._currency is None:
+            if self._currency is None or self._currency[1] <= self._clock.now():
                 found = await self._connector.shop()
                 self._told(found.cost)
                 try:
                     money.decimals_of(found.currency)
                 except BadMoney as error:
                     raise Transient(f"the shop's currency: {error}") from error
-                self._currency = found.currency
-        return self._currency
+                self._currency = (found.currency, self._clock.now() + self._holds)
+            return self._currency[0]
 
     async def catalogue(self) -> AsyncIterator[Sequence[Item]]:
         currency, after = await self.currency(), None
@@ -76,13 +91,11 @@ class PriceList:
         self._told(cost)
         return {one: _price(variant.price, variant.compare_at_price, currency) for one, variant in found.items()}
 
-    async def write(self, product_id: str, wanted: Mapping[str, Price]) -> Mapping[str, str]:
+    async def write(
+        self, product_id: str, wanted: Mapping[str, Price], before: Mapping[str, Price]
+    ) -> Mapping[str, str]:
         changes = [
-            prices.VariantPrice(
-                one,
-                money.text(price.amount, price.currency),
-                None if price.compare_at is None else money.text(price.compare_at, price.currency),
-            )
+            prices.VariantPrice(one, *_texts(price), prices.Variant(one, *_texts(before[one])))
             for one, price in wanted.items()
         ]
         answers, cost = await self._connector.update(product_id, changes)
@@ -97,6 +110,7 @@ class PriceList:
 
     async def close(self) -> None:
         await self._connector.close()
+        self._closes()
 
     def _told(self, cost: prices.Cost) -> None:
         self.bucket = (cost.available, cost.restore_rate)
@@ -105,8 +119,8 @@ class PriceList:
 class ShopifyPrices(PriceList):
     """Shopify: a bucket of points for calls, and bulk reads, which cost the same however much they bring."""
 
-    def __init__(self, connector: Shopify) -> None:
-        super().__init__(connector)
+    def __init__(self, connector: Shopify, clock: Clock) -> None:
+        super().__init__(connector, clock, _CURRENCY_HOLDS)
         self._shopify = connector
 
     async def catalogue(self) -> AsyncIterator[Sequence[Item]]:
@@ -157,7 +171,9 @@ def _shop(own: AccountSettings, private_downloads: tuple[str, ...], ports: Ports
         from penstock.worker.executor import ThreadExecutor
 
         assert own.file is not None  # noqa: S101 - the settings see to it
-        return PriceList(CsvCatalogue(own.file, ThreadExecutor(1).run, currency=own.currency))
+        executor = ThreadExecutor(1)
+        connector = CsvCatalogue(own.file, executor.run, currency=own.currency)
+        return PriceList(connector, ports.clock, closes=executor.close)
     from penstock.connectors.shopify.client import RESULTS, ClientCredentials, Shopify
 
     assert own.shop_url is not None  # noqa: S101 - the settings see to it
@@ -166,7 +182,7 @@ def _shop(own: AccountSettings, private_downloads: tuple[str, ...], ports: Ports
         assert own.client_id is not None and own.client_secret is not None  # noqa: S101, PT018 - the settings see to it
         credentials = ClientCredentials(own.client_id, own.client_secret)
     downloads = replace(RESULTS, private_hosts=private_downloads)
-    return ShopifyPrices(Shopify(own.shop_url, credentials, ports.clock, downloads=downloads))
+    return ShopifyPrices(Shopify(own.shop_url, credentials, ports.clock, downloads=downloads), ports.clock)
 
 
 def _price(amount: str, compare_at: str | None, currency: str) -> Price:
@@ -179,6 +195,12 @@ def _price(amount: str, compare_at: str | None, currency: str) -> Price:
         )
     except BadMoney as error:
         raise Transient(f"the provider's price cannot be read: {error}") from error
+
+
+def _texts(price: Price) -> tuple[str, str | None]:
+    """Both amounts as they are sent."""
+    above = None if price.compare_at is None else money.text(price.compare_at, price.currency)
+    return money.text(price.amount, price.currency), above
 
 
 def _item(item: prices.Item, currency: str) -> Item:

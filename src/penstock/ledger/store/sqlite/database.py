@@ -49,6 +49,9 @@ _PRAGMAS = {
     "wal_autocheckpoint": 4_000,
     "cache_size": -32_768,
 }
+_STATEMENTS = 1_000
+"""So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
+Of the driver's own 128 none is still there when it comes again, and to compile one takes longer than to run it."""
 _CLOSE_SECONDS = 1.0
 _THREAD_SECONDS = 45.0  # longer than a thread waits for other processes, which then says whom it waits for
 _SECOND_LOOKS = (0.1, 0.4)
@@ -270,7 +273,9 @@ class SqliteDatabase:
             self._make()
         connection = None
         try:
-            connection = driver.connect(str(self.path), isolation_level=None, check_same_thread=False)
+            connection = driver.connect(
+                str(self.path), isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS
+            )
             # Text that is no UTF-8 can be typed in; it must not hide the rows beside it.
             connection.text_factory = _readable
             self._prepare(connection)

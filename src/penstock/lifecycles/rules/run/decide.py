@@ -91,7 +91,7 @@ def _watch(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
         if seen.free:
             return Act("hold", f"paused by {run.mode_by}: {run.mode_reason}", counts_attempt=False)
         paused = f"paused by {run.mode_by}: {run.mode_reason}; {_progress(run, seen)}"
-        return Wait(now + settings.look_every if seen.moving else None, paused)
+        return Wait(now + settings.look_every if seen.moving else run.end_at, paused)
     elif seen.held:
         return Act("release", "targets that rest go on", counts_attempt=False)
     if ended >= run.target_count:

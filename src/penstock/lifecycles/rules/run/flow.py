@@ -213,7 +213,7 @@ def _set(
         changes=changes,
         parked=None,
         actor=Actor.API,
-        who=asked_by(unit),
+        who=(unit.mode_by if unit.mode is not Mode.RUNNING else None) or asked_by(unit),
     )
 
 

@@ -6,7 +6,7 @@ the ledger has them, so that the digest says exactly what would be sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -244,32 +244,32 @@ def _laid_down(ledger: Ledger | Reader, run: Run) -> Iterator[tuple[Item, Priced
         after = str(rows[-1][0])
 
 
-def current_digest(reader: Reader, settings: RulesSettings, run: Run) -> tuple[str, Mapping[str, Priced]]:
-    """The digest that a preview of the same rule would have now, by the catalogue as it is; and its targets."""
+def priced_now(reader: Reader, settings: RulesSettings, run: Run) -> Iterator[tuple[str, Priced]]:
+    """The targets that a preview of the same rule would have now, by the catalogue as it is."""
     kept = version_of(reader, run.tenant_id, run.rule_name, run.rule_version)
     standing = standing_of(reader, run.account)
-    digest = PreviewDigest(kept.digest, run.account)
-    found: dict[str, Priced] = {}
     whole = standing.number if standing is not None else 0
     shared = reader.read(lambda cursor: shared_skus(cursor, run.account, whole))
     position: str | None = None
     while items := reader.read(lambda cursor, after=position: items_after(cursor, run.account, whole, after, AT_ONCE)):  # type: ignore[misc]
         for item, outcome in evaluated(reader, settings, kept, items, shared):
             if isinstance(outcome, Priced):
-                digest.add(item.variant_id, outcome)
-                found[item.variant_id] = outcome
+                yield item.variant_id, outcome
         position = items[-1].variant_id
-    return digest.hexdigest(), found
 
 
 def differing(reader: Reader, settings: RulesSettings, run: Run) -> int:
     """How many targets of a preview would be others now: changed, gone, or new. 0: the digest is the same."""
-    digest, found = current_digest(reader, settings, run)
-    if digest == run.preview_digest:
+    kept = version_of(reader, run.tenant_id, run.rule_name, run.rule_version)
+    digest = PreviewDigest(kept.digest, run.account)
+    for variant, target in priced_now(reader, settings, run):
+        digest.add(variant, target)
+    if digest.hexdigest() == run.preview_digest:
         return 0
-    left = dict(found)
+    left = dict(priced_now(reader, settings, run))
     changed = 0
     for item, outcome in _laid_down(reader, run):
         if isinstance(outcome, Priced):
             changed += left.pop(item.variant_id, None) != outcome
-    return changed + len(left)
+    # What changed in between comes to the same as one more change.
+    return (changed + len(left)) or 1

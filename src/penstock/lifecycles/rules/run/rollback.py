@@ -67,8 +67,7 @@ def left_of(reader: Ledger | Reader, run_id: UUID, which: str = LEFT) -> int:
 def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:
     """The end of the run that was rolled back, if nothing that it applied is left, nor to be tried again.
 
-    Its dead letters are dismissed with it: what has failed need not be undone, and nobody tries it again. A run of
-    which somebody has targets tried again goes on instead.
+    Its dead letters are dismissed with it: what has failed need not be undone, and nobody tries it again.
     """
     found: list[Run] = ledger.get_many(rule_run, [str(rollback.of_run_id)])
     if not found or found[0].status not in APPLIED or left_of(ledger, found[0].id, _UNENDED):

@@ -7,7 +7,7 @@ up. What was seen to be somebody else's price is never overwritten.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.ledger.schema.columns import readable
@@ -26,6 +26,8 @@ from penstock.model.unit import NO_GATE, replace
 from penstock.worker.flow import Flow, Gate, Io
 
 APPLY = "automation.target.apply"
+_NEVER = datetime.min.replace(tzinfo=UTC)
+_LESSON_EVERY = timedelta(seconds=1)
 
 
 class Unread(Transient):
@@ -42,6 +44,7 @@ class Targets(Flow[Target, RulesSettings, Seen]):
         super().__init__(settings)
         self.deadline = settings.step_timeout  # type: ignore[misc] # of this program
         self._accounts = accounts
+        self._taught: dict[str, datetime] = {}
         self._reads = {name: Reads(own.shop.read, own.reads_at_once) for name, own in accounts.items()}
 
     def gate(self, unit: Target) -> Gate:
@@ -81,7 +84,10 @@ class Targets(Flow[Target, RulesSettings, Seen]):
         refused: Mapping[str, str] = {}
         if what == "send":
             prices = {unit.id: Price.from_json(unit.after_json or {}) for unit in units}
-            refused = await self._account(units[0]).shop.write(units[0].product_id, prices)
+            before = {unit.id: Price.from_json(unit.before_json) for unit in units}
+            own = self._account(units[0])
+            refused = await own.shop.write(units[0].product_id, prices, before)
+            await self._learn(own, io)
         elif what == "rest":
             rested = "waits for its run"
             return [Outcome(unit, replace(unit, status=T.QUEUED, due_at=None), rested) for unit in units]
@@ -107,11 +113,13 @@ class Targets(Flow[Target, RulesSettings, Seen]):
         lost = isinstance(error, InDoubt)
         if lost or (in_doubt(unit) and isinstance(error, Unread)):
             since, spent = unit.in_doubt_since or now, unit.spent or (lost and exhausted)
-            return Outcome(unit, replace(unit, attempts=attempts, spent=spent, in_doubt_since=since, due_at=due), why)
+            after = replace(unit, attempts=attempts, spent=spent, in_doubt_since=since, due_at=due)
+            return Outcome(unit, after, why, events=_tried(unit, error, why))
         # A call was refused or did not leave, and the look before it has settled what was in doubt until then.
         if exhausted:
             return failed(unit, Cause.RETRIES, f"{why} (after {unit.attempts} retries)")
-        return Outcome(unit, replace(unit, status=T.QUEUED, attempts=attempts, in_doubt_since=None, due_at=due), why)
+        after = replace(unit, status=T.QUEUED, attempts=attempts, in_doubt_since=None, due_at=due)
+        return Outcome(unit, after, why, events=_tried(unit, error, why))
 
     async def stop(self) -> None:
         for reads in self._reads.values():
@@ -125,6 +133,14 @@ class Targets(Flow[Target, RulesSettings, Seen]):
                 raise Fatal(f"the account {unit.account!r} is paused by the configuration")
             raise Fatal(f"no account is called {unit.account!r}; add [rules.accounts.{unit.account}]")
         return self._accounts[unit.account]
+
+    async def _learn(self, own: Configured, io: Io) -> None:
+        """Go by what the provider says of its bucket, which others may share; at most once a second."""
+        left, rate = own.shop.bucket
+        if (left, rate) == (None, None) or io.now() - self._taught.get(own.name, _NEVER) < _LESSON_EVERY:
+            return
+        self._taught[own.name] = io.now()
+        await io.learn(own.gate, "points", left=left, rate=rate)
 
     async def _originals(self, units: Sequence[Target], io: Io) -> Mapping[str, Target]:
         """The targets that these roll back, by variant."""
@@ -171,6 +187,11 @@ def given_up(what: str, unit: Target, seen: Seen | None) -> Outcome[Target]:
         why = f"the live price is {money(live)}; it was {money(before)}, and was to become {money(after)}"
         return failed(unit, Cause.CONFLICT, why, live)
     return failed(unit, Cause.RETRIES, "no call of it has arrived, and no retry is left")
+
+
+def _tried(unit: Target, error: StepError, why: str) -> list[Event]:
+    """That a call was made and is made again; a look is no call that sets anything."""
+    return [] if isinstance(error, Unread) else [_event(unit, "tried", why)]
 
 
 def event_key(unit: Target) -> str:

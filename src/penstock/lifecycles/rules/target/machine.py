@@ -152,7 +152,11 @@ rule_target = Machine(
     ),
     siblings="batch_key",
     siblings_at_once=LARGEST_GROUP,
-    indexes={"of_sku": ("sku", "applied_at"), "of_variant": ("account", "id", "applied_at")},
+    indexes={
+        "of_sku": ("sku", "applied_at"),
+        "of_variant": ("account", "id", "applied_at"),
+        "of_run": ("rule_run_id", "id"),
+    },
 )
 
 
