@@ -140,7 +140,7 @@ def test_a_throttle_closes_the_gate_for_as_long_as_asked_and_charges_nobody(worl
     assert numbers[1][0] == "acme/3", "another account's gate is open"
     assert {n for n, _ in numbers[2:]} == {"acme/1", "acme/2"}
     assert all(30 <= at <= 34 for _, at in numbers[2:])
-    assert alerts(world) == []
+    assert [(kind, severity) for kind, severity, *_ in alerts(world)] == [("gate.throttled", None)]
 
 
 def test_a_throttle_that_names_no_time_closes_the_gate_for_sixteen_seconds(world):
