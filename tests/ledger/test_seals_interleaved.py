@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -254,7 +255,10 @@ def test_many_at_once_never_break_a_seal(ledger_url):
     try:
         for thread in (*restless, watching):
             thread.start()
+        end = time.monotonic() + 40
         stop.wait(4)
+        while not any(one.applied for one in restless) and time.monotonic() < end:
+            stop.wait(0.5)
     finally:
         stop.set()
         for thread in (*restless, watching):

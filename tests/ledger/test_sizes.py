@@ -41,8 +41,9 @@ def test_a_value_of_a_unit(world, change):
 def test_what_fits_is_kept_whole(world):
     worker, unit = claimed(world)
     rows = [{"sensor": "s", "position": 1, "note": FITS}]
-    world.commit(worker, Outcome(unit, replace(unit, note=FITS), "grown", writes=[Write(reading, rows)]))
-    assert world.unit(BOX).note == FITS
+    facts = {"all": FITS[:-20]}
+    world.commit(worker, Outcome(unit, replace(unit, facts=facts), "grown", writes=[Write(reading, rows)]))
+    assert world.unit(BOX).facts == facts
     assert world.one("SELECT note FROM reading") == FITS
 
 
