@@ -11,6 +11,7 @@ import pytest
 from penstock.lifecycles.rules.run.machine import R
 from penstock.lifecycles.rules.target.machine import T
 from penstock.model.errors import Fatal, InDoubt, Rejected, Throttled, Transient
+from penstock.model.limits import GateLimits, Limit
 from penstock.model.unit import replace
 from tests.support.price_shop import After, Hang, PriceShop, Refuse, Script, always, euros
 from tests.support.prices import GATE, prices
@@ -417,3 +418,19 @@ def test_nineteen_targets_say_nothing_of_the_success_rate(rules_url):
     with prices(rules_url, shop) as bench:
         assert bench.run(bench.apply()).status is R.FAILED
         assert bench.events("rules.success_rate") == []
+
+
+def test_what_the_shop_says_of_its_bucket_lowers_ours(rules_url):
+    """Others may use it too, and a plan may be smaller than the configuration says."""
+    shop = PriceShop(3, 2)
+    shop.bucket = (40.0, 50.0)
+    with prices(rules_url, shop) as bench:
+        gates = bench.ledger.gates
+        gates.providers = [GateLimits(GATE, (Limit("points", 100.0, 2_000.0),))]
+        gates.apply()
+        bench.hours(1)
+        run_id = bench.apply()
+        assert set(bench.ended(run_id).values()) == {"APPLIED"}
+        ((rate, tokens),) = bench.rows("SELECT rate, tokens FROM gate_limit WHERE name = 'points'")
+        assert rate == 50
+        assert tokens <= 40
