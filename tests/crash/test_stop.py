@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -97,7 +98,7 @@ def holding(fleet: Fleet, how: str) -> Iterator[None]:
     """Another process holds the ledger's lock and is frozen over it: it answers nothing, and lets nothing go."""
     if fleet.url.startswith("postgresql"):
         with psycopg.connect(fleet.url) as somebody:
-            somebody.execute(how)
+            _lock(somebody, how)
             yield
             somebody.rollback()
         return
@@ -110,6 +111,18 @@ def holding(fleet: Fleet, how: str) -> Iterator[None]:
             yield
         finally:
             holder.kill()
+
+
+def _lock(somebody: psycopg.Connection[Any], how: str) -> None:
+    """It takes one table after the other, and a worker may ask for both meanwhile: then it is done again."""
+    for _ in range(20):
+        try:
+            somebody.execute(how.encode())
+        except psycopg.errors.DeadlockDetected:
+            somebody.rollback()
+        else:
+            return
+    raise AssertionError("the tables could not be locked")
 
 
 LOCKS = [
