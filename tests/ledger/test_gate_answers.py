@@ -389,7 +389,7 @@ def test_resuming_opens_whatever_closed_it_and_gently(world):
     gates = limited(world, per_second(10, 20))
     crowd(world, 40)
     world.time.advance(100)
-    for epoch in range(3):
+    for epoch in range(7):
         gates.throttle(Pass(GATE, epoch), 1_000, "429", 0.0)
     assert gates.resume("shop", "operator:anna") == 1
     assert gates.resume("shop", "operator:anna") == 0
@@ -397,7 +397,7 @@ def test_resuming_opens_whatever_closed_it_and_gently(world):
     worker = world.worker("invoice")
     assert take(worker) == []
     world.time.advance(1)
-    assert sum(len(take(worker)) for _ in range(9)) == 10
+    assert sum(len(take(worker)) for _ in range(9)) == 4, "as much as comes in a second, after so many throttles"
 
 
 def test_the_gate_that_needs_none_is_never_held_or_limited(world):

@@ -41,7 +41,7 @@ def test_a_value_of_a_unit(world, change):
 def test_what_fits_is_kept_whole(world):
     worker, unit = claimed(world)
     rows = [{"sensor": "s", "position": 1, "note": FITS}]
-    facts = {"all": FITS[:-20]}
+    facts = {"all": FITS[: -len('{"all":""}')]}
     world.commit(worker, Outcome(unit, replace(unit, facts=facts), "grown", writes=[Write(reading, rows)]))
     assert world.unit(BOX).facts == facts
     assert world.one("SELECT note FROM reading") == FITS

@@ -170,8 +170,9 @@ def _text(price: dict[str, Any]) -> tuple[str, str | None]:
     return text(price["unit_amount"], currency), None if crossed is None else text(crossed, currency)
 
 
-def test_ten_kills_over_a_thousand_targets_change_nothing(tmp_path):
-    kills_change_nothing(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path, 250, 10, 16)
+@pytest.mark.by_day
+def test_ten_kills_over_a_thousand_targets_change_nothing(ledger_url, tmp_path):
+    kills_change_nothing(ledger_url, tmp_path, 250, 10, 16)
 
 
 @pytest.mark.nightly
