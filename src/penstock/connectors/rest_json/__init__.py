@@ -1,0 +1,1 @@
+"""Any JSON API that the configuration describes."""

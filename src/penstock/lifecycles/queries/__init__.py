@@ -1,0 +1,1 @@
+"""Queries: recurring searches, one at a time, seeded backwards through history."""
