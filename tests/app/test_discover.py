@@ -153,7 +153,7 @@ def test_two_lifecycles_with_one_data_table_or_one_name_are_refused() -> None:
 
     one, other = (Lifecycle(name, "With a table.", NoSettings, data=data) for name in ("one", "other"))
     with pytest.raises(UsageError, match=r"^one and other both have a table 'thing'; rename one of them$"):
-        App(one, other).wanted()
+        _ = App(one, other).data
     with pytest.raises(UsageError, match=r"^2 lifecycles are called 'one'; rename all but one$"):
         App(one, one)
 

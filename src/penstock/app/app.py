@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import AnyLifecycle, Data
 from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
 from penstock.settings.typed import Settings
-
-if TYPE_CHECKING:
-    from penstock.ledger.schema.install import Wanted
 
 TAKEN = frozenset(
     {
@@ -45,21 +40,28 @@ class App:
         return tuple(machine for lifecycle in self.lifecycles for machine in lifecycle.machines)
 
     @cached_property
+    def _parts(self) -> list[tuple[AnyLifecycle, Data]]:
+        return [(lifecycle, lifecycle.data()) for lifecycle in self.lifecycles]
+
+    @cached_property
     def data(self) -> Data:
         """The tables, views and staged tables of all. Raises UsageError where two of them have one name."""
-        parts = [lifecycle.data() for lifecycle in self.lifecycles]
-        # Machines' tables, data tables and views are one kind: the database has one space of names.
-        own = (
-            (name, one)
-            for one, part in zip(self.lifecycles, parts, strict=True)
-            for name in (*(m.table for m in one.machines), *(table.name for table in part.tables), *part.views)
-        )
-        _refuse_twice("a table", itertools.chain(_kernel_tables(self), own))
+        refuse_twice("a table", self.owned_names())
+        parts = [part for _, part in self._parts]
         return Data(
             [table for part in parts for table in part.tables],
             {name: view for part in parts for name, view in part.views.items()},
             [staged for part in parts for staged in part.staged],
         )
+
+    def owned_names(self) -> list[tuple[str, AnyLifecycle]]:
+        """Machines' tables, data tables and views, with their owners: the database has one space of names."""
+        own = (
+            (name, one)
+            for one, part in self._parts
+            for name in (*(m.table for m in one.machines), *(table.name for table in part.tables), *part.views)
+        )
+        return [*_kernel_tables(self), *own]
 
     @property
     def migrations(self) -> tuple[str, ...]:
@@ -86,12 +88,6 @@ class App:
         """The settings that each lifecycle takes, by its name."""
         return {lifecycle.name: lifecycle.settings for lifecycle in self.own}
 
-    def wanted(self) -> Wanted:
-        """What the ledger is to be for this program."""
-        from penstock.ledger.schema.install import Wanted
-
-        return Wanted(self.machines, tuple(self.data.tables), self.migrations, views=self.data.views)
-
 
 def _refuse_clashes(app: App) -> None:
     for lifecycle in app.own:
@@ -102,11 +98,11 @@ def _refuse_clashes(app: App) -> None:
         if count > 1:
             raise UsageError(f"{count} lifecycles are called {name!r}; rename all but one")
     every = app.lifecycles
-    _refuse_twice("a machine", ((machine.name, one) for one in every for machine in one.machines))
-    _refuse_twice("a table", _tables(every))
-    _refuse_twice("a job", ((job.name, one) for one in every for job in one.jobs))
+    refuse_twice("a machine", ((machine.name, one) for one in every for machine in one.machines))
+    refuse_twice("a table", _tables(every))
+    refuse_twice("a job", ((job.name, one) for one in every for job in one.jobs))
     for one in every:
-        _refuse_twice("a command", ((declared.name, one) for declared in (*one.readings, *one.operations)))
+        refuse_twice("a command", ((declared.name, one) for declared in (*one.readings, *one.operations)))
 
 
 def _tables(lifecycles: Iterable[AnyLifecycle]) -> Iterator[tuple[str, AnyLifecycle]]:
@@ -119,7 +115,8 @@ def _kernel_tables(app: App) -> Iterator[tuple[str, AnyLifecycle]]:
     return ((table.name, app.lifecycles[0]) for table in kernel_tables("sqlite"))
 
 
-def _refuse_twice(what: str, named: Iterable[tuple[str, AnyLifecycle]]) -> None:
+def refuse_twice(what: str, named: Iterable[tuple[str, AnyLifecycle]]) -> None:
+    """Raise UsageError where two want one name, or one wants it twice."""
     seen: dict[str, str] = {}
     for name, owner in named:
         if seen.get(name) == owner.name:

@@ -75,6 +75,8 @@ class Lifecycle(Generic[S]):
     machines: Sequence[Machine] = ()
     #: Called when a ledger is made, checked or worked on.
     data: Callable[[], Data] = Data
+    #: Further tables, which the configuration declares.
+    tables: Callable[[S], Sequence[Table]] = lambda settings: ()  # noqa: ARG005 - one shape
     #: Its own track of revisions, as package:folder.
     migrations: str | None = None
     #: Its flows under these settings.

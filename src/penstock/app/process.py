@@ -178,12 +178,24 @@ class Process:
                 self._url,
                 app.machines,
                 create=True,
-                data_tables=app.data.tables,
+                data_tables=self._now.program.tables,
                 migrations=app.migrations,
                 views=app.data.views,
                 connections=connections,
             )
-        return Ledger.open(self._url, app.machines, migrations=app.migrations, connections=connections)
+        ledger = Ledger.open(self._url, app.machines, migrations=app.migrations, connections=connections)
+        _require_tables(ledger, self._now.program)
+        return ledger
+
+
+def _require_tables(ledger: Ledger, program: Program) -> None:
+    """A table that the configuration declares is made by an upgrade, as those of a new lifecycle are."""
+    wanted = [table.name for _, table in program.declared_tables]
+    there = ledger.read(lambda cursor: table_names(ledger.database, cursor)) if wanted else ()
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        ledger.close()
+        raise UsageError(f"the ledger has no table {', '.join(missing)}; make it with 'penstock db upgrade'")
 
 
 def _nothing_there(url: str) -> bool:

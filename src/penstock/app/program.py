@@ -9,13 +9,16 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from penstock.app.app import App
+from penstock.app.app import App, refuse_twice
 from penstock.app.lifecycle import AnyLifecycle, Job
 from penstock.app.ports import Ports
 from penstock.model.clock import Clock, SystemClock
 from penstock.operations.declare import Ask
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+    from penstock.ledger.schema.install import Wanted
     from penstock.model.limits import GateLimits
     from penstock.operations.reader import Reader
     from penstock.settings.file import Configuration
@@ -43,6 +46,28 @@ class Program:
         if lifecycle is self.app.lifecycles[0]:
             return self.configuration.kernel
         return self.configuration.sections[lifecycle.name]
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """Every data table: the lifecycles' own, and those that the configuration declares.
+
+        Raises UsageError where two have one name.
+        """
+        declared = self.declared_tables
+        if declared:
+            refuse_twice("a table", [*self.app.owned_names(), *((table.name, one) for one, table in declared)])
+        return (*self.app.data.tables, *(table for _, table in declared))
+
+    @cached_property
+    def declared_tables(self) -> list[tuple[AnyLifecycle, Table]]:
+        """The tables that the configuration declares, and for whom."""
+        return [(one, table) for one in self.app.lifecycles for table in one.tables(self.settings(one))]
+
+    def wanted(self) -> Wanted:
+        """What the ledger is to be for this program."""
+        from penstock.ledger.schema.install import Wanted
+
+        return Wanted(self.app.machines, self.tables, self.app.migrations, views=self.app.data.views)
 
     def flows(self) -> list[AnyFlow]:
         """The flows of all lifecycles. Raises UsageError for what cannot be configured."""

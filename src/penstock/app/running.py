@@ -138,6 +138,7 @@ def _refuse_fixed(old: Program, new: Program) -> None:
     changed = [
         *(["ledger"] if _ledger(old.configuration) != _ledger(new.configuration) else ()),
         *(["the lifecycles that run"] if _names(old) != _names(new) else ()),
+        *(["the tables that it declares"] if _declared(old) != _declared(new) else ()),
     ]
     if changed:
         raise UsageError(f"{new.configuration.path_text}: {' and '.join(changed)} changed; restart to apply it")
@@ -145,6 +146,10 @@ def _refuse_fixed(old: Program, new: Program) -> None:
 
 def _ledger(configuration: Configuration) -> object:
     return configuration.kernel.ledger
+
+
+def _declared(program: Program) -> list[str]:
+    return sorted(f"{table.name} {[f'{one.name} {one.type}' for one in table.columns]}" for _, table in program.declared_tables)
 
 
 def _names(program: Program) -> list[str]:

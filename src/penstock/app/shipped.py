@@ -19,6 +19,7 @@ class Shipped(NamedTuple):
 SHIPPED = {
     "reports": Shipped("penstock.lifecycles.reports", "Report datasets, refreshed at their offsets."),
     "harvest": Shipped("penstock.lifecycles.harvest", "A whole catalogue, fetched in partitions and consolidated."),
+    "queries": Shipped("penstock.lifecycles.queries", "Recurring searches, one at a time, seeded backwards."),
     "rules": Shipped("penstock.lifecycles.rules", "Prices changed in bulk by rules: previewed, applied, undone."),
     "partitions": Shipped("penstock.lifecycles.partitions", "Landed data, and which run of it is safe to consume."),
 }

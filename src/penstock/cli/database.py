@@ -82,7 +82,7 @@ def upgrade(*, take_back: bool, _config: Path | None, _ledger: str | None) -> No
         install(
             database,
             app.machines,
-            app.data.tables,
+            program.tables,
             migrations=app.migrations,
             views=app.data.views,
             take_back=take_back,
@@ -107,7 +107,7 @@ def check(*, _json: bool, _config: Path | None, _ledger: str | None) -> int:
     program = load_program(_config, _ledger)
     database = open_database(program.configuration.ledger_url(), program.clock)
     try:
-        found = compare(database, program.app.wanted())
+        found = compare(database, program.wanted())
     finally:
         database.close()
     if _json:

@@ -65,7 +65,7 @@ def _play(directory: Path, url: str | None, *, once: bool) -> None:
             app.machines,
             clock=demonstration.clock,
             create=True,
-            data_tables=app.data.tables,
+            data_tables=program.tables,
             views=app.data.views,
         ) as ledger:
             _say(f"{demonstration.start:%Y-%m-%d} to {demonstration.end:%Y-%m-%d} in {ledger.database.url}")

@@ -44,15 +44,20 @@ class GateStatus(Struct, frozen=True):
     waiting: int = 0
 
 
-def gate_statuses(database: Database, cursor: Cursor, *, counts: bool = False) -> list[GateStatus]:
-    """Every gate but the one that needs none; `counts` adds who waits behind it and who is inside."""
+def gate_statuses(
+    database: Database, cursor: Cursor, *, counts: bool = False, only: Sequence[str] | None = None
+) -> list[GateStatus]:
+    """Every gate but the one that needs none, or `only` some; `counts` adds who waits behind it and who is inside."""
     now = present(database, cursor)
     limits = _limits(cursor, now)
     waiting, inside = (_waiting(database, cursor), steps_in_flight(cursor, "true")) if counts else ({}, {})
+    asked = {f"g{place}": gate_id for place, gate_id in enumerate(only or ())}
+    among = "" if only is None else f" AND gate_id IN ({', '.join(f':{name}' for name in asked) or 'NULL'})"
     rows = cursor.rows(
         "SELECT gate_id, closed_until, closed_reason, next_at, throttles, epoch, max_in_flight, held_by, held_reason,"
-        " failures, failing_since FROM gate WHERE gate_id <> :none ORDER BY gate_id",
+        f" failures, failing_since FROM gate WHERE gate_id <> :none{among} ORDER BY gate_id",
         none=NO_GATE,
+        **asked,
     )
     found = []
     for gate_id, closed, why, ahead, throttles, epoch, places, held_by, held_reason, failures, failing in rows:

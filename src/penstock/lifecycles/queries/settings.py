@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from penstock.connectors.rest_json.settings import RestSettings
+from penstock.lifecycles.queries.key import query_key
 from penstock.settings.typed import Hours, Secret, Settings, TimeZone, Url, says
 
 RUN_GATE = "queries/run"
@@ -113,3 +114,38 @@ class QueriesSettings(Settings):
     rest_json: Annotated[dict[str, RestSettings], says("Other JSON APIs, by name.", examples=["jobs_api"])] = {}
     queries: Annotated[dict[str, QuerySettings], says("The queries, by name.", examples=["python-madrid"])] = {}
     sheet: Annotated[SheetSettings | None, says("A spreadsheet to write to.")] = None
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"two clients are called {name!r}; rename one of them"
+            for name in {*self.infojobs} & {*self.feed_jsonl} | {*self.infojobs, *self.feed_jsonl} & {*self.rest_json}
+        ]
+        keys: dict[str, str] = {}
+        for name, own in self.queries.items():
+            if own.client not in self.clients():
+                known = ", ".join(sorted(self.clients())) or "none"
+                wrong.append(f"queries.{name}: there is no client {own.client!r}; there are: {known}")
+            try:
+                key = query_key(own.client, own.parameters)
+            except ValueError as error:
+                wrong.append(f"queries.{name}.parameters: {error}")
+                continue
+            if key in keys:
+                wrong.append(f"queries.{name} asks the same as queries.{keys[key]}; remove one of them")
+            keys.setdefault(key, name)
+        if wrong:
+            raise ValueError("\n".join(wrong))
+
+    def clients(self) -> Mapping[str, InfojobsSettings | FeedSettings | RestSettings]:
+        """Every client, by its name."""
+        return {**self.infojobs, **self.feed_jsonl, **self.rest_json}
+
+
+def client_gate(client: str) -> str:
+    """The gate of a client's calls."""
+    return f"queries/clients/{quote(client, safe='')}"
+
+
+def query_gate(key: str) -> str:
+    """The gate of one query, which nobody but a person closes."""
+    return f"queries/only/{quote(key, safe='')}"

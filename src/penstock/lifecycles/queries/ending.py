@@ -1,0 +1,101 @@
+"""How a run ends: the state that it leaves its query in, when the next one is due, and what is to be told. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from penstock.lifecycles.queries.machine import Query, S
+from penstock.lifecycles.queries.registry import Configured
+from penstock.lifecycles.queries.runs import Run, Stop, limit_of, mark_of, next_due, next_pass, run_of
+from penstock.lifecycles.queries.settings import QueriesSettings
+from penstock.model.clock import instant_text
+from penstock.model.outcome import Event
+from penstock.model.unit import replace
+
+FAILING_FROM, CRITICAL_FROM = 3, 10
+"""Runs in a row that fail until it is told, and told again as critical."""
+_STUCK = 2
+_EARLY = frozenset({Stop.RATE_LIMITED, Stop.CLIENT_CLOSED})
+_FAILED = frozenset({Stop.ERROR, Stop.FATAL})
+_LIMITS = frozenset({Stop.MAX_PAGES, Stop.MAX_OFFERS})
+
+
+class Ended(Struct, frozen=True):
+    """A query whose run is over, and why it stopped."""
+
+    query: Query
+    stop: Stop
+    reason: str
+    at: datetime
+    events: list[Event]
+
+
+def ended(query: Query, now: datetime, own: Configured | None, settings: QueriesSettings) -> Ended:
+    """The run that is under way, ended."""
+    run = run_of(query)
+    stop = run.stop or _stop(query, run, now, own, settings)
+    query = replace(query, run_version=None, run=None, due_at=next_due(query, now, settings))
+    if stop in _FAILED:
+        return _failed(query, run, stop, now)
+    if stop in _EARLY:
+        due = query.due_at if run.until is None else max(run.until, now)
+        return Ended(replace(query, status=S.IDLE, due_at=due), stop, f"{stop}: {run.error}", now, [])
+    query = replace(query, status=S.SUCCESS, last_success_at=now, consecutive_failures=0, error=None)
+    query, events = _stuck(query, run, stop)
+    events += _silent(query, now, settings)
+    return Ended(query, stop, _summary(run, stop), now, events)
+
+
+def _stop(query: Query, run: Run, now: datetime, own: Configured | None, settings: QueriesSettings) -> Stop:
+    if own is None or next_pass(query, now, own, settings) is None:
+        return Stop.EXHAUSTED
+    return limit_of(run, own) or Stop.EXHAUSTED
+
+
+def _failed(query: Query, run: Run, stop: Stop, now: datetime) -> Ended:
+    failures = query.consecutive_failures + 1
+    text = run.error or str(stop)
+    query = replace(query, status=S.ERROR, error=text, last_error_at=now, consecutive_failures=failures)
+    events = []
+    if failures in (FAILING_FROM, CRITICAL_FROM):
+        since = instant_text(query.last_success_at) if query.last_success_at else "ever"
+        said = {"query": query.name, "key": query.query_key, "failures": failures, "since": since, "reason": text}
+        severity = "critical" if failures == CRITICAL_FROM else "warning"
+        key = f"queries.failing:{query.query_key}:{since}:{failures}"
+        events.append(Event(key, "queries.failing", said, severity))  # type: ignore[arg-type]
+    return Ended(query, stop, text, now, events)
+
+
+def abandoned(query: Query, now: datetime) -> Ended:
+    """The run of somebody who is gone. It is nobody's failure."""
+    why = "abandoned: the worker that ran it is gone"
+    after = replace(query, status=S.ERROR, error=why, last_error_at=now, run=None, run_version=None, due_at=now)
+    return Ended(after, Stop.ABANDONED, why, now, [])
+
+
+def _stuck(query: Query, run: Run, stop: Stop) -> tuple[Query, list[Event]]:
+    """Runs that come to their limit time after time and get nowhere are told."""
+    if stop not in _LIMITS or mark_of(query) != run.mark:
+        return replace(query, stuck=0), []
+    query = replace(query, stuck=query.stuck + 1)
+    if query.stuck != _STUCK:
+        return query, []
+    said = {"query": query.name, "key": query.query_key, "reason": f"two runs in a row stopped at {stop} and got nowhere"}
+    return query, [Event(f"queries.stuck:{query.query_key}:{query.version}", "queries.stuck", said, "warning")]
+
+
+def _silent(query: Query, now: datetime, settings: QueriesSettings) -> list[Event]:
+    """A query that used to have results and has none."""
+    found = query.last_found_at
+    if found is None or now - found < settings.silent_after:
+        return []
+    since = instant_text(found)
+    said = {"query": query.name, "key": query.query_key, "since": since, "reason": "it had results, and has none"}
+    return [Event(f"queries.silent:{query.query_key}:{since}", "queries.silent", said, "warning")]
+
+
+def _summary(run: Run, stop: Stop) -> str:
+    counts = f"{run.pages_fetched:,} pages, {run.offers_fetched:,} offers: {run.new:,} new, {run.changed:,} changed"
+    return f"{counts}, {run.closed:,} closed; stopped by {stop}"

@@ -1,0 +1,81 @@
+"""One page of a client, with the retries that a run makes while it holds the run lock.
+
+Released in between, the lock would let another query run meanwhile. A client that limits the rate of calls rests for
+hours, and its gate says so to every query of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from penstock.connectors.searches import Batch, Client, Parameters, Wanted
+from penstock.lifecycles.queries.runs import Stop
+from penstock.model.errors import Fatal, GateClosed, InDoubt, Rejected, Throttled, Transient
+from penstock.model.retry import RetryPolicy
+from penstock.worker.flow import Io
+
+RETRIES = RetryPolicy(max_retries=3)
+_SHORT = timedelta(seconds=90)
+"""A gate that opens within this time is waited for; a breaker opens after a minute."""
+_WAITS = 3
+
+
+class Halted(Struct, frozen=True):
+    """Why a run cannot go on: what went wrong, and until when its client is closed."""
+
+    stop: Stop
+    error: str
+    until: datetime | None = None
+
+
+class Fetched(Struct, frozen=True):
+    """A page, or why there is none, and how many calls were made for it."""
+
+    calls: int
+    batch: Batch | None = None
+    halted: Halted | None = None
+    throttles: int = 0
+
+
+async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which gate
+    client: Client, parameters: Parameters, wanted: Wanted, gate_id: str, client_pause: timedelta, io: Io
+) -> Fetched:
+    """The page. A failed call is made again up to three times, two seconds later and ever later."""
+    calls = failures = waits = 0
+    while True:
+        try:
+            async with io.gate(gate_id):
+                calls += 1
+                return Fetched(calls, await _asked(client, parameters, wanted, client_pause))
+        except GateClosed as closed:
+            wait = None if closed.until is None else closed.until - io.now()
+            if wait is None or wait > _SHORT or waits == _WAITS:
+                stop = Stop.ERROR if failures else Stop.CLIENT_CLOSED
+                return Fetched(calls, halted=Halted(stop, str(closed), closed.until))
+            waits += 1
+            await asyncio.sleep(max(0.0, wait.total_seconds()))
+        except Throttled as error:
+            halted = Halted(Stop.RATE_LIMITED, str(error), error.until)
+            return Fetched(calls, halted=halted, throttles=1)
+        except Fatal as error:
+            return Fetched(calls, halted=Halted(Stop.FATAL, f"Fatal: {error}"))
+        except Rejected as error:
+            return Fetched(calls, halted=Halted(Stop.ERROR, f"Rejected: {error}"))
+        except (Transient, InDoubt) as error:
+            if RETRIES.exhausted(failures):
+                told = f"{type(error).__name__}: {error} (after {failures} retries)"
+                return Fetched(calls, halted=Halted(Stop.ERROR, told))
+            await asyncio.sleep(RETRIES.delay(failures, io.rng).total_seconds())
+            failures += 1
+
+
+async def _asked(client: Client, parameters: Parameters, wanted: Wanted, client_pause: timedelta) -> Batch:
+    """One call. A throttle closes the client for hours, whatever it asks for."""
+    try:
+        return await client.page(parameters, wanted)
+    except Throttled as error:
+        seconds = max(client_pause.total_seconds(), error.retry_after or 0.0)
+        raise Throttled(str(error), seconds) from error

@@ -1,0 +1,372 @@
+"""Running a query: from its first page to its last over one claim, page by page.
+
+A page's rows, the place where the pass goes on and the counters are one commit. Whatever a provider does is caught
+here: it ends the run in the state that it deserves, and never reaches the run lock, which is everybody's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+
+from penstock.connectors.searches import Bad, Batch, Item
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.queries.aggregate import aggregate
+from penstock.lifecycles.queries.decide import Seen, decide
+from penstock.lifecycles.queries.ending import Ended, abandoned, ended
+from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
+from penstock.lifecycles.queries.lock import closed_gate, holder
+from penstock.lifecycles.queries.machine import Query, S, query
+from penstock.lifecycles.queries.passes import Pass, advance
+from penstock.lifecycles.queries.progress import after_page
+from penstock.lifecycles.queries.registry import Configured, registry
+from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
+from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
+from penstock.lifecycles.queries.sources import Source
+from penstock.lifecycles.queries.store import Taken
+from penstock.lifecycles.queries.tables import ingestion_runs, rejected_records
+from penstock.model.clock import Rng
+from penstock.model.outcome import Event, Outcome, Write
+from penstock.model.unit import replace
+from penstock.raw.store import RawError
+from penstock.worker.flow import Flow, Gate, Io
+
+_PART = 1_000
+_PART_BYTES = 2 * 1024 * 1024
+_CLOSED_AT_ONCE = 1_000
+_FEW = 20
+"""So few may vanish at once, whatever share they are."""
+_TOLD = 5
+"""So many bad records of a page are told one by one."""
+_MOST_BAD, _BAD_PAYLOAD = 200, 4_000
+"""So many of them are kept, and so much of each."""
+
+log = structlog.get_logger()
+
+
+class _Page(msgspec.Struct):
+    """A page that was fetched and is being written in parts."""
+
+    now: Pass
+    batch: Batch
+    calls: int
+    parts: list[list[Item]]
+    bad: list[Bad]
+    seen: set[str]
+    landed: Sequence[Write]
+    #: Records of the parts so far that were not seen in the pass before.
+    fresh: int = 0
+
+
+class Queries(Flow[Query, QueriesSettings, Seen]):
+    """Runs queries, one at a time."""
+
+    machine = query
+    decide = staticmethod(decide)
+    #: A run ends by its limits long before; a call has patience of its own.
+    deadline = timedelta(hours=12)
+    turns = 10_000_000
+    at_once = 1
+
+    def __init__(self, settings: QueriesSettings, sources: Mapping[str, Source]) -> None:
+        super().__init__(settings)
+        self._sources = sources
+        #: Pages whose first parts are written, by run. Lost with the process, they are fetched again.
+        self._pages: dict[str, _Page] = {}
+        self._told: str | None = None
+
+    def gate(self, unit: Query) -> Gate:  # noqa: ARG002 - the same for all: one query runs at a time
+        return Gate(RUN_GATE)
+
+    async def look(self, unit: Query, io: Io) -> Seen:
+        gates = [query_gate(unit.query_key), client_gate(unit.client)]
+        closed = await io.ledger(lambda ledger: closed_gate(ledger, gates))
+        return Seen() if closed is None else Seen(*closed)
+
+    async def act(self, what: str, unit: Query, seen: Seen | None, io: Io) -> Outcome[Query]:  # noqa: ARG002
+        if what == "abandon":
+            return self._over(unit, unit, abandoned(unit, io.now()), (), keep_claim=True)
+        if what == "begin":
+            return self._begin(unit, io.now(), io.rng)
+        own = registry(self.settings).get(unit.query_key)
+        if what == "finish" or own is None:
+            return self._over(unit, unit, ended(unit, io.now(), own, self.settings), ())
+        if what == "page":
+            return await self._page(unit, own, io)
+        if what == "close":
+            return await self._close(unit, own, io)
+        return await self._aggregate(unit, own, io)
+
+    def tend(self, ledger: Ledger) -> None:
+        """Say who holds the run lock, once, where it is somebody else."""
+        found = ledger.read(holder)
+        told = None if found is None else found.held_by
+        if found is not None and told != self._told:
+            log.info("queries.lock", held=str(found), next="queries run here when it is free")
+        self._told = told
+
+    async def stop(self) -> None:
+        for source in self._sources.values():
+            await source.close()
+
+    def _begin(self, unit: Query, now: datetime, rng: Rng) -> Outcome[Query]:
+        run = Run(mark=mark_of(unit))
+        after = replace(
+            unit,
+            status=S.RUNNING,
+            run_id=rng.uuid(),
+            run_started_at=now,
+            run_version=unit.version + 1,
+            last_run_at=now,
+            run=run.document(),
+        )
+        self._pages.clear()
+        # No call was made: what an earlier crash left is settled by the first page.
+        return Outcome(
+            unit, after, "a run began", writes=[_record(after, run, S.RUNNING)], keep_claim=True, keep_crashes=True
+        )
+
+    async def _page(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
+        """The next page, or the next part of one."""
+        page = self._pages.get(str(unit.run_id))
+        source = self._sources[own.client]
+        if page is None:
+            now = next_pass(unit, io.now(), own, self.settings)
+            assert now is not None  # noqa: S101 - decide asks only then
+            fetched = await self._fetch(source, own, now, io)
+            if fetched.batch is None:
+                return self._halted(unit, fetched, own, io.now())
+            try:
+                landed = await source.land(unit, own, fetched.batch, io)
+            except RawError as error:
+                halted = Halted(Stop.ERROR, f"a page could not be landed: {error}")
+                return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
+            page = self._pages[str(unit.run_id)] = _paged(now, fetched, landed)
+        items = page.parts.pop(0) if page.parts else []
+        taken = await io.ledger(partial(source.store.take, query=unit, number=page.now.number, items=items, now=io.now()))
+        page.fresh += taken.fresh
+        run = _added(run_of(unit), items, taken)
+        if page.parts:
+            return self._going(unit, replace(unit, run=run.document()), taken, (), f"a part of a page: {len(items):,}")
+        del self._pages[str(unit.run_id)]
+        return await self._turned(unit, own, page, run, taken, io)
+
+    async def _turned(
+        self, unit: Query, own: Configured, page: _Page, run: Run, taken: Taken, io: Io
+    ) -> Outcome[Query]:
+        """A page is read to its end: the pass goes on, or is over."""
+        moment, client = io.now(), self._sources[own.client].client
+        step = advance(page.now, page.batch, client, page.fresh)
+        run = msgspec.structs.replace(
+            run,
+            pages_fetched=run.pages_fetched + 1,
+            requests_count=run.requests_count + page.calls,
+            errors_count=run.errors_count + len(page.bad),
+        )
+        after = replace(unit, run=run.document())
+        if page.seen:
+            after = replace(after, last_found_at=moment)
+        if step.repeating:
+            return self._repeating(unit, after, run, taken, page, moment)
+        after, events = after_page(after, page.now, step, own, moment, ordered=client.newest_first)
+        run = run_of(after)
+        if run.closing is not None:
+            after = await self._worth_closing(after, own, page, io)
+        self._tell_bad(after, page)
+        writes = [*page.landed, *_rejected(after, page.bad, moment)]
+        reason = f"{page.now.says()}: {len(page.batch.records):,} records"
+        return self._going(unit, after, taken, writes, reason, events, moment=moment, own=own)
+
+    async def _worth_closing(self, after: Query, own: Configured, page: _Page, io: Io) -> Query:
+        """Whether there is anything to close; mostly there is not, and the run can do without another commit."""
+        run, store = run_of(after), self._sources[own.client].store
+        assert run.closing is not None  # noqa: S101 - asked for only then
+        ids, _, _ = await io.ledger(partial(store.absent, query=after, unseen=run.closing, but=page.seen, most=1))
+        return after if ids else replace(after, run=msgspec.structs.replace(run, closing=None).document())
+
+    def _repeating(  # noqa: PLR0917 - all that a page came to
+        self, unit: Query, after: Query, run: Run, taken: Taken, page: _Page, moment: datetime
+    ) -> Outcome[Query]:
+        """The list gives the same records for ever: the run ends, and the reading begins anew the next time."""
+        why = f"its pages repeat: {page.now.says()} has nothing that was not read before"
+        run = msgspec.structs.replace(run, stop=Stop.ERROR, error=why)
+        after = replace(after, run=run.document(), reading=None)
+        return self._going(unit, after, taken, [*page.landed, *_rejected(after, page.bad, moment)], why)
+
+    async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io) -> Fetched:
+        gate, pause = client_gate(own.client), self.settings.client_pause
+        return await fetch(source.client, own.parameters, now.wanted(source.client), gate, pause, io)
+
+    def _halted(self, unit: Query, fetched: Fetched, own: Configured, moment: datetime) -> Outcome[Query]:
+        """The client cannot be asked: the run ends here, once what it has read is put in order."""
+        halted, run = fetched.halted, run_of(unit)
+        assert halted is not None  # noqa: S101 - there is no page
+        run = msgspec.structs.replace(
+            run,
+            requests_count=run.requests_count + fetched.calls,
+            http_429_count=run.http_429_count + fetched.throttles,
+            errors_count=run.errors_count + (halted.stop in (Stop.ERROR, Stop.FATAL)),
+            stop=halted.stop,
+            error=halted.error,
+            until=halted.until,
+        )
+        return self._going(unit, replace(unit, run=run.document()), Taken(), (), halted.error, moment=moment, own=own)
+
+    async def _close(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
+        """Close what is no longer listed, unless that is suspiciously much."""
+        run, store, moment = run_of(unit), self._sources[own.client].store, io.now()
+        assert run.closing is not None  # noqa: S101 - decide asks only then
+        look = partial(store.absent, query=unit, unseen=run.closing, but=(), most=_CLOSED_AT_ONCE)
+        ids, missing, live = await io.ledger(look)
+        events: list[Event] = []
+        taken = Taken()
+        if missing + run.closed > _FEW and missing > live * self.settings.most_closed:
+            said = {"query": own.name, "missing": missing, "listed": live, "reason": "too many vanished at once; none is closed"}
+            events = [Event(f"queries.many_closed:{unit.query_key}:{run.closing.number}", "queries.many_closed", said, "warning")]
+            ids = []
+        elif ids:
+            taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment))
+        more = len(ids) == _CLOSED_AT_ONCE
+        run = msgspec.structs.replace(
+            run,
+            closing=run.closing if more else None,
+            closed=run.closed + taken.changed,
+            companies=run.companies or taken.companies,
+        )
+        after = replace(unit, run=run.document())
+        return self._going(unit, after, taken, (), f"{len(ids):,} are no longer listed", events, moment=moment, own=own)
+
+    async def _aggregate(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
+        moment = io.now()
+        found = await io.ledger(lambda ledger: aggregate(ledger, moment))
+        run = run_of(unit)
+        run = msgspec.structs.replace(
+            run,
+            companies=found.more,
+            companies_aggregated=run.companies_aggregated + found.done,
+            companies_failed=run.companies_failed + found.failed,
+        )
+        taken = Taken(found.writes)
+        after = replace(unit, run=run.document())
+        return self._going(unit, after, taken, (), f"{found.done:,} companies", moment=moment, own=own)
+
+    def _going(  # noqa: PLR0917 - one place where a run commits
+        self,
+        unit: Query,
+        after: Query,
+        taken: Taken,
+        writes: Sequence[Write],
+        reason: str,
+        events: Sequence[Event] = (),
+        *,
+        moment: datetime | None = None,
+        own: Configured | None = None,
+    ) -> Outcome[Query]:
+        """A commit of the run. Where nothing is left to do, it is the last one."""
+        writes = [*taken.writes, *writes]
+        if moment is not None and own is not None and what_next(after, moment, own, self.settings)[0] == "finish":
+            end = ended(after, moment, own, self.settings)
+            end = msgspec.structs.replace(end, events=[*events, *end.events])
+            outcome = self._over(unit, after, end, writes)
+            return replace(outcome, updates=taken.updates)
+        run = run_of(after)
+        after = replace(after, run_version=unit.version + 1)
+        record = _record(after, run, S.RUNNING)
+        return Outcome(
+            unit, after, reason, writes=[*writes, record], updates=taken.updates, events=events, keep_claim=True
+        )
+
+    def _over(
+        self, unit: Query, last: Query, end: Ended, writes: Sequence[Write], *, keep_claim: bool = False
+    ) -> Outcome[Query]:
+        """The run is over: one line of summary, and the record of it closed."""
+        run, after = run_of(last), end.query
+        log.info(
+            "queries.run",
+            query=after.name,
+            key=after.query_key,
+            run=str(after.run_id),
+            status=str(after.status),
+            stopped_by=str(end.stop),
+            error=after.error,
+            **run.counters(),
+        )
+        record = _record(after, run, after.status, end)
+        return Outcome(
+            unit, after, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim
+        )
+
+    def _tell_bad(self, unit: Query, page: _Page) -> None:
+        for bad in page.bad[:_TOLD]:
+            log.warning("queries.bad_record", query=unit.name, record=bad.id, reason=bad.reason)
+        if len(page.bad) > _TOLD:
+            log.warning("queries.bad_records", query=unit.name, more=len(page.bad) - _TOLD)
+
+
+def _paged(now: Pass, fetched: Fetched, landed: Sequence[Write]) -> _Page:
+    """A page, cut into parts that one commit carries."""
+    assert fetched.batch is not None  # noqa: S101 - it was fetched
+    records = fetched.batch.records
+    items = [one for one in records if isinstance(one, Item)]
+    parts: list[list[Item]] = []
+    room = size = 0
+    for item in items:
+        size += len(item.payload)
+        if not parts or not room or size > _PART_BYTES:
+            parts.append([])
+            room, size = _PART, len(item.payload)
+        parts[-1].append(item)
+        room -= 1
+    bad = [one for one in records if isinstance(one, Bad)]
+    return _Page(now, fetched.batch, fetched.calls, parts, bad, {item.id for item in items}, landed)
+
+
+def _added(run: Run, items: Sequence[Item], taken: Taken) -> Run:
+    return msgspec.structs.replace(
+        run,
+        offers_fetched=run.offers_fetched + len(items),
+        new=run.new + taken.new,
+        changed=run.changed + taken.changed,
+        companies=run.companies or taken.companies,
+    )
+
+
+def _record(unit: Query, run: Run, status: S, end: Ended | None = None) -> Write:
+    """The row of `ingestion_runs`."""
+    row: dict[str, Any] = {
+        "id": unit.run_id,
+        "query_key": unit.query_key,
+        "client": unit.client,
+        "status": str(status),
+        **run.counters(),
+        "stopped_by": None if end is None else str(end.stop),
+        "error": None if end is None else run.error or (unit.error if status is S.ERROR else None),
+        "started_at": unit.run_started_at,
+        # A clock that was set back does not end a run before it began.
+        "finished_at": None if end is None else max(filter(None, (end.at, unit.run_started_at))),
+    }
+    return Write(ingestion_runs, [row])
+
+
+def _rejected(unit: Query, bad: Sequence[Bad], now: datetime) -> list[Write]:
+    """Records that could not be used are kept where a person can see them."""
+    rows = {}
+    for one in bad[:_MOST_BAD]:
+        digest = hashlib.blake2b(f"{one.id}|{one.payload}".encode(errors="replace"), digest_size=16).hexdigest()
+        rows[digest] = {
+            "query_key": unit.query_key,
+            "digest": digest,
+            "run_id": unit.run_id,
+            "record_id": one.id,
+            "reason": one.reason,
+            "payload": one.payload[:_BAD_PAYLOAD],
+            "first_seen_at": now,
+            "last_seen_at": now,
+        }
+    return [Write(rejected_records, list(rows.values()), first=("first_seen_at",))] if rows else []

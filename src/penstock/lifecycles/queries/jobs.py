@@ -1,0 +1,64 @@
+"""The jobs of queries: keeping their units as the configuration has them, and pruning old records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.lifecycle import job
+from penstock.lifecycles.queries.key import normalise
+from penstock.lifecycles.queries.machine import Query, query
+from penstock.lifecycles.queries.registry import Configured, registry
+from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
+from penstock.worker.schedule_unit import Schedule
+
+if TYPE_CHECKING:
+    from penstock.app.ports import Ports
+    from penstock.ledger.ledger import Ledger
+    from penstock.worker.flow import Io
+    from penstock.worker.schedule import JobResult
+
+UPDATE = "update-queries"
+
+
+@job(UPDATE, "Makes the queries that the configuration has and the ledger has not, and wakes those that rest.")
+async def update_queries(settings: QueriesSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
+    from penstock.worker.schedule import JobResult
+
+    born, woken = await io.ledger(lambda ledger: keep_queries(ledger, settings, io.now(), "schedule"))
+    return JobResult(f"{born} made, {woken} woken" if born or woken else "all queries are there")
+
+
+def keep_queries(ledger: Ledger, settings: QueriesSettings, now: datetime, who: str) -> tuple[int, int]:
+    """Make the ledger's queries those of the configuration; how many were made, and how many rested and go on.
+
+    One that the configuration no longer has rests by itself, and its state stays.
+    """
+    wanted = [own for own in registry(settings).values() if not own.paused]
+    units = [born(own, now) for own in wanted]
+    made = ledger.birth(units, actor=Actor.SCHEDULER, who=who, reason="configured", if_absent=True)
+    there: list[Query] = ledger.get_many(query, [own.key for own in wanted])
+    resting = [Ref(query.name, one.unit_id) for one in there if one.due_at is None and one.claimed_by is None]
+    if resting:
+        ledger.wake(resting, who=who, reason="configured", actor=Actor.SCHEDULER)
+    return made, len(resting)
+
+
+def born(own: Configured, now: datetime) -> Query:
+    """A query as it is before its first run."""
+    metadata: dict[str, Any] = {"parameters": normalise(own.parameters)}
+    return Query(
+        query_key=own.key, client=own.client, name=own.name, metadata=metadata, due_at=now, gate_id=RUN_GATE
+    )
+
+
+def schedules(settings: QueriesSettings) -> Sequence[Schedule]:
+    """The schedule that keeps the queries; its version is that of the queries, so that a change is seen at once."""
+    wanted = "|".join(sorted(f"{own.key}={own.paused}" for own in registry(settings).values()))
+    import hashlib
+
+    version = hashlib.sha256(wanted.encode()).hexdigest()[:12]
+    return [Schedule(name=UPDATE, job=UPDATE, every="1m", settings_version=version)]

@@ -1,0 +1,221 @@
+"""Job offers: upserted by their id, linked where they are reposts or duplicates, closed when no query lists them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from penstock.connectors.searches import OFFER_COLUMNS, Item
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.store import statements
+from penstock.lifecycles.queries.likeness import Candidate, company_key, likeness, links
+from penstock.lifecycles.queries.machine import Query
+from penstock.lifecycles.queries.runs import Unseen
+from penstock.lifecycles.queries.store import Taken, absent_from, content_hash, unique
+from penstock.lifecycles.queries.tables import companies, offers, query_offers
+from penstock.model.clock import instant
+from penstock.model.outcome import Update, Where, Write
+
+_TITLE, _COMPANY, _COMPANY_REF, _CITY = (
+    OFFER_COLUMNS.index(name) for name in ("title", "company", "company_ref", "city")
+)
+_COLUMNS = (
+    *("client", "offer_id"),
+    *OFFER_COLUMNS,
+    *("updated_at", "company_key", "likeness", "linked_client", "linked_offer_id", "link_kind", "content_hash"),
+    *("payload", "first_seen_at", "last_seen_at", "closed_at"),
+)
+_LINK = _COLUMNS.index("linked_client")
+_FIRST = ("first_seen_at", "linked_client", "linked_offer_id", "link_kind")
+_LISTED = ("query_key", "offer_id", "client", "record_at", "seen_in", "gone_at")
+_COMPANY_COLUMNS = ("company_key", "name", "first_seen_at", "last_seen_at", "stale")
+
+
+class _Known(NamedTuple):
+    """What the ledger has of an offer, and of the query's listing of it."""
+
+    content_hash: str | None = None
+    updated_at: datetime | None = None
+    closed: bool = False
+    erased: bool = False
+    company_key: str | None = None
+    seen_in: int | None = None
+    gone: bool = False
+    record_at: datetime | None = None
+
+
+@lru_cache(maxsize=65_536)  # a page has many offers of few companies
+def company_id(name: str | None) -> str | None:
+    """The key of a company: a digest of its normalised name, so that nothing is left of a name that is erased."""
+    found = company_key(name) if name else None
+    return None if found is None else hashlib.blake2b(found.encode(), digest_size=8).hexdigest()
+
+
+class OfferStore:
+    """The tables `offers`, `query_offers` and `companies`."""
+
+    def __init__(self, repost_within: timedelta) -> None:
+        self._within = repost_within
+
+    def take(self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], now: datetime) -> Taken:
+        page = _Page(query, number, unique(items), now)
+        page.look(ledger)
+        for item in page.items:
+            page.add(item)
+        page.link(ledger, self._within)
+        return page.taken()
+
+    def absent(
+        self, ledger: Ledger, query: Query, unseen: Unseen, but: Collection[str], most: int
+    ) -> tuple[list[str], int, int]:
+        return absent_from(ledger, query_offers, "offer_id", query, unseen, but, most)
+
+    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], now: datetime) -> Taken:
+        """An offer is closed when no other query lists it either."""
+        source = statements.batch(ledger.database, {"id": statements.TEXT})
+        sql = (
+            f"SELECT o.offer_id, o.company_key FROM {source} JOIN {offers.name} o ON o.client = :client AND"
+            f" o.offer_id = n_id WHERE o.closed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {query_offers.name} q WHERE"
+            " q.client = o.client AND q.offer_id = o.offer_id AND q.query_key <> :key AND q.gone_at IS NULL)"
+        )
+        given = {"batch": statements.batch_text([[one] for one in ids]), "client": query.client, "key": query.query_key}
+        closed = ledger.read(lambda cursor: cursor.rows(sql, **given))
+        updates = [Update(_listing(query, ids), {"gone_at": now})]
+        if closed:
+            updates.append(Update(_offers(query, [str(row[0]) for row in closed]), {"closed_at": now}))
+        stale = {str(row[1]): None for row in closed if row[1] is not None}
+        return Taken(_stale(stale, now), updates, changed=len(closed), companies=bool(stale))
+
+
+class _Page:
+    """Records of one page on their way into the tables."""
+
+    def __init__(self, query: Query, number: int, items: Sequence[Item], now: datetime) -> None:
+        self.query, self.number, self.items, self.now = query, number, items, now
+        self.known: dict[str, _Known] = {}
+        self.forgotten: set[str] = set()
+        self.rows: dict[str, list[Any]] = {}
+        self.born: list[Candidate] = []
+        #: Companies whose offers are others than before, with their names.
+        self.stale: dict[str, str | None] = {}
+        self.untouched: list[str] = []
+        self.changed = 0
+
+    def look(self, ledger: Ledger) -> None:
+        """What the ledger has of these offers, and which of their companies were erased."""
+        source = statements.batch(ledger.database, {"id": statements.TEXT})
+        sql = (
+            "SELECT n_id, o.content_hash, o.updated_at, o.closed_at, o.erased_at, o.company_key, q.seen_in, q.gone_at,"
+            f" q.record_at FROM {source} LEFT JOIN {offers.name} o ON o.client = :client AND o.offer_id = n_id"
+            f" LEFT JOIN {query_offers.name} q ON q.query_key = :key AND q.offer_id = n_id"
+        )
+        ids = statements.batch_text([[item.id] for item in self.items])
+        rows = ledger.read(lambda c: c.rows(sql, batch=ids, client=self.query.client, key=self.query.query_key))
+        for one, digest, updated, closed, erased, company, seen_in, gone, at in rows:
+            self.known[one] = _Known(
+                digest, instant(updated), closed is not None, erased is not None, company, seen_in, gone is not None,
+                instant(at),
+            )  # fmt: skip
+        keys = {company_id(item.values[_COMPANY]) for item in self.items} - {None}
+        erased_sql = (
+            f"SELECT company_key FROM {companies.name} JOIN {source} ON company_key = n_id WHERE erased_at IS NOT NULL"
+        )
+        batch = statements.batch_text([[key] for key in sorted(filter(None, keys))])
+        self.forgotten = {str(row[0]) for row in ledger.read(lambda c: c.rows(erased_sql, batch=batch))} if keys else set()
+
+    def add(self, item: Item) -> None:
+        """One offer: a row to be written, or nothing but that it was seen."""
+        there = self.known[item.id]
+        digest = content_hash(item.values)
+        is_new = there.content_hash is None
+        older = there.updated_at is not None and item.at < there.updated_at
+        differs = not is_new and not older and digest != there.content_hash
+        same = not (is_new or differs or there.closed) and item.at == there.updated_at
+        if there.erased or same or (older and not there.closed):
+            self.untouched.append(item.id)
+            return
+        key = company_id(item.values[_COMPANY])
+        forgotten = key in self.forgotten
+        values = _without_company(item.values) if forgotten else item.values
+        alike = likeness(values[_COMPANY], values[_TITLE], values[_CITY])
+        if is_new and alike is not None:
+            self.born.append(Candidate(ref=(self.query.client, item.id), likeness=alike, at=item.at))
+        self.changed += differs
+        if is_new or differs or there.closed:
+            if there.company_key is not None:
+                self.stale.setdefault(there.company_key, None)
+            if key is not None:
+                self.stale[key] = values[_COMPANY]
+        self.rows[item.id] = [
+            *(self.query.client, item.id),
+            *values,
+            *(item.at, key, alike, None, None, None, digest),
+            *(None if forgotten else item.payload, self.now, self.now, None),
+        ]
+
+    def link(self, ledger: Ledger, within: timedelta) -> None:
+        """Link new offers to earlier ones that are alike."""
+        if not self.born:
+            return
+        source = statements.batch(ledger.database, {"likeness": statements.TEXT})
+        sql = (
+            "SELECT o.client, o.offer_id, o.likeness, o.updated_at, o.linked_client, o.linked_offer_id"
+            f" FROM {source} JOIN {offers.name} o ON o.likeness = n_likeness"
+        )
+        wanted = statements.batch_text([[one] for one in sorted({each.likeness for each in self.born})])
+        rows = ledger.read(lambda cursor: cursor.rows(sql, batch=wanted))
+        known = [
+            Candidate(
+                ref=(client, offer_id),
+                likeness=alike,
+                at=instant(at),
+                head=None if linked is None else (linked, linked_id),
+            )
+            for client, offer_id, alike, at, linked, linked_id in rows
+        ]
+        for ref, found in links(self.born, known, within).items():
+            self.rows[ref[1]][_LINK : _LINK + 3] = [*found.head, found.kind]
+
+    def taken(self) -> Taken:
+        """All of it, as rows."""
+        writes, updates = list(_stale(self.stale, self.now)), []
+        if self.rows:
+            writes.append(Write(offers, list(self.rows.values()), first=_FIRST, columns=_COLUMNS))
+        if self.untouched:
+            updates.append(Update(_offers(self.query, self.untouched), {"last_seen_at": self.now}))
+        listed, seen = [], []
+        for item in self.items:
+            there = self.known[item.id]
+            if there.seen_in is None or there.gone or item.at != there.record_at:
+                listed.append([self.query.query_key, item.id, self.query.client, item.at, self.number, None])
+            elif there.seen_in != self.number:
+                seen.append(item.id)
+        if listed:
+            writes.append(Write(query_offers, listed, columns=_LISTED))
+        if seen:
+            updates.append(Update(_listing(self.query, seen), {"seen_in": self.number}))
+        fresh = sum(1 for item in self.items if self.known[item.id].seen_in != self.number)
+        new = sum(1 for one in self.rows if self.known[one].content_hash is None)
+        return Taken(writes, updates, new, self.changed, fresh, bool(self.stale))
+
+
+def _offers(query: Query, ids: Sequence[str]) -> Where:
+    return Where(offers, {"client": query.client}, among=("offer_id", ids))
+
+
+def _listing(query: Query, ids: Sequence[str]) -> Where:
+    return Where(query_offers, {"query_key": query.query_key}, among=("offer_id", ids))
+
+
+def _stale(names: Mapping[str, str | None], now: datetime) -> list[Write]:
+    """Companies that are to be aggregated again; the name and the moment of the first time stay."""
+    rows = [[key, name, now, now, True] for key, name in sorted(names.items())]
+    return [Write(companies, rows, first=("name", "first_seen_at"), columns=_COMPANY_COLUMNS)] if rows else []
+
+
+def _without_company(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What an offer says, without whose it is."""
+    return tuple(None if place in (_COMPANY, _COMPANY_REF) else value for place, value in enumerate(values))

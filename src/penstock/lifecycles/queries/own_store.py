@@ -1,0 +1,82 @@
+"""Records with a shape of their own: a table that the configuration declares, one row for each query that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from penstock.connectors.searches import Item
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.store import statements
+from penstock.lifecycles.queries.machine import Query
+from penstock.lifecycles.queries.runs import Unseen
+from penstock.lifecycles.queries.store import Taken, absent_from, content_hash, unique
+from penstock.model.clock import instant
+from penstock.model.outcome import Update, Where, Write
+
+_FIRST = ("first_seen_at",)
+
+
+class OwnStore:
+    """One table that `[queries.rest_json.*]` declares."""
+
+    def __init__(self, table: sa.Table, fields: Sequence[str]) -> None:
+        self.table = table
+        self._columns = (
+            *("query_key", "record_id", "record_at"),
+            *fields,
+            *("content_hash", "payload", "seen_in", "first_seen_at", "last_seen_at", "gone_at"),
+        )
+
+    def take(self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], now: datetime) -> Taken:
+        items = unique(items)
+        known = self._known(ledger, query, [item.id for item in items])
+        rows: list[list[Any]] = []
+        untouched: list[str] = []
+        new = changed = fresh = 0
+        for item in items:
+            digest, at, seen_in, gone, erased = known.get(item.id, (None, None, None, False, False))
+            fresh += seen_in != number
+            here = content_hash(item.values)
+            older = at is not None and item.at < at
+            differs = digest is not None and not older and here != digest
+            same = digest is not None and not differs and not gone and item.at == at
+            if erased or same or (older and not gone):
+                untouched.append(item.id)
+                continue
+            new, changed = new + (digest is None), changed + differs
+            kept = (here, item.payload, number, now, now, None)
+            rows.append([query.query_key, item.id, item.at, *item.values, *kept])
+        writes = [Write(self.table, rows, first=_FIRST, columns=self._columns)] if rows else []
+        seen = {"last_seen_at": now, "seen_in": number}
+        updates = [Update(self._where(query, untouched), seen)] if untouched else []
+        return Taken(writes, updates, new, changed, fresh)
+
+    def absent(
+        self, ledger: Ledger, query: Query, unseen: Unseen, but: Collection[str], most: int
+    ) -> tuple[list[str], int, int]:
+        return absent_from(ledger, self.table, "record_id", query, unseen, but, most)
+
+    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], now: datetime) -> Taken:  # noqa: ARG002 - one shape
+        return Taken(updates=[Update(self._where(query, ids), {"gone_at": now})], changed=len(ids))
+
+    def _where(self, query: Query, ids: Sequence[str]) -> Where:
+        return Where(self.table, {"query_key": query.query_key}, among=("record_id", ids))
+
+    def _known(
+        self, ledger: Ledger, query: Query, ids: Sequence[str]
+    ) -> dict[str, tuple[str | None, datetime | None, int | None, bool, bool]]:
+        source = statements.batch(ledger.database, {"id": statements.TEXT})
+        sql = (
+            f"SELECT record_id, content_hash, record_at, seen_in, gone_at, erased_at FROM {self.table.name}"
+            f" JOIN {source} ON record_id = n_id WHERE query_key = :key"
+        )
+        batch = statements.batch_text([[one] for one in ids])
+        rows = ledger.read(lambda cursor: cursor.rows(sql, batch=batch, key=query.query_key))
+        return {
+            str(one): (digest, instant(at), seen_in, gone is not None, erased is not None)
+            for one, digest, at, seen_in, gone, erased in rows
+        }

@@ -1,0 +1,182 @@
+"""Passes: a list is read from its newest record down to a day, page by page, over as many runs as that takes.
+
+A pass remembers where it is, so that a limit, a throttle or a crash costs no more than a page. Lists change while they
+are read. What is added pushes the rest down, and is found by the next pass; what is removed pulls the rest up, past a
+border between two pages. So pages overlap: each has one of the records that the page before ended with, or the pass
+steps back. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from penstock.connectors.searches import Bad, Batch, Client, Item, Wanted
+from penstock.model.cadence import local_instant
+from penstock.model.clock import instant_text
+
+_TAIL = 10
+"""So many ids of the last page are remembered."""
+_STEPS_BACK = 3
+_STEP_BACK = 25
+_REPEATS = 3
+"""So many pages in a row without anything that was not seen before are a list that repeats itself."""
+_MIDNIGHT = time(0)
+
+
+class Kind(StrEnum):
+    """What a pass is for."""
+
+    RECENT = "recent"
+    """What was listed since the last one, a little more than that."""
+    CENSUS = "census"
+    """Everything that was ever covered, to find what is closed."""
+    SEED = "seed"
+    """History, day by day."""
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One reading of a list. It ends where records are older than `until`, or where the list ends."""
+
+    kind: Kind
+    number: int
+    begun: datetime
+    until: datetime
+    #: Where it goes on: a place in the list, or a token.
+    place: int = 0
+    token: str | None = None
+    #: The dates of the first record, and of the last one so far.
+    newest: datetime | None = None
+    reached: datetime | None = None
+    tail: tuple[str, ...] = ()
+    pages: int = 0
+    steps_back: int = 0
+    repeats: int = 0
+    #: Whether everything was seen: what it did not find is not there.
+    whole: bool = True
+
+    def document(self) -> dict[str, Any]:
+        """As a column keeps it."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    def wanted(self, client: Client) -> Wanted:
+        """Its next page."""
+        since = self.until
+        return Wanted(place=self.place, since=since) if client.by_place else Wanted(token=self.token, since=since)
+
+    def says(self) -> str:
+        """What it is at, in a few words."""
+        down = f"down to {instant_text(self.reached)}" if self.reached else "at its beginning"
+        return f"{_WORDS[self.kind]}, page {self.pages + 1}, {down}"
+
+
+_WORDS = {Kind.RECENT: "what is new", Kind.CENSUS: "everything once more", Kind.SEED: "history"}
+
+
+def read_pass(document: dict[str, Any] | None) -> Pass | None:
+    """The pass that a column keeps."""
+    return None if document is None else msgspec.convert(document, Pass)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What a page does to a pass: the pass as it goes on, and whether it is over. `cut`: the provider gave no more."""
+
+    following: Pass
+    over: bool = False
+    cut: bool = False
+    #: The list repeats itself: nothing more comes of it.
+    repeating: bool = False
+
+
+def advance(now: Pass, batch: Batch, client: Client, fresh: int) -> Step:
+    """The pass after a page of which `fresh` records were not seen in it before."""
+    records = batch.records
+    dated = [one for one in records if one.at is not None]
+    last = dated[-1].at if dated else None
+    following = msgspec.structs.replace(
+        now,
+        pages=now.pages + 1,
+        newest=_newest(now, dated),
+        whole=now.whole and all(one.id is not None for one in records),
+    )
+    if _lost_its_place(now, batch, client):
+        return Step(_stepped_back(following, batch))
+    frontier = not client.newest_first or now.reached is None or last is None or last <= now.reached
+    repeats = now.repeats + 1 if records and not fresh and frontier else 0
+    following = msgspec.structs.replace(
+        following,
+        place=batch.place + len(records) if client.by_place else 0,
+        token=batch.after,
+        tail=_tail(records) or now.tail,
+        reached=_oldest(now.reached, last, ordered=client.newest_first),
+        repeats=repeats,
+        steps_back=0,
+    )
+    passed = client.newest_first and last is not None and last < now.until
+    over = passed or batch.last or batch.cut or not records
+    if not over and repeats >= _REPEATS:
+        return Step(following, repeating=True)
+    return Step(following, over=over, cut=batch.cut and not passed)
+
+
+def _newest(now: Pass, dated: Sequence[Item | Bad]) -> datetime | None:
+    """The date of the newest record; one that lies in the future does not count for more than the present."""
+    found = [one.at for one in dated if one.at is not None]
+    if now.newest is not None and now.pages:
+        found.append(now.newest)
+    return min(max(found), now.begun) if found else None
+
+
+def _oldest(reached: datetime | None, last: datetime | None, *, ordered: bool) -> datetime | None:
+    """How far down the pass is; a list without order is nowhere until its end."""
+    if not ordered or last is None:
+        return reached
+    return last if reached is None else min(reached, last)
+
+
+def _tail(records: Sequence[Item | Bad]) -> tuple[str, ...]:
+    return tuple(one.id for one in records[-_TAIL:] if one.id is not None)
+
+
+def _lost_its_place(now: Pass, batch: Batch, client: Client) -> bool:
+    """Whether records may have moved up past the border between the last page and this one.
+
+    They have not where this page has a record of the last one, or begins above where the pass already was.
+    """
+    if not (client.overlaps and now.tail and batch.place) or now.steps_back > _STEPS_BACK:
+        return False
+    first = next((one.at for one in batch.records if one.at is not None), None)
+    if client.newest_first and first is not None and now.reached is not None and first > now.reached:
+        return False
+    return not {one.id for one in batch.records} & {*now.tail}
+
+
+def _stepped_back(now: Pass, batch: Batch) -> Pass:
+    """Look further up; after some tries it goes on where it is, and no longer proves that anything is absent."""
+    if now.steps_back == _STEPS_BACK:
+        return msgspec.structs.replace(now, steps_back=now.steps_back + 1, whole=False)
+    place = max(0, batch.place - _STEP_BACK * (now.steps_back + 1))
+    return msgspec.structs.replace(now, place=place, steps_back=now.steps_back + 1)
+
+
+def day_of(moment: datetime, zone: ZoneInfo) -> date:
+    """The day of an instant, where the client is."""
+    return moment.astimezone(zone).date()
+
+
+def begin_of(day: date, zone: ZoneInfo) -> datetime:
+    """When a day begins, where the client is."""
+    return local_instant(day, _MIDNIGHT, zone).astimezone(UTC)
+
+
+def closed_day(reached: datetime | None, zone: ZoneInfo, newest: datetime) -> date | None:
+    """The oldest day that is read to its end when a pass from `newest` down has reached that moment; None: no day."""
+    if reached is None:
+        return None
+    day = day_of(reached, zone) + timedelta(days=1)
+    return day if day <= day_of(newest, zone) else None

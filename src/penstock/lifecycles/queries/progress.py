@@ -1,0 +1,101 @@
+"""What a page does to how far a query has read. Pure."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+
+from penstock.lifecycles.queries.machine import Query
+from penstock.lifecycles.queries.passes import Kind, Pass, Step, closed_day
+from penstock.lifecycles.queries.registry import Configured
+from penstock.lifecycles.queries.runs import Unseen, run_of, seed_day
+from penstock.model.clock import instant_text
+from penstock.model.outcome import Event
+from penstock.model.unit import replace
+
+_MOST_HOLES = 50
+
+
+def after_page(
+    query: Query, now: Pass, step: Step, own: Configured, moment: datetime, *, ordered: bool
+) -> tuple[Query, list[Event]]:
+    """The query after a page of a pass, and what is to be told. `ordered`: the list is read from the newest down."""
+    following = step.following
+    query = replace(query, readings=max(query.readings, now.number))
+    if now.kind is not Kind.SEED:
+        query = replace(query, reading=None if step.over else following.document())
+        return _read_on(query, step, own, moment, ordered=ordered) if step.over else (query, [])
+    query = replace(query, seeding=following.document(), seed_until=seed_day(query, moment, own))
+    if ordered and query.covered_through is None:
+        query = replace(query, covered_through=following.newest)
+    if ordered and following.newest is not None:
+        closed = closed_day(following.reached, own.zone, following.newest)
+        query = replace(query, last_processed_date=_older(query.last_processed_date, closed))
+    return _seeded(query, step, own, moment) if step.over else (query, [])
+
+
+def _read_on(
+    query: Query, step: Step, own: Configured, moment: datetime, *, ordered: bool
+) -> tuple[Query, list[Event]]:
+    """What is new was read to its end."""
+    done = step.following
+    through = max(filter(None, (query.covered_through, done.newest)), default=None)
+    run = msgspec.structs.replace(run_of(query), recent=True)
+    query = replace(query, covered_through=through, run=run.document())
+    if done.kind is Kind.CENSUS:
+        query = replace(query, census_at=moment)
+    if step.cut:
+        return _with_hole(query, done, own, moment)
+    if done.whole:
+        query = _seen_everything(query, done)
+    return query, []
+
+
+def _seen_everything(query: Query, done: Pass) -> Query:
+    """What the last whole reading did not see, and this one neither, is closed; this one's turn is the next time.
+
+    One reading proves nothing: a record that was listed anew while it was read moved from below to above it.
+    """
+    before = query.unseen
+    mine = Unseen(done.number, done.until)
+    run = run_of(query)
+    if before is not None:
+        run = msgspec.structs.replace(run, closing=msgspec.convert(before, Unseen))
+    return replace(query, unseen=msgspec.to_builtins(mine), run=run.document())
+
+
+def _with_hole(query: Query, done: Pass, own: Configured, moment: datetime) -> tuple[Query, list[Event]]:
+    """The provider lists no further back than this: days in between cannot be read any more."""
+    lower, upper = instant_text(done.until), instant_text(done.reached or done.begun)
+    metadata: dict[str, Any] = dict(query.metadata or {})
+    metadata["holes"] = [*metadata.get("holes", []), {"from": lower, "to": upper}][-_MOST_HOLES:]
+    said = {"query": own.name, "from": lower, "to": upper, "reason": "the provider lists no further back"}
+    event = Event(f"queries.unreachable:{query.query_key}:{upper}", "queries.unreachable", said, "warning")
+    return replace(query, metadata=metadata), [event]
+
+
+def _seeded(query: Query, step: Step, own: Configured, moment: datetime) -> tuple[Query, list[Event]]:
+    """History was read down to the day that is wanted, or as far as the provider lists it."""
+    done = step.following
+    if done.newest is None:
+        # Nothing was ever listed: it is looked for again from the beginning.
+        return replace(query, seeding=None), []
+    through = query.covered_through or done.newest
+    query = replace(query, seeding=None, seeded_at=moment, covered_through=through)
+    if not step.cut:
+        return replace(query, last_processed_date=query.seed_until, unreachable_before=None), []
+    reached = query.last_processed_date
+    query = replace(query, unreachable_before=reached)
+    said = {
+        "query": own.name,
+        "from": str(query.seed_until),
+        "to": str(reached),
+        "reason": "the provider lists no further back",
+    }
+    return query, [Event(f"queries.unreachable:{query.query_key}:{reached}", "queries.unreachable", said, "warning")]
+
+
+def _older(one: date | None, other: date | None) -> date | None:
+    return min(filter(None, (one, other)), default=None)
