@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from penstock.connectors.rest_json.settings import RestSettings
+from penstock.connectors.rest_json.settings import REST_EXAMPLE, RestSettings
 from penstock.settings.typed import Hours, Secret, Settings, TimeZone, Url, says
 
 RUN_GATE = "queries/run"
@@ -43,7 +43,10 @@ class QuerySettings(Settings):
     client: Annotated[str, says("Which client is asked.", examples=["infojobs"])]
     parameters: Annotated[
         dict[str, Any],
-        says("What is searched for. Another search is another query, with a history of its own.", examples=[{"q": "python"}]),
+        says(
+            "What is searched for. Another search is another query, with a history of its own.",
+            examples=[{"q": "python"}],
+        ),
     ] = {}
     horizon: Annotated[
         timedelta | None, says("How far back it is seeded, from its first run on; else as [queries] says.")
@@ -110,6 +113,8 @@ class QueriesSettings(Settings):
     keep_runs: Annotated[timedelta, says("How long the records of runs are kept.")] = timedelta(days=400)
     infojobs: Annotated[dict[str, InfojobsSettings], says("Clients of InfoJobs, by name.", examples=["infojobs"])] = {}
     feed_jsonl: Annotated[dict[str, FeedSettings], says("Folders of offers, by name.")] = {}
-    rest_json: Annotated[dict[str, RestSettings], says("Other JSON APIs, by name.", examples=["jobs_api"])] = {}
+    rest_json: Annotated[
+        dict[str, RestSettings], says("Other JSON APIs, by name.", examples={"jobs_api": REST_EXAMPLE})
+    ] = {}
     queries: Annotated[dict[str, QuerySettings], says("The queries, by name.", examples=["python-madrid"])] = {}
     sheet: Annotated[SheetSettings | None, says("A spreadsheet to write to.")] = None
