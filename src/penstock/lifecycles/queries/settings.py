@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from penstock.connectors.rest_json.settings import RestSettings
+from penstock.connectors.rest_json.settings import REST_EXAMPLE, RestSettings
 from penstock.lifecycles.queries.key import query_key
 from penstock.settings.typed import Hours, Secret, Settings, TimeZone, Url, says
 
@@ -114,7 +114,9 @@ class QueriesSettings(Settings):
     keep_runs: Annotated[timedelta, says("How long the records of runs are kept.")] = timedelta(days=400)
     infojobs: Annotated[dict[str, InfojobsSettings], says("Clients of InfoJobs, by name.", examples=["infojobs"])] = {}
     feed_jsonl: Annotated[dict[str, FeedSettings], says("Folders of offers, by name.")] = {}
-    rest_json: Annotated[dict[str, RestSettings], says("Other JSON APIs, by name.", examples=["jobs_api"])] = {}
+    rest_json: Annotated[
+        dict[str, RestSettings], says("Other JSON APIs, by name.", examples={"jobs_api": REST_EXAMPLE})
+    ] = {}
     queries: Annotated[dict[str, QuerySettings], says("The queries, by name.", examples=["python-madrid"])] = {}
     sheet: Annotated[SheetSettings | None, says("A spreadsheet to write to.")] = None
 

@@ -1,0 +1,60 @@
+"""Where something is in a document: `a.b.0.c`, names and places in lists with dots between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Getter = Callable[[Any], Any]
+"""What is at a path of a document; None where there is nothing."""
+
+
+def getter(path: str | None) -> Getter:
+    """The function that follows a path, made once for many documents. None is the path of the document itself.
+
+    A part that is a whole number is a place in a list, counted from its end where it is negative, and a name in an
+    object.
+    """
+    if path is None:
+        return _itself
+    parts = [(part, _place(part)) for part in path.split(".")]
+    if len(parts) == 1 and parts[0][1] is None:
+        return _named(parts[0][0])
+    if len(parts) == 2 and parts[0][1] is parts[1][1] is None:  # noqa: PLR2004 - the usual ones, made quick
+        return _named_twice(parts[0][0], parts[1][0])
+
+    def follow(document: Any) -> Any:
+        for name, place in parts:
+            if type(document) is dict:
+                document = document.get(name)
+            elif place is not None and type(document) is list and -len(document) <= place < len(document):
+                document = document[place]
+            else:
+                return None
+        return document
+
+    return follow
+
+
+def _itself(document: Any) -> Any:
+    return document
+
+
+def _named(name: str) -> Getter:
+    def follow(document: Any) -> Any:
+        return document.get(name) if type(document) is dict else None
+
+    return follow
+
+
+def _named_twice(first: str, second: str) -> Getter:
+    def follow(document: Any) -> Any:
+        inner = document.get(first) if type(document) is dict else None
+        return inner.get(second) if type(inner) is dict else None
+
+    return follow
+
+
+def _place(part: str) -> int | None:
+    digits = part.removeprefix("-")
+    return int(part) if digits.isascii() and digits.isdecimal() and len(digits) < 10 else None  # noqa: PLR2004 - long enough
