@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -28,6 +29,21 @@ _NUL = r"\u0000"
 _AMOUNT = re.compile(r"[0-9](?:[0-9.,' \u00a0\u202f]*[0-9])?")
 _GROUPED = re.compile(r"[0-9]{1,3}(?:[.,][0-9]{3})+")
 _FIRST, _LAST = 1900, 9000  # years: beyond them arithmetic with days overflows
+
+
+class NotJson(ValueError):
+    """A text is not JSON; the message says why, in a few words."""
+
+
+def decode(content: bytes) -> Any:
+    """The JSON in a text, also where it has broken characters. Raises NotJson."""
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        try:
+            return json.loads(content.decode("utf-8", "replace"))
+        except (ValueError, RecursionError) as error:
+            raise NotJson(f"{error!s:.100}") from error
 
 
 def text(value: Any, column: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -13,12 +14,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote_to_bytes
 
-import msgspec
 from msgspec import Struct
 
-from penstock.connectors.offers import bad, instant_of, line_of, number, offer, text
+from penstock.connectors.offers import NotJson, bad, decode, instant_of, line_of, number, offer, text
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item
-from penstock.model.clock import EPOCH
 from penstock.model.errors import Fatal, Rejected, Transient
 
 _LONGEST_LINE = 1 << 20
@@ -59,20 +58,17 @@ class Feed:
         self._size = page_size
 
     def page(self, pattern: str, words: Sequence[str], after: Place | None, since: datetime | None) -> Batch:
-        """The offers with all of these words, from that place on; files that were written long before `since` are left out."""
+        """The offers with all of these words, from that place on. Files last written long before `since` are left out."""
         page = _Page(self._size, words)
         place = after
         for name, path in self._files(pattern, since):
-            if after is not None and name < after.name:
+            if after is not None and os.fsencode(name) < os.fsencode(after.name):
                 continue
-            with _opened(path) as file:
-                if file is None:
-                    continue
-                offset = after.offset if after is not None and after.name == name and _same(file, after) else 0
-                file.seek(offset)
-                page.read(file)
-                place = Place(name, file.tell(), _digest(file, file.tell()))
-            if page.full:
+            try:
+                place = _taken(page, name, path, after) or place
+            except OSError as error:
+                raise Transient(f"{path} cannot be read to its end: {error.strerror or error}") from error
+            if place is not None and page.full:
                 return Batch(page.records, after=place.token)
         return Batch(page.records, after=None if place is None else place.token, last=True)
 
@@ -94,7 +90,7 @@ class Feed:
                 about = real.stat()
             except (OSError, RuntimeError):  # it is gone, or a circle of links
                 continue
-            old = since is not None and EPOCH + timedelta(seconds=about.st_mtime) < since - _SAFELY
+            old = since is not None and about.st_mtime < (since - _SAFELY).timestamp()
             if stat.S_ISREG(about.st_mode) and real.is_relative_to(root) and not old:
                 found.append((path.relative_to(root).as_posix(), real))
         return sorted(found, key=lambda one: os.fsencode(one[0]))
@@ -135,11 +131,11 @@ class _Page:
         if not line.strip():
             return line.endswith(b"\n")
         try:
-            record = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            record = decode(line)
+        except NotJson as error:
             if not line.endswith(b"\n"):
                 return False
-            self.records.append(Bad(f"the line is not JSON: {_why(error)}", _beginning(line)))
+            self.records.append(Bad(f"the line is not JSON: {error}", _beginning(line)))
             return True
         if not isinstance(record, dict):
             if line.endswith(b"\n"):
@@ -170,15 +166,27 @@ def _column(name: str, value: Any) -> Any:
     return instant_of(value) if name == "published_at" else text(value, name)
 
 
+def _taken(page: _Page, name: str, path: Path, after: Place | None) -> Place | None:
+    """Where the page ends in a file, of which as much was taken as there was room for; None where it is gone."""
+    with _opened(path) as file:
+        if file is None:
+            return None
+        begun = after is not None and after.name == name and _same(file, after)
+        file.seek(after.offset if after is not None and begun else 0)
+        page.read(file)
+        end = file.tell()
+        return Place(name, end, _digest(file, end))
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO | None]:
     """The file; None where it is gone by now. A link or a pipe that has taken its place is not followed."""
     try:
         descriptor = os.open(path, _FLAGS)
-    except FileNotFoundError:
-        yield None
-        return
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
+            yield None
+            return
         raise Fatal(f"{path} cannot be read: {error.strerror or error}") from error
     with os.fdopen(descriptor, "rb") as file:
         yield file if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
@@ -205,7 +213,3 @@ def _skip(file: BinaryIO) -> bool:
 
 def _beginning(line: bytes) -> str:
     return line_of(line[:1_000].decode("utf-8", "replace"))
-
-
-def _why(error: Exception) -> str:
-    return str(error)[:100] if isinstance(error, msgspec.MsgspecError) else "a text in it has broken characters"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import msgspec
 from msgspec import Struct
 
 from penstock.connectors.http.client import Response
-from penstock.connectors.offers import bad, instant_of, line_of, number, offer, text
+from penstock.connectors.offers import NotJson, bad, decode, instant_of, line_of, number, offer, text
 from penstock.connectors.searches import Bad, Item, Parameters
 from penstock.model.errors import Fatal, Rejected, StepError, Throttled, Transient
 from penstock.model.inert import inert
@@ -93,7 +91,10 @@ def server_time(headers: Mapping[str, str]) -> datetime | None:
 
 def read(call: str, response: Response, retry_after: float | None) -> Listed:
     """What an answer says. Raises a StepError for one that is an error, or cannot be read."""
-    document = _document(response.content)
+    try:
+        document = decode(response.content)
+    except NotJson:
+        document = None
     said = _error(document)
     if not response.is_success or said is not None:
         raise _meaning(call, response, document, said, retry_after)
@@ -103,17 +104,6 @@ def read(call: str, response: Response, retry_after: float | None) -> Listed:
                 return _listed(document, document[key])
     what = "is not JSON" if document is None else "has neither 'items' nor 'offers'"
     raise Transient(f"{call}: the answer {what}: {_short(response.text)}")
-
-
-def _document(content: bytes) -> Any:
-    """The JSON of an answer, also where a text in it has broken characters; None where it is none."""
-    try:
-        return msgspec.json.decode(content)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        try:
-            return json.loads(content.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            return None
 
 
 def _listed(document: Mapping[str, Any], offers: list[Any]) -> Listed:
