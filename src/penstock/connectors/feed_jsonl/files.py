@@ -58,7 +58,7 @@ class Feed:
         self._size = page_size
 
     def page(self, pattern: str, words: Sequence[str], after: Place | None, since: datetime | None) -> Batch:
-        """The offers with all of these words, from that place on. Files last written long before `since` are left out."""
+        """The offers with all of these words, from that place on. Files written long before `since` are left out."""
         page = _Page(self._size, words)
         place = after
         for name, path in self._files(pattern, since):
