@@ -149,7 +149,8 @@ def _ledger(configuration: Configuration) -> object:
 
 
 def _declared(program: Program) -> list[str]:
-    return sorted(f"{table.name} {[f'{one.name} {one.type}' for one in table.columns]}" for _, table in program.declared_tables)
+    tables = (table for _, table in program.declared_tables)
+    return sorted(f"{table.name} {[(column.name, str(column.type)) for column in table.columns]}" for table in tables)
 
 
 def _names(program: Program) -> list[str]:

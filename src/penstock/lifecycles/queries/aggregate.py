@@ -75,7 +75,7 @@ def _one_by_one(
                 raise
             except Exception as error:  # noqa: BLE001 - told, counted and left behind
                 if not left:
-                    log.error("queries.company_failed", company=key, error=repr(error))
+                    log.warning("queries.company_failed", company=key, error=repr(error))
                     failed.append([key, now, now, False, f"{type(error).__name__}: {error}"[:500]])
     return rows, failed
 
@@ -99,8 +99,10 @@ def summed(ledger: Ledger, keys: Sequence[str], now: datetime) -> list[list[Any]
         for key, city in cursor.rows(places, batch=batch):
             cities.setdefault(key, []).append(city)
         return [
-            [key, cities.get(key, [])[:_MOST_CITIES], total, live, instant(first) or now, instant(last) or now]
-            + [now, False, None]
+            [
+                *(key, cities.get(key, [])[:_MOST_CITIES], total, live, instant(first) or now, instant(last) or now),
+                *(now, False, None),
+            ]
             for key, total, live, first, last in cursor.rows(totals, batch=batch)
         ]
 

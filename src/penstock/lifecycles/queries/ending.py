@@ -82,7 +82,8 @@ def _stuck(query: Query, run: Run, stop: Stop) -> tuple[Query, list[Event]]:
     query = replace(query, stuck=query.stuck + 1)
     if query.stuck != _STUCK:
         return query, []
-    said = {"query": query.name, "key": query.query_key, "reason": f"two runs in a row stopped at {stop} and got nowhere"}
+    why = f"two runs in a row stopped at {stop} and got nowhere"
+    said = {"query": query.name, "key": query.query_key, "reason": why}
     return query, [Event(f"queries.stuck:{query.query_key}:{query.version}", "queries.stuck", said, "warning")]
 
 

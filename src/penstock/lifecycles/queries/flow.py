@@ -149,7 +149,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
                 return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
             page = self._pages[str(unit.run_id)] = _paged(now, fetched, landed)
         items = page.parts.pop(0) if page.parts else []
-        taken = await io.ledger(partial(source.store.take, query=unit, number=page.now.number, items=items, now=io.now()))
+        take = partial(source.store.take, query=unit, number=page.now.number, items=items, now=io.now())
+        taken = await io.ledger(take)
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:
@@ -157,7 +158,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         del self._pages[str(unit.run_id)]
         return await self._turned(unit, own, page, run, taken, io)
 
-    async def _turned(
+    async def _turned(  # noqa: PLR0917 - all that a page came to
         self, unit: Query, own: Configured, page: _Page, run: Run, taken: Taken, io: Io
     ) -> Outcome[Query]:
         """A page is read to its end: the pass goes on, or is over."""
@@ -227,8 +228,10 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         events: list[Event] = []
         taken = Taken()
         if missing + run.closed > _FEW and missing > live * self.settings.most_closed:
-            said = {"query": own.name, "missing": missing, "listed": live, "reason": "too many vanished at once; none is closed"}
-            events = [Event(f"queries.many_closed:{unit.query_key}:{run.closing.number}", "queries.many_closed", said, "warning")]
+            why = "too many vanished at once; none is closed"
+            said = {"query": own.name, "missing": missing, "listed": live, "reason": why}
+            key = f"queries.many_closed:{unit.query_key}:{run.closing.number}"
+            events = [Event(key, "queries.many_closed", said, "warning")]
             ids = []
         elif ids:
             taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment))

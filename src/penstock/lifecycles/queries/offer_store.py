@@ -114,17 +114,18 @@ class _Page:
         )
         ids = statements.batch_text([[item.id] for item in self.items])
         rows = ledger.read(lambda c: c.rows(sql, batch=ids, client=self.query.client, key=self.query.query_key))
-        for one, digest, updated, closed, erased, company, seen_in, gone, at in rows:
+        for one, digest, updated, closed, gone_for_good, company, seen_in, gone, at in rows:
+            flags = (closed is not None, gone_for_good is not None)
             self.known[one] = _Known(
-                digest, instant(updated), closed is not None, erased is not None, company, seen_in, gone is not None,
-                instant(at),
-            )  # fmt: skip
+                digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at)
+            )
         keys = {company_id(item.values[_COMPANY]) for item in self.items} - {None}
         erased_sql = (
             f"SELECT company_key FROM {companies.name} JOIN {source} ON company_key = n_id WHERE erased_at IS NOT NULL"
         )
         batch = statements.batch_text([[key] for key in sorted(filter(None, keys))])
-        self.forgotten = {str(row[0]) for row in ledger.read(lambda c: c.rows(erased_sql, batch=batch))} if keys else set()
+        erased = ledger.read(lambda c: c.rows(erased_sql, batch=batch)) if keys else ()
+        self.forgotten = {str(row[0]) for row in erased}
 
     def add(self, item: Item) -> None:
         """One offer: a row to be written, or nothing but that it was seen."""

@@ -1,4 +1,4 @@
-"""Records with a shape of their own: a table that the configuration declares, one row for each query that lists them."""
+"""Records with a shape of their own: a table that the configuration declares, a row for each query that lists them."""
 
 from __future__ import annotations
 

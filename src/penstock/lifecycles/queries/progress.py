@@ -26,7 +26,7 @@ def after_page(
     query = replace(query, readings=max(query.readings, now.number))
     if now.kind is not Kind.SEED:
         query = replace(query, reading=None if step.over else following.document())
-        return _read_on(query, step, own, moment, ordered=ordered) if step.over else (query, [])
+        return _read_on(query, step, own, moment) if step.over else (query, [])
     query = replace(query, seeding=following.document(), seed_until=seed_day(query, moment, own))
     if ordered and query.covered_through is None:
         query = replace(query, covered_through=following.newest)
@@ -36,9 +36,7 @@ def after_page(
     return _seeded(query, step, own, moment) if step.over else (query, [])
 
 
-def _read_on(
-    query: Query, step: Step, own: Configured, moment: datetime, *, ordered: bool
-) -> tuple[Query, list[Event]]:
+def _read_on(query: Query, step: Step, own: Configured, moment: datetime) -> tuple[Query, list[Event]]:
     """What is new was read to its end."""
     done = step.following
     through = max(filter(None, (query.covered_through, done.newest)), default=None)
@@ -47,7 +45,7 @@ def _read_on(
     if done.kind is Kind.CENSUS:
         query = replace(query, census_at=moment)
     if step.cut:
-        return _with_hole(query, done, own, moment)
+        return _with_hole(query, done, own)
     if done.whole:
         query = _seen_everything(query, done)
     return query, []
@@ -66,7 +64,7 @@ def _seen_everything(query: Query, done: Pass) -> Query:
     return replace(query, unseen=msgspec.to_builtins(mine), run=run.document())
 
 
-def _with_hole(query: Query, done: Pass, own: Configured, moment: datetime) -> tuple[Query, list[Event]]:
+def _with_hole(query: Query, done: Pass, own: Configured) -> tuple[Query, list[Event]]:
     """The provider lists no further back than this: days in between cannot be read any more."""
     lower, upper = instant_text(done.until), instant_text(done.reached or done.begun)
     metadata: dict[str, Any] = dict(query.metadata or {})

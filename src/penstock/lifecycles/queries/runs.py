@@ -86,14 +86,10 @@ def run_of(query: Query) -> Run:
 
 def mark_of(query: Query) -> str:
     """How far a query has read, as one text: another text is progress."""
-    return "|".join(
-        str(part)
-        for part in (
-            query.covered_through,
-            query.last_processed_date,
-            *(kept and (kept.get("place"), kept.get("token"), kept.get("reached")) for kept in (query.reading, query.seeding)),
-        )
-    )
+    under_way = [
+        kept and (kept.get("place"), kept.get("token"), kept.get("reached")) for kept in (query.reading, query.seeding)
+    ]
+    return "|".join(map(str, (query.covered_through, query.last_processed_date, *under_way)))
 
 
 def next_pass(query: Query, now: datetime, own: Configured, settings: QueriesSettings) -> Pass | None:

@@ -1,0 +1,1 @@
+"""Offers in a folder of JSON-lines files."""

@@ -1,0 +1,1 @@
+"""InfoJobs: job offers."""
