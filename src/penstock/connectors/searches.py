@@ -74,15 +74,24 @@ class Batch(Struct, frozen=True):
 class Client(Protocol):
     """One account of one provider. It retries nothing. Raises Throttled, Transient, Rejected or Fatal."""
 
-    #: The columns of its records: `OFFER_COLUMNS`, or those of a table of its own.
-    columns: Sequence[str]
-    #: Whether the list is in the order of `Item.at`, newest first.
-    newest_first: bool
-    #: Whether it can be asked from any place on; else it is walked by tokens.
-    by_place: bool
-    #: Whether a page asked for from a place may begin before it, so that it overlaps the one before: a record that was
-    #: removed meanwhile, and moved the others up, is then noticed. Only with `by_place`.
-    overlaps: bool
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of its records: `OFFER_COLUMNS`, or those of a table of its own."""
+
+    @property
+    def newest_first(self) -> bool:
+        """Whether the list is in the order of `Item.at`, newest first."""
+
+    @property
+    def by_place(self) -> bool:
+        """Whether it can be asked from any place on; else it is walked by tokens."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a page asked for from a place begins a little before it, so that it overlaps the one before.
+
+        A record that was removed meanwhile, and moved the others up, is then noticed. Only with `by_place`.
+        """
 
     async def page(self, parameters: Parameters, wanted: Wanted) -> Batch:
         """One page. A record that cannot be read is `Bad`; Transient is for an answer that cannot be read at all."""

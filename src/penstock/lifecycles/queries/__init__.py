@@ -50,15 +50,12 @@ def build(settings: QueriesSettings, ports: Ports) -> Sequence[AnyFlow]:
 
 def gates(settings: QueriesSettings) -> Sequence[GateLimits]:
     """One query runs at a time; and how fast each client may be called."""
-    called = {**settings.infojobs, **settings.rest_json}
-    return [
-        GateLimits(RUN_GATE, max_in_flight=1),
-        *(
-            GateLimits(client_gate(name), (Limit("requests", rate, max(rate, 1.0)),))
-            for name, own in called.items()
-            if (rate := own.requests_per_second) > 0
-        ),
+    rates = [(name, own.requests_per_second) for name, own in settings.infojobs.items()]
+    rates += [(name, own.requests_per_second) for name, own in settings.rest_json.items()]
+    limits = [
+        GateLimits(client_gate(name), (Limit("requests", rate, max(rate, 1.0)),)) for name, rate in rates if rate > 0
     ]
+    return [GateLimits(RUN_GATE, max_in_flight=1), *limits]
 
 
 lifecycle = Lifecycle(

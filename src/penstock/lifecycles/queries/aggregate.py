@@ -48,8 +48,9 @@ def aggregate(ledger: Ledger, now: datetime, compute: Compute | None = None) -> 
     sql = f"SELECT company_key FROM {companies.name} WHERE stale ORDER BY company_key LIMIT :most"
     found = [str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, most=AT_ONCE + 1))]
     keys, more = found[:AT_ONCE], len(found) > AT_ONCE
+    failed: list[list[Any]] = []
     try:
-        rows, failed = compute(ledger, keys, now), []
+        rows = compute(ledger, keys, now)
     except LedgerUnavailable:
         raise
     except Exception as error:  # noqa: BLE001 - whatever one company does, the others are aggregated

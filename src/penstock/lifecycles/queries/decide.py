@@ -44,4 +44,3 @@ def decide(query: Query, now: datetime, settings: QueriesSettings, seen: Seen | 
         # Gates that people hold open without telling: look again in the next cycle.
         return Wait(seen.until or now + settings.pause, seen.closed)
     return Act("begin", "its turn has come", counts_attempt=False)
-

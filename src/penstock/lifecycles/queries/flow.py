@@ -301,9 +301,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             **run.counters(),
         )
         record = _record(after, run, after.status, end)
-        return Outcome(
-            unit, after, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim
-        )
+        return Outcome(unit, after, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)
 
     def _tell_bad(self, unit: Query, page: _Page) -> None:
         for bad in page.bad[:_TOLD]:

@@ -50,9 +50,7 @@ def keep_queries(ledger: Ledger, settings: QueriesSettings, now: datetime, who: 
 def born(own: Configured, now: datetime) -> Query:
     """A query as it is before its first run."""
     metadata: dict[str, Any] = {"parameters": normalise(own.parameters)}
-    return Query(
-        query_key=own.key, client=own.client, name=own.name, metadata=metadata, due_at=now, gate_id=RUN_GATE
-    )
+    return Query(query_key=own.key, client=own.client, name=own.name, metadata=metadata, due_at=now, gate_id=RUN_GATE)
 
 
 def schedules(settings: QueriesSettings) -> Sequence[Schedule]:

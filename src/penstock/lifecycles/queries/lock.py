@@ -37,7 +37,7 @@ class RunLock(Struct, frozen=True):
 def holder(cursor: Cursor) -> RunLock | None:
     """Who holds the lock now."""
     rows = cursor.rows("SELECT held_by, host, pid, query_key, held_since FROM run_lock ORDER BY held_since LIMIT 1")
-    return RunLock(*rows[0][:4], instant(rows[0][4])) if rows else None
+    return None if not rows else RunLock(*rows[0][:4], since=instant(rows[0][4]))
 
 
 def closed_gate(ledger: Ledger, gates: Sequence[str]) -> tuple[str, datetime | None] | None:

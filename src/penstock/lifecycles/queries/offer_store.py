@@ -116,9 +116,7 @@ class _Page:
         rows = ledger.read(lambda c: c.rows(sql, batch=ids, client=self.query.client, key=self.query.query_key))
         for one, digest, updated, closed, gone_for_good, company, seen_in, gone, at in rows:
             flags = (closed is not None, gone_for_good is not None)
-            self.known[one] = _Known(
-                digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at)
-            )
+            self.known[one] = _Known(digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at))
         keys = {company_id(item.values[_COMPANY]) for item in self.items} - {None}
         erased_sql = (
             f"SELECT company_key FROM {companies.name} JOIN {source} ON company_key = n_id WHERE erased_at IS NOT NULL"
@@ -166,7 +164,7 @@ class _Page:
             "SELECT o.client, o.offer_id, o.likeness, o.updated_at, o.linked_client, o.linked_offer_id"
             f" FROM {source} JOIN {offers.name} o ON o.likeness = n_likeness"
         )
-        wanted = statements.batch_text([[one] for one in sorted({each.likeness for each in self.born})])
+        wanted = statements.batch_text([[one] for one in sorted({str(each.likeness) for each in self.born})])
         rows = ledger.read(lambda cursor: cursor.rows(sql, batch=wanted))
         known = [
             Candidate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -118,9 +119,7 @@ companies = sa.Table(
     #: Why it could not be aggregated.
     sa.Column("failed", sa.Text),
     sa.Column("erased_at", Instant),
-    sa.Index(
-        "companies_stale", "company_key", postgresql_where=sa.text("stale"), sqlite_where=sa.text("stale")
-    ),
+    sa.Index("companies_stale", "company_key", postgresql_where=sa.text("stale"), sqlite_where=sa.text("stale")),
     sqlite_with_rowid=False,
     sqlite_strict=True,
 )
@@ -170,7 +169,7 @@ VIEWS: Mapping[str, str] = {
     ),
 }
 
-_TYPES: Mapping[str, sa.types.TypeEngine[object]] = {
+_TYPES: Mapping[str, sa.types.TypeEngine[Any]] = {
     "text": sa.Text(),
     "integer": sa.BigInteger(),
     "number": sa.Double(),
