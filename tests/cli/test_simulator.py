@@ -69,6 +69,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], int]] = {
     "google_ads": ("/token", {"form": {"grant_type": "wrong"}}, 400),
     "invoices": ("/invoices/acme/1", {}, 404),
     "nivoda": ("/api/diamonds", {"body": {"query": GRAPHQL}}, 200),
+    "paged": ("/token", {"form": {"grant_type": "wrong"}}, 400),
     "shopify": ("/admin/oauth/access_token", {"form": {"grant_type": "wrong"}}, 400),
 }
 

@@ -226,6 +226,50 @@ def _shopify(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Troubl
     return Served(Controlled(simulator), lines, secrets)
 
 
+def _paged(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
+    from penstock.simulators.paged import Churn, Fault, PagedSimulator, throttle
+    from penstock.simulators.paged_data import Listing
+
+    listing = Listing(options["records"], clock.now(), seed=options["seed"], bad=options["bad"])
+    simulator = PagedSimulator(clock, listing, auth="oauth", latency=options["latency"])
+    if options["churn"]:
+        simulator.churn = Churn(options["churn"])
+    faults = {
+        "throttle": throttle("1"),
+        "throttle_silent": throttle(),
+        "fail": Fault(500, {"message": "Internal Server Error"}),
+        "cut": Fault(cut=True),
+        **{name: Fault(twist=name) for name in ("broken", "nothing", "repeat", "foreign")},
+    }
+    for trouble in troubles:
+        _arrange(simulator, trouble, faults[trouble.fault])
+
+    def lines(address: str) -> Iterator[str]:
+        paging = {
+            "page": '{ size = 100, size_parameter = "per_page" }',
+            "offset": '{ size = 100, size_parameter = "limit" }',
+            "cursor": '{ next = "meta.next_cursor" }',
+            "link": "{}",
+        }
+        yield "[queries]"
+        for style, described in paging.items():
+            yield f'\n[queries.rest_json.by_{style}]\nurl = "{address}"\npath = "/{style}"'
+            yield f'auth.oauth.token_url = "{address}/token"\nauth.oauth.client_id = "{simulator.client_id}"'
+            yield 'auth.oauth.secret = { env = "PAGED_CLIENT_SECRET" }'
+            yield f"paging.{style} = {described}"
+            if style != "link":
+                yield 'records = "data.items"\ntotal = "meta.total"'
+            yield 'order = "newest_first"\ndate = "updated_at"\nsince = { parameter = "since" }'
+            if style == "link":
+                yield 'table = "simulated_offers"\nfields.title = { path = "title" }'
+                yield 'fields.pay = { path = "pay.min", type = "integer" }\nfields.tags = { path = "tags", type = "json" }'
+            else:
+                yield 'offer = { title = "title", company = "company.name", city = "places.0.city", url = "link" }'
+            yield f'\n[queries.queries.{style}]\nclient = "by_{style}"\nparameters = {{ category = ["python", "java"] }}'
+
+    return Served(simulator, lines, {"PAGED_CLIENT_SECRET": simulator.key})
+
+
 def _arrange_report(simulator: AmazonAdsSimulator, trouble: Trouble, fate: Fate) -> None:
     if trouble.every is None:
         simulator.fates.append(fate)
@@ -298,6 +342,26 @@ SIMULATORS = {
                 "authenticate count page",
                 {"throttle": _THROTTLED, "fail": "502", "error": "an error of GraphQL, under HTTP 200", "cut": _CUT},
             ),
+        ),
+        Simulator(
+            "paged",
+            "A generic JSON API, for queries: job offers, in every way of paging.",
+            _paged,
+            (
+                _SEED,
+                Option("records", 1_000, "How many offers there are."),
+                Option("bad", 0.0, "The share of records with something wrong in them, from 0 to 1."),
+                Option("latency", 0.0, "Seconds before each answer."),
+                Option("churn", 0, "Change the list after every N pages; 0: never."),
+            ),
+            {
+                **_each("list token", {"throttle": _THROTTLED, "fail": "500", "cut": _CUT}),
+                "list=throttle_silent": "429, without Retry-After",
+                "list=broken": "JSON that breaks off",
+                "list=nothing": "no records, and no next page",
+                "list=repeat": "the first page again, whatever was asked",
+                "list=foreign": "a link to another host",
+            },
         ),
         Simulator(
             "shopify",

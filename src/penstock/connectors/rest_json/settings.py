@@ -31,6 +31,41 @@ _OWN_HEADERS = {"authorization", "proxy-authorization", "cookie", "host", "conte
 _OWN_HEADERS |= {"connection", "accept-encoding", "content-type"}
 
 
+def _one_of(section: Settings) -> None:
+    given = [name for name in section.__struct_fields__ if getattr(section, name) is not None]
+    if len(given) > 1:
+        raise ValueError(f"has {' and '.join(map(repr, given))}; give one of them")
+
+
+def _told(faults: Iterable[str]) -> None:
+    if lines := list(faults):
+        raise ValueError("\n".join(lines))
+
+
+def _path_faults(*paths: tuple[str, str | None]) -> Iterator[str]:
+    for name, path in paths:
+        if path is None:
+            continue
+        if len(path) > _LONGEST_PATH or not all(part.strip() == part != "" for part in path.split(".")):
+            yield f"{name}: {path!r:.80} is not a path; write names and places in lists as in a.b.0.c"
+
+
+def _name_faults(place: str, name: str) -> Iterator[str]:
+    if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
+        yield f"{place}: {name!r:.80} must be small letters, digits and _, begin with a letter, and be at most 50 long"
+
+
+def _is_sendable(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_sendable(item) and not isinstance(item, list | tuple) for item in value)
+    return isinstance(value, str | int | float | bool | date | datetime)
+
+
+def _counts(names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    listed = list(names)
+    return ((name, listed.count(name)) for name in sorted(set(listed)) if listed.count(name) > 1)
+
+
 class HeaderAuth(Settings):
     """`[….auth.header]`: a key in a header of its own."""
 
@@ -309,41 +344,6 @@ class RestSettings(Settings):
                 yield f"fields.{name}: every table has that column anyway; call it otherwise"
             else:
                 yield from _name_faults(f"fields.{name}", name)
-
-
-def _one_of(section: Settings) -> None:
-    given = [name for name in section.__struct_fields__ if getattr(section, name) is not None]
-    if len(given) > 1:
-        raise ValueError(f"has {' and '.join(map(repr, given))}; give one of them")
-
-
-def _told(faults: Iterable[str]) -> None:
-    if lines := list(faults):
-        raise ValueError("\n".join(lines))
-
-
-def _path_faults(*paths: tuple[str, str | None]) -> Iterator[str]:
-    for name, path in paths:
-        if path is None:
-            continue
-        if len(path) > _LONGEST_PATH or not all(part.strip() == part != "" for part in path.split(".")):
-            yield f"{name}: {path!r:.80} is not a path; write names and places in lists as in a.b.0.c"
-
-
-def _name_faults(place: str, name: str) -> Iterator[str]:
-    if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
-        yield f"{place}: {name!r:.80} must be small letters, digits and _, begin with a letter, and be at most 50 long"
-
-
-def _is_sendable(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_sendable(item) and not isinstance(item, list | tuple) for item in value)
-    return isinstance(value, str | int | float | bool | date | datetime)
-
-
-def _counts(names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    listed = list(names)
-    return ((name, listed.count(name)) for name in sorted(set(listed)) if listed.count(name) > 1)
 
 
 REST_EXAMPLE = {
