@@ -78,8 +78,9 @@ def _seeded(query: Query, step: Step, own: Configured, moment: datetime) -> tupl
     """History was read down to the day that is wanted, or as far as the provider lists it."""
     done = step.following
     if done.newest is None:
-        # Nothing was ever listed: it is looked for again from the beginning.
-        return replace(query, seeding=None), []
+        # Nothing was ever listed: the next run looks for it again, from the beginning.
+        run = msgspec.structs.replace(run_of(query), recent=True)
+        return replace(query, seeding=None, run=run.document()), []
     through = query.covered_through or done.newest
     query = replace(query, seeding=None, seeded_at=moment, covered_through=through)
     if not step.cut:

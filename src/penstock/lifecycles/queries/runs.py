@@ -97,9 +97,10 @@ def next_pass(query: Query, now: datetime, own: Configured, settings: QueriesSet
     under_way = read_pass(query.reading)
     if under_way is not None:
         return under_way
-    if query.covered_through is not None and not run_of(query).recent:
+    recent = run_of(query).recent
+    if query.covered_through is not None and not recent:
         return _recent(query, now, own, settings)
-    if query.seeded_at is not None:
+    if query.seeded_at is not None or (query.covered_through is None and recent):
         return None
     until = begin_of(seed_day(query, now, own), own.zone)
     return read_pass(query.seeding) or Pass(kind=Kind.SEED, number=query.readings + 1, begun=now, until=until)
