@@ -37,7 +37,9 @@ class RunLock(Struct, frozen=True):
 def holder(cursor: Cursor) -> RunLock | None:
     """Who holds the lock now."""
     rows = cursor.rows("SELECT held_by, host, pid, query_key, held_since FROM run_lock ORDER BY held_since LIMIT 1")
-    return None if not rows else RunLock(*rows[0][:4], since=instant(rows[0][4]))
+    for held_by, host, pid, key, since in rows:
+        return RunLock(held_by, host, pid, key, instant(since))
+    return None
 
 
 def closed_gate(ledger: Ledger, gates: Sequence[str]) -> tuple[str, datetime | None] | None:
