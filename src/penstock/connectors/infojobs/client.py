@@ -7,6 +7,7 @@ by the server's clock: which span is enough is judged by the `Date` of each answ
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from penstock.connectors.http.client import Http
@@ -43,7 +44,7 @@ _TRIES = 6
 class InfoJobs:
     """The offers that an application may see. `transport` replaces the network."""
 
-    columns = OFFER_COLUMNS
+    columns: Sequence[str] = OFFER_COLUMNS
     newest_first = True
     by_place = True
     overlaps = True
