@@ -49,7 +49,10 @@ async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which ga
         try:
             async with io.gate(gate_id):
                 calls += 1
-                return Fetched(calls, await _asked(client, parameters, wanted, client_pause))
+                batch = await _asked(client, parameters, wanted, client_pause)
+            if batch.calls > 1:
+                io.charge(gate_id, {"requests": batch.calls - 1.0})
+            return Fetched(calls + batch.calls - 1, batch)
         except GateClosed as closed:
             wait = None if closed.until is None else closed.until - io.now()
             if wait is None or wait > _SHORT or waits == _WAITS:
