@@ -21,6 +21,7 @@ from penstock.examples.demonstration.harvest import HarvestPart
 from penstock.examples.demonstration.invoices import InvoicesPart
 from penstock.examples.demonstration.part import Check, Part, Table, World
 from penstock.examples.demonstration.partitions import PartitionsPart
+from penstock.examples.demonstration.queries import QueriesPart
 from penstock.examples.demonstration.reports import ReportsPart
 from penstock.examples.demonstration.rules import RulesPart
 from penstock.ledger.ledger import Ledger
@@ -72,6 +73,7 @@ class Demonstration:
             PartitionsPart(self.clock),
             HarvestPart(self.clock),
             RulesPart(self.clock),
+            QueriesPart(self.clock),
         ]
         self.interrupted = False
         self._stop: Callable[[], None] = lambda: None
