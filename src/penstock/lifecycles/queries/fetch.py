@@ -46,6 +46,8 @@ async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which ga
     """The page. A failed call is made again up to three times, two seconds later and ever later."""
     calls = failures = waits = 0
     while True:
+        if io.stopping():
+            return Fetched(calls, halted=Halted(Stop.STOPPED, "its worker was told to stop", io.now()))
         try:
             async with io.gate(gate_id):
                 calls += 1
