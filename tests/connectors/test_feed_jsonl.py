@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.connectors.feed_jsonl.client import JsonLines, check
-from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item, Wanted
+from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Client, Item, Wanted
 from penstock.model.errors import Fatal, Rejected, Transient
 from penstock.worker.executor import InlineExecutor
 
@@ -28,11 +28,11 @@ def line(number: int | str, **more: Any) -> str:
     return json.dumps({"id": str(number), "updated_at": AT, "title": f"Offer {number}", **more}) + "\n"
 
 
-def ask(client: JsonLines, token: str | None = None, since: datetime | None = None, **parameters: Any) -> Batch:
+def ask(client: Client, token: str | None = None, since: datetime | None = None, **parameters: Any) -> Batch:
     return asyncio.run(client.page(parameters, Wanted(token=token, since=since)))
 
 
-def walk(client: JsonLines, **parameters: Any) -> Iterator[Batch]:
+def walk(client: Client, **parameters: Any) -> Iterator[Batch]:
     token = None
     while True:
         batch = ask(client, token, **parameters)

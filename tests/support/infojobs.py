@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.infojobs.client import InfoJobs
-from penstock.connectors.searches import Bad, Batch, Item, Wanted
+from penstock.connectors.searches import Bad, Batch, Client, Item, Wanted
 from penstock.model.clock import VirtualClock
 from penstock.settings.secret import Secret
 from penstock.simulators.infojobs import InfoJobsSimulator
@@ -28,7 +28,7 @@ class Both:
     simulator: InfoJobsSimulator
     clock: VirtualClock
     client_clock: VirtualClock
-    client: InfoJobs
+    client: Client
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
