@@ -44,9 +44,17 @@ class Gate:
 class Io:
     """What a step may touch besides its connector: the time, chance, and reads of the ledger."""
 
-    def __init__(
-        self, ledger: Ledger, executor: Executor, now: Callable[[], datetime], rng: Rng, gates: WorkerGates
+    def __init__(  # noqa: PLR0917 - the parts of a worker
+        self,
+        ledger: Ledger,
+        executor: Executor,
+        now: Callable[[], datetime],
+        rng: Rng,
+        gates: WorkerGates,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`stopping`: whether the worker was told to stop. A step that takes minutes looks, and ends where it can."""
+        self.stopping = stopping
         self._ledger = ledger
         self._gates = gates
         self._executor = executor
@@ -143,6 +151,10 @@ class Flow(ABC, Generic[U, S, Seen]):
     async def look(self, unit: U, io: Io) -> Seen:
         """One observation of the outside, asked for by `decide`."""
         raise NotImplementedError
+
+    def peek(self, unit: U, ledger: Ledger) -> Seen | None:  # noqa: ARG002 - most looks ask a provider
+        """For `why`: what a look would find that asks the ledger alone; None where it takes more than that."""
+        return None
 
     @abstractmethod
     async def act(self, what: str, unit: U, seen: Seen | None, io: Io) -> Outcome[U]:

@@ -27,7 +27,7 @@ from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page
 from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
-from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
+from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.store import Taken
 from penstock.lifecycles.queries.tables import ingestion_runs, rejected_records
@@ -79,17 +79,23 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self._sources = sources
         #: Pages whose first parts are written, by run. Lost with the process, they are fetched again.
         self._pages: dict[str, _Page] = {}
-        self._told: str | None = None
+        #: Which worker this is, once it has claimed anything, and those of whom it was told that they hold the lock.
+        self._me: str | None = None
+        self._told: set[str] = set()
 
     def gate(self, unit: Query) -> Gate:  # noqa: ARG002 - the same for all: one query runs at a time
         return Gate(RUN_GATE)
 
     async def look(self, unit: Query, io: Io) -> Seen:
-        gates = [query_gate(unit.query_key), client_gate(unit.client)]
-        closed = await io.ledger(lambda ledger: closed_gate(ledger, gates))
+        self._me = unit.claimed_by
+        return await io.ledger(lambda ledger: self.peek(unit, ledger))
+
+    def peek(self, unit: Query, ledger: Ledger) -> Seen:
+        closed = closed_gate(ledger, unit.query_key, unit.client)
         return Seen() if closed is None else Seen(*closed)
 
     async def act(self, what: str, unit: Query, seen: Seen | None, io: Io) -> Outcome[Query]:  # noqa: ARG002
+        self._me = unit.claimed_by
         if what == "abandon":
             return self._over(unit, unit, abandoned(unit, io.now()), (), keep_claim=True)
         if what == "begin":
@@ -104,12 +110,12 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         return await self._aggregate(unit, own, io)
 
     def tend(self, ledger: Ledger) -> None:
-        """Say who holds the run lock, once, where it is somebody else."""
+        """Say who holds the run lock, once of each, where it is somebody else."""
         found = ledger.read(holder)
-        told = None if found is None else found.held_by
-        if found is not None and told != self._told:
-            log.info("queries.lock", held=str(found), next="queries run here when it is free")
-        self._told = told
+        if found is None or found.held_by == self._me or found.held_by in self._told:
+            return
+        self._told.add(found.held_by)
+        log.info("queries.lock", held=str(found), next="this worker waits, and runs queries when the lock is free")
 
     async def stop(self) -> None:
         for source in self._sources.values():
@@ -230,7 +236,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         if missing + run.closed > _FEW and missing > live * self.settings.most_closed:
             why = "too many vanished at once; none is closed"
             said = {"query": own.name, "missing": missing, "listed": live, "reason": why}
-            key = f"queries.many_closed:{unit.query_key}:{run.closing.number}"
+            key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
             events = [Event(key, "queries.many_closed", said, "warning")]
             ids = []
         elif ids:
