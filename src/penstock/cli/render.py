@@ -62,7 +62,12 @@ def notes(answer: Any, width: int | None = None) -> list[str]:
     if answer.counts:
         said.append(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in answer.counts.items()))
     if answer.note:
-        said.append(answer.note)
+        wraps = width is not None and cells(answer.note) > width
+        said += (
+            textwrap.wrap(answer.note, width, break_long_words=False, break_on_hyphens=False)
+            if wraps
+            else [answer.note]
+        )
     if answer.next is not None:
         more, option = "there are more:", f"--after {_quoted(answer.next)}"
         fits = width is None or cells(f"{more} {option}") <= width
