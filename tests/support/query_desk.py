@@ -46,7 +46,8 @@ PAUSE = timedelta(hours=4)
 WHO = "ada"
 WIDTH = 80
 _APP = App(lifecycle)
-_NAMED: dict[str, Declaration] = {one.name: one for one in (*lifecycle.readings, *lifecycle.operations)}
+_EVERY: list[Declaration] = [*lifecycle.readings, *lifecycle.operations]
+_NAMED = {one.name: one for one in _EVERY}
 _FOREVER = 1e9
 _WORKER = WorkerSettings(
     lease_ms=400 * 86_400_000,
@@ -69,7 +70,7 @@ def settings_of(folder: Path, **changes: Any) -> QueriesSettings:
         "java": QuerySettings(client="jobs", parameters={"q": "java"}),
         "sales": QuerySettings(client="other", parameters={"q": "ventas"}),
     }
-    wanted = {"pause": PAUSE, "horizon": timedelta(days=10), "queries": queries} | changes
+    wanted: dict[str, Any] = {"pause": PAUSE, "horizon": timedelta(days=10), "queries": queries} | changes
     return QueriesSettings(infojobs=dict.fromkeys(CLIENTS, own), **wanted)
 
 

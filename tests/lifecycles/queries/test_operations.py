@@ -226,7 +226,7 @@ def test_a_worker_that_waits_says_once_who_holds_the_lock(ledger_url, tmp_path):
                     waiting.tend(at.ledger)
             (said,) = [line for line in logs if line["event"] == "queries.lock"]
             me = other.identity
-            assert said["held"] == f"worker {me.id} on {me.host} (process {me.pid}) runs {held.query_key}"
+            assert said["held"] == f"worker {me.id} on {me.host} (process {me.pid}) runs {held.unit_id}"
             assert said["next"] == "this worker waits, and runs queries when the lock is free"
         finally:
             other.retire()

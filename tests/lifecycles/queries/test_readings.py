@@ -11,7 +11,6 @@ import pytest
 from penstock.lifecycles.queries.machine import S, query
 from penstock.lifecycles.queries.runs import Stop
 from penstock.model.errors import UnknownUnit, UsageError
-from penstock.model.unit import Ref
 from penstock.simulators.infojobs import OPERATION, Fault, throttle
 from penstock.simulators.infojobs_data import DEFECTS
 from tests.support.query_desk import PAUSE, START, desk
@@ -157,7 +156,7 @@ def test_whoever_waits_for_the_run_lock_is_told_who_holds_it(ledger_url, tmp_pat
         try:
             (held,) = other.claim({query.name: 1})
             me = other.identity
-            mine = next(row.query for row in at.read("list").rows if row.key == held.query_key)
+            mine = next(row.query for row in at.read("list").rows if row.key == held.unit_id)
             waiting = next(name for name in ("python", "sales") if name != mine)
             holds = f"worker {me.id} on {me.host} (process {me.pid}) runs {mine}"
             listed = at.read("list")
@@ -165,7 +164,7 @@ def test_whoever_waits_for_the_run_lock_is_told_who_holds_it(ledger_url, tmp_pat
             assert next(row.waits for row in listed.rows if row.query == waiting) == f"waits for the run lock: {holds}"
             told = at.why(waiting)
             full = f"queries/run is full, its one place is taken: {me.id} (pid {me.pid} on {me.host}) has"
-            assert told.verdict == f"waits: {full} query:{held.query_key}"
+            assert told.verdict == f"waits: {full} query:{held.unit_id}"
             assert any(holds in warning for warning in at.plan("run", query=[waiting]).preview.warnings)
             assert at.why(mine).verdict == "a worker is working on it"
         finally:

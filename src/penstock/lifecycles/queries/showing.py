@@ -63,7 +63,7 @@ class QueryDetail(Row, frozen=True):
     runs: Annotated[list[RunRow], column("Its last runs, the newest first.")]
 
 
-@reading("show", "One query: its last run, how far it has read, what it found, and what keeps it.")
+@reading("show", "One query: its last run, how far it has read, and what keeps it.")
 def show(ask: Ask[QueriesSettings], wanted: ShowParameters) -> QueryDetail:
     known = known_queries(ask)
     one = find_query(known, wanted.query)
