@@ -308,7 +308,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             status=str(after.status),
             stopped_by=str(end.stop),
             error=after.error,
-            **run.counters(),
+            counts=run.counters(),
         )
         record = _record(after, run, after.status, end)
         return Outcome(unit, after, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)
