@@ -117,16 +117,17 @@ class Desk:
         }  # fmt: skip
         return Queries(self.settings, sources)
 
-    def work(self, span: timedelta = timedelta(minutes=1), *, tends: bool = False) -> None:
-        """Let a worker run for so much virtual time; `tends`: it looks around every minute too."""
+    def work(self, span: timedelta = timedelta(minutes=1), *, workers: int = 1, tends: bool = False) -> None:
+        """Let workers run for so much virtual time; `tends`: they look around every minute too."""
         chosen = dataclasses.replace(_WORKER, place_seconds=60.0) if tends else _WORKER
-        worker = Worker(self.ledger, [self.flow()], chosen, executor=InlineExecutor())
+        several = [Worker(self.ledger, [self.flow()], chosen, executor=InlineExecutor()) for _ in range(workers)]
 
         async def main() -> None:
-            task = asyncio.create_task(worker.run())
+            tasks = [asyncio.create_task(worker.run()) for worker in several]
             await asyncio.sleep(span.total_seconds())
-            worker.stop()
-            await task
+            for worker in several:
+                worker.stop()
+            await asyncio.gather(*tasks)
 
         simulate(self.time, main)
 

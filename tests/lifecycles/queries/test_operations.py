@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import date, timedelta
 
 import pytest
@@ -237,3 +238,17 @@ def test_a_worker_does_not_tell_of_itself(ledger_url, tmp_path):
         at.simulators["jobs"].every[OPERATION, 3] = Fault(503)
         at.work(2 * PAUSE, tends=True)
         assert [line for line in logs if line["event"] == "queries.lock"] == []
+
+
+@pytest.mark.by_day
+def test_of_two_workers_that_start_at_once_one_works_and_the_other_says_so_and_waits(ledger_url, tmp_path):
+    with desk(ledger_url, tmp_path) as at:
+        for simulator in at.simulators.values():
+            simulator.faults[OPERATION].extend([Fault(503)] * 3)
+        with capture_logs() as logs:
+            at.work(workers=2, tends=True)
+        told = [line["held"] for line in logs if line["event"] == "queries.lock"]
+        assert 1 <= len(told) == len(set(told)) <= 2
+        runs = sorted(at.read("runs", limit=100).rows, key=lambda run: run.started_at)
+        assert {run.query for run in runs} == {"python", "java", "sales"}
+        assert all(one.finished_at <= following.started_at for one, following in itertools.pairwise(runs))
