@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.worker.flow import AnyFlow
 
 _PLACE = "place"
+_THEN_WAIT = "then wait: "
 _NAMED = 3
 
 
@@ -68,8 +69,8 @@ def explain(ledger: Ledger | Reader, flow: AnyFlow | str, ref: Ref) -> Why:
         links += _job(machine, flow)
         links += _driven(machine, unit, now, workers)
         gates = {g.gate_id: g for g in ledger.read(lambda cursor: gate_statuses(database, cursor))}
-        links += _gate(unit, gates)
-        links += ledger.read(lambda cursor: list(_places(ledger, cursor, unit, gates, workers)))
+        full = ledger.read(lambda cursor: list(_places(ledger, cursor, unit, gates, workers)))
+        links += [*_gate(unit, gates, full=bool(full)), *full]
     links += ledger.read(lambda cursor: list(_family(ledger, cursor, machine, unit)))
     if isinstance(unit, Unit) and not ended:
         links += _decision(ledger, machine, unit, now, flow)
@@ -137,7 +138,7 @@ def _window(unit: Schedule, cadence: Cadence, now: datetime) -> Link:
     return Link("window", f"{often}{hours} ({unit.time_zone}); the tick after now is {following:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
+def _gate(unit: Unit, gates: Mapping[str, GateStatus], *, full: bool) -> Iterator[Link]:
     if unit.gate_id == NO_GATE:
         yield Link("gate", "it needs none")
         return
@@ -145,7 +146,9 @@ def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
     shut = gate.state not in {"open", "half-open"} or gate.until is not None
     reason = f": {gate.reason}" if gate.reason else ""
     held = shut and gate.until is None
-    yield Link("gate", f"{gate.gate_id} is {gate.state}{reason}", holds=shut, until=gate.until, blocks=held)
+    # Whoever is inside needs no room. A gate that is full is asked again now and then, which is not when it has room.
+    if not (gate.state == "busy" and (full or unit.claimed_by is not None)):
+        yield Link("gate", f"{gate.gate_id} is {gate.state}{reason}", holds=shut, until=gate.until, blocks=held)
     for limit in gate.limits:
         said = f"{limit.name}: {limit.left:,.4g} of {limit.burst:,.4g} left, {limit.rate:,.4g} come back per second"
         yield Link("budget", f"{said}, a call takes {limit.cost:,.4g}")
@@ -217,7 +220,7 @@ def _decision(
     elif isinstance(decision, Look):
         yield Link("decision", f"then look: {decision.reason}")
     elif isinstance(decision, Wait):
-        yield Link("decision", f"then wait: {decision.reason}", holds=True, until=decision.until)
+        yield Link("decision", f"{_THEN_WAIT}{decision.reason}", holds=True, until=decision.until)
 
 
 def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: datetime) -> tuple[str, datetime | None]:
@@ -236,7 +239,7 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
         return f"waits: {full[0].says}", now
     if holding:
         last: Any = max(holding, key=lambda link: link.until or now)
-        return f"waits: {last.topic}", last.until
+        return f"waits: {last.says.removeprefix(_THEN_WAIT) if last.topic == 'decision' else last.topic}", last.until
     if isinstance(unit, Unit) and unit.claimed_by is not None:
         return "a worker is working on it", now
     return f"a worker takes it next; nothing holds this {machine.name} back", now

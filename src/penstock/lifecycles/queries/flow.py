@@ -7,6 +7,7 @@ here: it ends the run in the state that it deserves, and never reaches the run l
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -42,6 +43,7 @@ _PART_BYTES = 2 * 1024 * 1024
 _CLOSED_AT_ONCE = 1_000
 _FEW = 20
 """So few may vanish at once, whatever share they are."""
+_TWICE = 2
 _TOLD = 5
 """So many bad records of a page are told one by one."""
 _MOST_BAD, _BAD_PAYLOAD = 200, 4_000
@@ -79,9 +81,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self._sources = sources
         #: Pages whose first parts are written, by run. Lost with the process, they are fetched again.
         self._pages: dict[str, _Page] = {}
-        #: Which worker this is, once it has claimed anything, and those of whom it was told that they hold the lock.
+        #: Which worker this is, once it has claimed anything; how often others were seen with the lock.
         self._me: str | None = None
-        self._told: set[str] = set()
+        self._seen: Counter[str] = Counter()
 
     def gate(self, unit: Query) -> Gate:  # noqa: ARG002 - the same for all: one query runs at a time
         return Gate(RUN_GATE)
@@ -112,10 +114,12 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
     def tend(self, ledger: Ledger) -> None:
         """Say who holds the run lock, once of each, where it is somebody else."""
         found = ledger.read(holder)
-        if found is None or found.held_by == self._me or found.held_by in self._told:
+        if found is None or found.held_by == self._me:
             return
-        self._told.add(found.held_by)
-        log.info("queries.lock", held=str(found), next="this worker waits, and runs queries when the lock is free")
+        self._seen[found.held_by] += 1
+        # A claim of its own may be so new that it knows nothing of it yet.
+        if self._seen[found.held_by] == _TWICE:
+            log.info("queries.lock", held=str(found), next="this worker waits, and runs queries when the lock is free")
 
     async def stop(self) -> None:
         for source in self._sources.values():
@@ -304,7 +308,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             status=str(after.status),
             stopped_by=str(end.stop),
             error=after.error,
-            **run.counters(),
+            counts=run.counters(),
         )
         record = _record(after, run, after.status, end)
         return Outcome(unit, after, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)

@@ -159,7 +159,7 @@ def keeps(ask: Ask[QueriesSettings], one: Known, all_of_them: Pipeline, known: S
     held = all_of_them.held
     if held is not None and held.query_key != one.key:
         return Keeps(f"waits for the run lock: {holds(held, known)}", unit.due_at)
-    return Keeps(None, unit.due_at)
+    return Keeps("a worker takes it next", unit.due_at)
 
 
 def moment_text(moment: datetime) -> str:

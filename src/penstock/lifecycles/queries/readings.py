@@ -89,7 +89,7 @@ class RejectedRow(Row, frozen=True):
     payload: Annotated[str | None, column("The beginning of the record, as it came.", show="detail")]
 
 
-@reading("list", "Queries: how each stands, how far it has read, and what it waits for.")
+@reading("list", "Queries: how each stands, how far it has read, why it waits.")
 def list_queries(ask: Ask[QueriesSettings], wanted: ListFilter) -> Page[QueryRow]:
     """Those of the configuration, and those that only the ledger still has."""
     known = known_queries(ask)

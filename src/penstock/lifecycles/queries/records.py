@@ -25,7 +25,7 @@ class RunRow(Row, frozen=True):
     stopped_by: Annotated[Stop | None, column("Why it stopped.", heading="stopped by")]
     started_at: Annotated[datetime, column("When it began.", heading="began")]
     took: Annotated[timedelta | None, column("How long it took, or takes so far.")]
-    counted: Annotated[str, column("What it counted.", show="text")]
+    counted: Annotated[str, column("What it counted.", show="reference")]
     error: Annotated[str | None, column("What went wrong.", show="text")]
     run_id: Annotated[str, column("Its id.", show="detail")]
     key: Annotated[str, column("The query's key.", show="detail")]
@@ -72,7 +72,7 @@ def _counted(counts: Mapping[str, int]) -> str:
         "changed": "changed",
         "closed": "closed",
         "errors_count": "in error",
-        "http_429_count": "429",
+        "http_429_count": "throttled",
     }
     rest = ", ".join(f"{counts[name]:,} {word}" for name, word in words.items() if counts[name])
     return f"{said}: {rest}" if rest else said

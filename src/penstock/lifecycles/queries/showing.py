@@ -63,7 +63,7 @@ class QueryDetail(Row, frozen=True):
     runs: Annotated[list[RunRow], column("Its last runs, the newest first.")]
 
 
-@reading("show", "One query: its last run, how far it has read, what it found, and what keeps it.")
+@reading("show", "One query: its last run, how far it has read, and what keeps it.")
 def show(ask: Ask[QueriesSettings], wanted: ShowParameters) -> QueryDetail:
     known = known_queries(ask)
     one = find_query(known, wanted.query)
@@ -115,7 +115,7 @@ def _detail(ask: Ask[QueriesSettings], one: Known, known: Sequence[Known]) -> Qu
 def how_far(unit: Query | None) -> str:
     """The days that it has read, in a few words."""
     if unit is None or unit.covered_through is None:
-        return "nothing read yet"
+        return "nothing read yet" if unit is None or unit.last_success_at is None else "nothing found yet"
     if is_seeding(unit):
         return f"seeding, {unit.last_processed_date or 'its first day'}"
     return f"from {unit.last_processed_date} to {unit.covered_through:%Y-%m-%d %H:%M} UTC"
