@@ -43,7 +43,10 @@ class QuerySettings(Settings):
     client: Annotated[str, says("Which client is asked.", examples=["infojobs"])]
     parameters: Annotated[
         dict[str, Any],
-        says("What is searched for. Another search is another query, with a history of its own.", examples=[{"q": "python"}]),
+        says(
+            "What is searched for. Another search is another query, with a history of its own.",
+            examples=[{"q": "python"}],
+        ),
     ] = {}
     horizon: Annotated[
         timedelta | None, says("How far back it is seeded, from its first run on; else as [queries] says.")
