@@ -1,6 +1,6 @@
 """Which cells of a tab are written: pure, from what was read of it and what is wanted.
 
-Columns are found by their headers and rows by their keys, wherever people moved them. What is not ours is never written.
+Columns are found by their headers and rows by their keys, wherever people moved them. What is not ours is not written.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def key_of(value: Any) -> str:
     return str(value).strip()
 
 
-def block(read: Sequence[Sequence[Sequence[Any]]], columns: Sequence[int], count: int) -> list[Cells]:
+def block(read: Sequence[Sequence[Sequence[Any]]], columns: Sequence[int], count: int) -> Sequence[Cells]:
     """Rows, from what was read of each run of the columns."""
     found: list[dict[int, Any]] = [{} for _ in range(count)]
     for (first, _), rows in zip(runs(columns), read, strict=True):

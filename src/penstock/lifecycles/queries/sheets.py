@@ -66,7 +66,7 @@ class _Counts:
 
 
 async def sync(settings: QueriesSettings, io: Io, sheet: GoogleSheets) -> JobResult:
-    """Bring the sheet up to date, inside its hours. Raises Throttled, Fatal or GateClosed; other failures are alarms."""
+    """Bring the sheet up to date, inside its hours. Raises Throttled, Fatal or GateClosed; other failures alarm."""
     own = settings.sheet
     if own is None:
         raise UsageError("there is no spreadsheet in the configuration; add [queries.sheet]")
@@ -97,7 +97,7 @@ def failing_since(ledger: Ledger, spreadsheet_id: str) -> datetime | None:
     """Since when the spreadsheet cannot be synchronised; None while it can."""
     sql = "SELECT failing_since FROM sheet_state WHERE spreadsheet_id = :id"
     rows = ledger.read(lambda cursor: cursor.rows(sql, id=spreadsheet_id))
-    return instant(rows[0][0]) if rows else None  # type: ignore[no-any-return]
+    return instant(rows[0][0]) if rows else None
 
 
 class _Run:
@@ -120,7 +120,7 @@ class _Run:
 
     def worked(self, synced_at: datetime | None = None) -> list[Write]:
         """It works: nothing is failing."""
-        row = {"spreadsheet_id": self._id, "failing_since": None, "last_error": None}
+        row: dict[str, Any] = {"spreadsheet_id": self._id, "failing_since": None, "last_error": None}
         if synced_at is not None:
             row["synced_at"] = synced_at
         return [Write(sheet_state, [list(row.values())], columns=list(row))]
@@ -156,11 +156,12 @@ class _Run:
 
     async def _used(self, tab: Tab, header: Sequence[Any], source: Source) -> int:
         """The last column that has anything in it, as far as that matters: where a header is to be added."""
-        complete = not ranges.lay_out(tab.title, header, source.headers, 0).missing
-        if complete:
-            return len(header)
-        (rows,) = await self._read([Area(tab.title, 1, 1, tab.rows, tab.columns)])
-        return max(map(len, rows), default=0)
+        known = ranges.lay_out(tab.title, header, source.headers, 0)
+        keyed = len(header) if known.key not in known.missing else 0
+        if not known.missing or keyed == tab.columns:
+            return keyed
+        (rows,) = await self._read([Area(tab.title, 1, keyed + 1, tab.rows, tab.columns)])
+        return keyed + max(map(len, rows), default=0)
 
     async def _keys(self, tab: Tab, layout: ranges.Layout) -> ranges.Keys:
         if tab.rows < 2:  # noqa: PLR2004 - a header alone
@@ -216,7 +217,8 @@ class _Run:
         self.counts.feedback += await self._io.ledger(lambda ledger: keep_feedback(ledger, kind, said, now))
 
     async def _add(self, plan: _Plan) -> None:
-        """Add the rows that are not there, some hundreds at a time."""
+        """Add the rows that are not there, some hundreds at a time. The keys were read a while ago: they are again."""
+        plan.doubt()
         while plan.new:
             keys = plan.new[: ranges.MOST_ROWS]
             found = await self._io.ledger(lambda ledger: plan.source.rows(ledger, keys))  # noqa: B023 - awaited here
