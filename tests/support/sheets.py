@@ -94,6 +94,8 @@ class Sheets:
         own = SheetSettings(spreadsheet_id=SPREADSHEET, credentials=Secret("file", str(key)), **settings)
         self.settings = QueriesSettings(sheet=own)
         self.results: list[JobResult] = []
+        # One for all runs: to read a key takes longer than a whole run.
+        self.sheet = GoogleSheets(ADDRESS, own.credentials, self.time, transport=InProcess(self.simulator))
         wanted = schedule(self.settings)
         assert wanted is not None
         self.ledger.birth([replace(wanted, due_at=start)], actor=Actor.SCHEDULER, who="test", if_absent=True)
@@ -141,7 +143,7 @@ class Sheets:
             lease_ms=4_000 * 86_400_000,
             renew_seconds=_FOREVER,
             idle_seconds=None,
-            watch_seconds=max(1.0, seconds / 60),
+            watch_seconds=max(10.0, seconds / 60),
             unknown_seconds=_FOREVER,
             place_seconds=None,
         )
@@ -160,15 +162,8 @@ class Sheets:
         simulate(self.time, main)
 
     async def _sync(self, schedule: Schedule, io: Io) -> JobResult:
-        own = self.settings.sheet
-        assert own is not None
-        sheet = GoogleSheets(ADDRESS, own.credentials, self.time, transport=InProcess(self.simulator))
-        try:
-            result = await sync(self.settings, io, sheet)
-        finally:
-            await sheet.close()
-        self.results.append(result)
-        return result
+        self.results.append(await sync(self.settings, io, self.sheet))
+        return self.results[-1]
 
     # What came of it.
 
@@ -212,4 +207,3 @@ def sheets(url: str, folder: Path, **options: Any) -> Iterator[Sheets]:
         yield made
     finally:
         made.close()
-

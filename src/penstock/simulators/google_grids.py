@@ -43,7 +43,7 @@ class Grid:
         top, left, bottom, right = span
         found: list[list[Any]] = []
         end = 0
-        for row in range(top, bottom + 1):
+        for row in range(top, min(bottom, max(self.cells, default=0)) + 1):
             cells = self.cells.get(row, {})
             last = max((column for column in cells if left <= column <= right), default=0)
             found.append([cells.get(column, "") for column in range(left, last + 1)])

@@ -142,6 +142,12 @@ class GoogleSheetsSimulator:
         """Every token is refused from now on."""
         self._tokens.clear()
 
+    def forget(self) -> None:
+        """Begin to count anew, without any trouble."""
+        for memory in (self.faults, self.every, self.lost, self.requests, self.bodies, self.counted):
+            memory.clear()
+        self._calls = 0
+
     def calls(self, operation: str) -> int:
         """How many calls of an operation there were: token, tabs, read, write or change."""
         return self.counted[operation]

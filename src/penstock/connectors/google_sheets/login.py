@@ -14,7 +14,7 @@ from penstock.connectors.tokens import Tokens
 from penstock.model.clock import EPOCH, Clock
 from penstock.model.errors import Fatal, Rejected, UsageError
 from penstock.settings.addresses import check_address
-from penstock.settings.redaction import conceal, release
+from penstock.settings.redaction import conceal
 from penstock.settings.secret import ConfigError, Secret
 
 SCOPE = "https://www.googleapis.com/auth/spreadsheets"
@@ -66,17 +66,14 @@ class ServiceLogin(Tokens):
         self.email = key.client_email
         place = urlsplit(key.token_uri)
         path = place.path or "/"
-        assertion = self._assertion(key)
-        conceal(assertion)
+        # It needs not be concealed: of an answer that quotes it, errors keep less than what makes it good.
+        form = {"grant_type": GRANT, "assertion": self._assertion(key)}
         try:
-            form = {"grant_type": GRANT, "assertion": assertion}
             http = self._http(f"{place.scheme}://{place.netloc}")
             # Alone: a token that answers somebody else's request would open somebody else's account.
             response = await http.call("POST", path, form=form, repeatable=True, alone=True)
         except Rejected as error:
             raise Fatal(f"{error}; check the key of {key.client_email} ({self._credentials})") from error
-        finally:
-            release(assertion)
         return read_token(response, path, _LIFE)
 
     def _key(self) -> Key:

@@ -25,7 +25,7 @@ RETRIES = RetryPolicy(max_retries=3, base=timedelta(seconds=2), jitter=0.0)
 READ: Mapping[str, float] = {"reads": 1.0, "writes": 0.0}
 WRITE: Mapping[str, float] = {"reads": 0.0, "writes": 1.0}
 
-_PATIENCE = timedelta(minutes=2)
+_PATIENCE = timedelta(minutes=3)
 """How long a synchronisation waits for its gate; when that takes longer, it begins anew once the gate is open."""
 _LONGEST = timedelta(minutes=40)
 """How long it goes on at most: a step of an hour counts as one that hangs."""
@@ -50,7 +50,7 @@ class Restless(Rejected):
 
 
 class _Again(PenstockError):
-    """A write had to wait: what it would write may no longer be true."""
+    """A write was throttled: what it would write may no longer be true."""
 
 
 def gate_of(settings: SheetSettings) -> str:
@@ -96,12 +96,18 @@ class Calls:
                 await self._wait(closed)
 
     async def write(self, work: Callable[[], Awaitable[T]]) -> T:
-        """A call that writes; where it must wait, the piece of work begins anew."""
-        try:
-            return await self._through(WRITE, work)
-        except (GateClosed, Throttled) as closed:
-            await self._wait(closed)
-            raise _Again(str(closed)) from closed
+        """A call that writes; once it was throttled the piece of work begins anew, with a read.
+
+        Where the budget is spent it only waits: a read would spend that again, and nothing would ever be written.
+        """
+        while True:
+            try:
+                return await self._through(WRITE, work)
+            except GateClosed as closed:
+                await self._wait(closed)
+            except Throttled as closed:
+                await self._wait(closed)
+                raise _Again(str(closed)) from closed
 
     async def settle(self, piece: Callable[[], Awaitable[T]], doubt: Callable[[], None]) -> T:
         """Do a piece of work that begins with a read. `doubt` is called before it begins anew after a failure.

@@ -1,7 +1,7 @@
-"""One synchronisation of the spreadsheet: rows that are there are compared, new ones are added, feedback is read.
+"""One synchronisation of the spreadsheet: new rows are added, those that were there are compared, feedback is read.
 
-Both tabs are looked at before anything is written. Rows are walked in the order of the sheet, some hundreds at a time;
-new ones go below the last row that has anything in it. After each write the keys are read back.
+Both tabs are looked at before rows are written. New ones go below the last row that has anything in it; those that were
+there are walked in the order of the sheet, some hundreds at a time. After each write the keys are read back.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class _Run:
             plan.new = await self._new_keys(plan)
             self.plans.append(plan)
         for plan in self.plans:
-            await self._compare(plan)
             await self._add(plan)
+            await self._compare(plan)
 
     async def _look_at(self, source: Source) -> _Plan:
         """The tab as it is, with all of our headers; what is missing is made. Raises NoKeyColumn."""
@@ -180,7 +180,7 @@ class _Run:
 
     async def _compare(self, plan: _Plan) -> None:
         """Bring the rows that are there up to date, and read what people wrote beside them."""
-        first, last = 2, plan.keys.last
+        first, last = 2, plan.uncompared + 1
         while first <= last:
             end = min(first + ranges.MOST_ROWS - 1, last)
             changed = await self.calls.settle(partial(self._compare_block, plan, first, end), plan.doubt)
