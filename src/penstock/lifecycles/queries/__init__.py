@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.queries import jobs
+from penstock.lifecycles.queries.erasure import operations as erasing
+from penstock.lifecycles.queries.erasure.machine import erasure
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.model.limits import GateLimits, Limit
@@ -21,14 +23,15 @@ if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.worker.flow import AnyFlow
 
-MACHINES = (query,)
+MACHINES = (query, erasure)
 
 
 def data() -> Data:
-    """Runs, offers, companies, and what was set aside."""
+    """Runs, offers, companies, what was set aside, and people's feedback."""
+    from penstock.lifecycles.queries.sheet_tables import SHEET_TABLES
     from penstock.lifecycles.queries.tables import DATA_TABLES, VIEWS
 
-    return Data(DATA_TABLES, VIEWS)
+    return Data((*DATA_TABLES, *SHEET_TABLES), VIEWS)
 
 
 def tables(settings: QueriesSettings) -> Sequence[Table]:
@@ -41,11 +44,13 @@ def tables(settings: QueriesSettings) -> Sequence[Table]:
 
 
 def build(settings: QueriesSettings, ports: Ports) -> Sequence[AnyFlow]:
-    """The flow of queries, with connections for every client."""
+    """The flow of queries, with connections for every client, and that of erasures."""
+    from penstock.lifecycles.queries.erasure.flow import Erasures
     from penstock.lifecycles.queries.flow import Queries
     from penstock.lifecycles.queries.sources import make_source
 
-    return [Queries(settings, {name: make_source(name, settings, ports) for name in settings.clients()})]
+    sources = {name: make_source(name, settings, ports) for name in settings.clients()}
+    return [Queries(settings, sources), Erasures(settings, lambda: ports.raw)]
 
 
 def gates(settings: QueriesSettings) -> Sequence[GateLimits]:
@@ -69,4 +74,6 @@ lifecycle = Lifecycle(
     jobs=[jobs.update_queries, jobs.prune_queries],
     gates=gates,
     schedules=jobs.schedules,
+    readings=[*erasing.READINGS],
+    operations=[*erasing.OPERATIONS],
 )
