@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.queries import jobs
 from penstock.lifecycles.queries.erasure import operations as erasing
-from penstock.lifecycles.queries.erasure.machine import erasure
+from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machine
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.model.limits import GateLimits, Limit
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.worker.flow import AnyFlow
 
-MACHINES = (query, erasure)
+MACHINES = (query, erasure_machine)
 
 
 def data() -> Data:

@@ -1,7 +1,8 @@
-"""The flow of erasures: step by step over one claim, each step a transaction that leaves the rest to the next.
+"""The flow of erasures: step by step, each a transaction that leaves the rest to the next.
 
-It holds the run lock to its end. No query reads, lands or writes a page meanwhile, so that none can bring back what it
-had read before.
+Each step holds the run lock: no query reads, lands or writes a page meanwhile, so that none can bring back what it had
+read before. What is in the ledger is erased over one claim. Landed pages may take long, and queries have their turns
+in between: what they land by then is without it.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Erasures(Flow[Erasure, QueriesSettings, None]):
 
     machine = erasure
     decide = staticmethod(decide)
-    #: Landed pages of years are looked through; each step of it takes some seconds.
-    deadline = timedelta(hours=12)
-    turns = 10_000_000
+    #: Some hundreds of pages are looked through at once, or a company with very many offers.
+    deadline = timedelta(hours=1)
+    turns = 100_000
     at_once = 1
 
     def __init__(self, settings: QueriesSettings, raw: Callable[[], RawSink]) -> None:
@@ -103,14 +104,15 @@ class Erasures(Flow[Erasure, QueriesSettings, None]):
             leaving=[[str(key), run_id] for key, run_id in found.pages] or None,
         )
         says = f"{found.seen:,} landed pages looked through, {len(writes):,} replaced"
-        return replace(_went_on(unit, after, says, io), writes=writes, updates=updates)
+        outcome = _went_on(unit, after, says, io, keep_claim=after.leaving is not None)
+        return replace(outcome, writes=writes, updates=updates)
 
     async def _remove(self, unit: Erasure, io: Io) -> Outcome[Erasure]:
         leaving = unit.leaving or []
         io.check()
         await io.run(pages.remove, self._raw(), leaving)
-        after = replace(unit, leaving=None)
-        return Outcome(unit, after, f"{len(leaving):,} landed pages removed", keep_claim=True)
+        after = replace(unit, leaving=None, due_at=io.now())
+        return Outcome(unit, after, f"{len(leaving):,} landed pages removed")
 
     async def _leftovers(self, unit: Erasure, io: Io) -> Outcome[Erasure]:
         keys = await io.ledger(partial(rows.query_keys, client=unit.client))
@@ -122,7 +124,7 @@ class Erasures(Flow[Erasure, QueriesSettings, None]):
         return self.settings.rest_json[unit.client]
 
 
-def _went_on(unit: Erasure, after: Erasure, says: str, io: Io) -> Outcome[Erasure]:
+def _went_on(unit: Erasure, after: Erasure, says: str, io: Io, *, keep_claim: bool = True) -> Outcome[Erasure]:
     """The step goes on where it has a place, else the next one follows; after the last all is done."""
     if after.place is None:
         following = next_step(unit)
@@ -130,6 +132,6 @@ def _went_on(unit: Erasure, after: Erasure, says: str, io: Io) -> Outcome[Erasur
             ended = replace(after, status=E.DONE, erased_at=io.now(), due_at=None)
             return Outcome(unit, ended, "erased")
         after = replace(after, step=following or unit.step)
-    if io.stopping():
+    if io.stopping() or not keep_claim:
         return Outcome(unit, replace(after, due_at=io.now()), says)
     return Outcome(unit, after, says, keep_claim=True)

@@ -2,8 +2,7 @@
 
 A copy is written, then the ledger says that it counts, then the original goes. Killed in between, either the original
 or the copy counts, and the rest is done by the next who comes: the id of a copy follows from its original, so that one
-that was written is found again. All of this holds the run lock: no page is landed and no other erasure copies
-meanwhile.
+that was written is found again. Every step holds the run lock: no page is landed and no other erasure copies meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from penstock.raw.paths import PartitionKey, read_folder, read_partition, run_id
 from penstock.raw.sink import RawSink
 from penstock.raw.store import AlreadyFinalised, RawMissing, Unfinished
 
-AT_ONCE = 200
+AT_ONCE = 500
 """So many pages are looked through before it is written down how far that has come."""
 _MOMENT = timedelta(milliseconds=1)
 _ANY_CLOCK = timedelta(days=1)
