@@ -82,7 +82,7 @@ class Api:
     def __init__(self) -> None:
         self.lists: dict[str, dict[Any, dict[str, Any]]] = {"/offers": {}, "/people": {}}
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - ASGI
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = json.dumps({"items": list(self.lists[scope["path"]].values())}).encode()
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

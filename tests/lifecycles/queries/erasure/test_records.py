@@ -1,4 +1,4 @@
-"""Records with a table of their own are erased from it and from every landed page; the pages have copies without them."""
+"""Records with a table of their own are erased from it and from every landed page, which a copy without them replaces."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ A row stays, with its key, its dates and its links: the counts of offers and the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 500
 _LOOKED_AT = 1_000
-_BLANK_OFFER = {**dict.fromkeys(OFFER_COLUMNS), "likeness": None, "payload": None, "content_hash": ERASED}
+_SAID = [name for name in OFFER_COLUMNS if name != "published_at"]
+_BLANK_OFFER = {**dict.fromkeys(_SAID), "likeness": None, "payload": None, "content_hash": ERASED}
 _BLANK_REJECTED = {"payload": None, "reason": "it was erased"}
 
 
@@ -97,7 +99,8 @@ def names_of(ledger: Ledger, company: str) -> list[str]:
 
 def _mentions(payload: str, company: str, names: Sequence[str]) -> bool:
     text = payload.casefold()
-    written = (name in text or msgspec.json.encode(name)[1:-1].decode() in text for name in names)
+    forms = {form for name in names for form in (name, msgspec.json.encode(name)[1:-1].decode())}
+    written = (re.search(rf"(?<!\w){re.escape(form)}(?!\w)", text) is not None for form in forms)
     return any(written) or any(company_id(one) == company for one in texts_of(payload))
 
 
