@@ -1,4 +1,4 @@
-"""Records with a table of their own are erased from it and from every landed page, which a copy without them replaces."""
+"""Records with a table of their own are erased from it and from all landed pages, which copies without them replace."""
 
 from __future__ import annotations
 
