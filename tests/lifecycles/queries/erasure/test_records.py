@@ -12,10 +12,11 @@ import pytest
 from penstock.connectors.rest_json.mapping import Mapper
 from penstock.lifecycles.queries.erasure.guard import erased_line, is_erased_line
 from penstock.lifecycles.queries.erasure.machine import E, Step
-from penstock.lifecycles.queries.erasure.pages import Record, copy
+from penstock.lifecycles.queries.erasure.pages import Record, copy, remove
 from penstock.lifecycles.queries.landing import land
 from penstock.lifecycles.queries.registry import registry
 from penstock.raw.paths import PartitionKey
+from penstock.raw.sink import RawSink
 from penstock.raw.store import RawUnavailable
 from penstock.testing import KILL, Fault
 from tests.support.erasing import START, settings_of
@@ -171,13 +172,18 @@ def test_a_line_is_the_records_by_its_id_alone():
     assert not is_erased_line({"id": "7", "date": None, "erased": "yes"})
 
 
-def test_a_copy_is_written_once_and_never_taken_for_another(local):
+@pytest.mark.parametrize("where", ["folder", "memory://"])
+def test_a_copy_is_written_once_and_never_taken_for_another(where, tmp_path):
+    raw = RawSink(tmp_path if where == "folder" else where)
     key = PartitionKey("staff", "q", "people", START.date())
     rows = [json.dumps({"id": number, "updated_at": "2026-01-01"}).encode() for number in (7, 8)]
-    run = land(local.raw, key, rows, START)
-    mapper = Mapper(local.settings.rest_json["staff"])
-    first = copy(local.raw, (key, run), Record(mapper, "7"), "record/staff/7", START)
-    assert copy(local.raw, (key, run), Record(mapper, "7"), "record/staff/7", START) == first
-    second = copy(local.raw, (key, run), Record(mapper, "8"), "record/staff/8", START)
+    run = land(raw, key, rows, START)
+    mapper = Mapper(settings_of().rest_json["staff"])
+    first = copy(raw, (key, run), Record(mapper, "7"), "record/staff/7", START)
+    assert copy(raw, (key, run), Record(mapper, "7"), "record/staff/7", START) == first
+    second = copy(raw, (key, run), Record(mapper, "8"), "record/staff/8", START)
     assert len({run, first, second}) == 3
-    assert [is_erased_line(json.loads(line)) for line in local.raw.open_partition(key, second).lines()] == [False, True]
+    assert [is_erased_line(json.loads(line)) for line in raw.open_partition(key, second).lines()] == [False, True]
+    for _ in range(2):
+        remove(raw, [[str(key), run], [str(key), first]])
+        assert raw.runs(key) == [second]
