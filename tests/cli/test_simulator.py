@@ -67,6 +67,7 @@ def ask(address: str, path: str, body: object = None, form: dict[str, str] | Non
 CALLS: dict[str, tuple[str, dict[str, Any], int]] = {
     "amazon_ads": ("/auth/o2/token", {"form": {"grant_type": "wrong"}}, 400),
     "google_ads": ("/token", {"form": {"grant_type": "wrong"}}, 400),
+    "google_sheets": ("/token", {"form": {"grant_type": "wrong"}}, 400),
     "invoices": ("/invoices/acme/1", {}, 404),
     "nivoda": ("/api/diamonds", {"body": {"query": GRAPHQL}}, 200),
     "shopify": ("/admin/oauth/access_token", {"form": {"grant_type": "wrong"}}, 400),
@@ -188,6 +189,7 @@ def until(true: Callable[[], T], what: str) -> T:
     [
         ("amazon_ads", "token=throttle:2", [400, 429, 400, 429]),
         ("google_ads", "token=fail:2", [400, 500, 400, 500]),
+        ("google_sheets", "token=fail:2", [400, 500, 400, 500]),
         ("nivoda", "authenticate=fail:3", [200, 200, 502, 200]),
         ("nivoda", "authenticate=throttle", [429, 200, 200, 200]),
         ("shopify", "token=fail:2", [400, 502, 400, 502]),
