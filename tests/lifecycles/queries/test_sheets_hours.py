@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from penstock.lifecycles.queries.settings import QueriesSettings
-from penstock.lifecycles.queries.sheet_job import schedule
-from penstock.settings.typed import Hours
-from penstock.simulators.google_sheets import Fault
+from penstock.app.app import App
+from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.queries.settings import QueriesSettings, SheetSettings
+from penstock.lifecycles.queries.sheet_job import schedule, sync_sheet
+from penstock.model.clock import Rng, SystemClock
+from penstock.settings.typed import Hours, Secret, TimeZone, Url
+from penstock.simulators.google_sheets import SPREADSHEET, Fault, GoogleSheetsSimulator
+from penstock.simulators.server import serving
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.flow import Io
+from penstock.worker.gates import WorkerGates
+from penstock.worker.schedule import JobResult
 from tests.support.sheets import START, Sheets, sheets
 
 
@@ -81,7 +92,7 @@ def test_outside_of_the_window_nobody_is_called(made):
 
 def test_a_window_that_closes_in_the_middle_ends_kindly_and_the_next_night_goes_on(made):
     closes = utc(2026, 11, 15, 5)
-    with made(closes - timedelta(seconds=80), requests_per_minute=30.0) as world:
+    with made(closes - timedelta(seconds=60), requests_per_minute=30.0) as world:
         world.offer(*(f"{number:05}" for number in range(3_000)))
         moments = watched(world)
         world.work(180)
@@ -104,6 +115,35 @@ def test_a_window_that_closes_while_a_failure_is_waited_for_is_no_failure(made):
         world.work(60)
         assert world.said == "the window closed"
         assert world.events("queries.sheet_failed") == []
+
+
+def test_the_job_works_over_a_socket(sheets_file, tmp_path):
+    shutil.copy(sheets_file, tmp_path / "penstock.db")
+    clock, rng, executor = SystemClock(), Rng(7), InlineExecutor()
+    simulator = GoogleSheetsSimulator(clock)
+    hours = Hours("23:00-13:00" if clock.now().hour < 12 else "11:00-01:00")
+
+    async def main(ledger: Ledger) -> JobResult:
+        async with serving(simulator) as address:
+            (tmp_path / "key.json").write_text(simulator.key(address))
+            credentials = Secret("file", str(tmp_path / "key.json"))
+            own = SheetSettings(
+                spreadsheet_id=SPREADSHEET,
+                credentials=credentials,
+                url=Url(address),
+                hours=hours,
+                time_zone=TimeZone("UTC"),
+            )
+            found = QueriesSettings(sheet=own)
+            wanted = schedule(found)
+            assert wanted is not None
+            gates = WorkerGates(ledger.gates, executor, clock, rng)
+            ports: Any = SimpleNamespace(clock=clock)
+            return await sync_sheet.run(found, wanted, Io(ledger, executor, clock.now, rng, gates), ports)
+
+    with Ledger.open(f"sqlite:///{tmp_path / 'penstock.db'}", App().machines, clock=clock, rng=rng) as ledger:
+        assert asyncio.run(main(ledger)).reason == "0 rows added, 0 changed, 0 feedback read"
+    assert [grid.title for grid in simulator.spreadsheets[SPREADSHEET].grids] == ["Sheet1", "Companies", "Offers"]
 
 
 def test_the_schedule_keeps_the_hours_of_the_settings(made):

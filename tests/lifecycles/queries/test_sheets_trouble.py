@@ -160,6 +160,7 @@ def test_few_calls_a_minute_still_come_to_an_end(sheets_file, tmp_path, rate):
         world.offer("1")
         world.work(8_000)
         assert world.keys() == ["infojobs/1"]
+        assert any(result.again for result in world.results) == (rate == 1.0)
         limits = {limit.name: limit.rate * 60 + limit.burst for one in gates(world.settings) for limit in one.limits}
         assert limits == (dict.fromkeys(("reads", "writes"), pytest.approx(max(rate, 1.5))) if rate else {})
 

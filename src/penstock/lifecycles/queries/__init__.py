@@ -10,11 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.queries import jobs, operations, readings
+from penstock.lifecycles.queries import jobs, operations, readings, sheet_job
 from penstock.lifecycles.queries.erasure import operations as erasing
 from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machine
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
+from penstock.lifecycles.queries.sheet_calls import gates as sheet_gates
 from penstock.model.limits import GateLimits, Limit
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow
+    from penstock.worker.schedule_unit import Schedule
 
 MACHINES = (query, erasure_machine)
 
@@ -57,13 +59,19 @@ def build(settings: QueriesSettings, ports: Ports) -> Sequence[AnyFlow]:
 
 
 def gates(settings: QueriesSettings) -> Sequence[GateLimits]:
-    """One query runs at a time; and how fast each client may be called."""
+    """One query runs at a time; and how fast each client, and the spreadsheet, may be called."""
     rates = [(name, own.requests_per_second) for name, own in settings.infojobs.items()]
     rates += [(name, own.requests_per_second) for name, own in settings.rest_json.items()]
     limits = [
         GateLimits(client_gate(name), (Limit("requests", rate, max(rate, 1.0)),)) for name, rate in rates if rate > 0
     ]
-    return [GateLimits(RUN_GATE, max_in_flight=1), *limits]
+    return [GateLimits(RUN_GATE, max_in_flight=1), *limits, *sheet_gates(settings)]
+
+
+def schedules(settings: QueriesSettings) -> Sequence[Schedule]:
+    """Those that keep queries and prune their records, and that of the spreadsheet."""
+    sheet = sheet_job.schedule(settings)
+    return [*jobs.schedules(settings), *([] if sheet is None else [sheet])]
 
 
 def holds(ledger: Ledger, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
@@ -81,9 +89,9 @@ lifecycle = Lifecycle(
     data=data,
     tables=tables,
     build=build,
-    jobs=[jobs.update_queries, jobs.prune_queries],
+    jobs=[jobs.update_queries, jobs.prune_queries, sheet_job.sync_sheet],
     gates=gates,
-    schedules=jobs.schedules,
+    schedules=schedules,
     readings=[*readings.READINGS, *erasing.READINGS],
     operations=[*operations.OPERATIONS, *erasing.OPERATIONS],
     holds=holds,

@@ -236,7 +236,7 @@ class _Run:
         first = await self._first_free(plan)
         if (short := first + len(missing) - 1 - plan.tab.rows) > 0:
             plan.stale = True
-            await self._grow(plan.tab, rows=max(short, _MORE_ROWS))
+            await self._grow(plan.tab, rows=max(short, _MORE_ROWS, len(plan.new)))
             return await self._add_rows(plan, rows)
         plan.stale = True
         for part in split(ranges.additions(plan.layout, first, missing), ranges.MOST_BYTES):
