@@ -21,6 +21,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.aggregate import aggregate
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
+from penstock.lifecycles.queries.erasure.guard import without_erased
 from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
 from penstock.lifecycles.queries.lock import closed_gate, holder
 from penstock.lifecycles.queries.machine import Query, S, query
@@ -152,8 +153,12 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             fetched = await self._fetch(source, own, now, io)
             if fetched.batch is None:
                 return self._halted(unit, fetched, own, io.now())
+            # Nothing is erased meanwhile: that takes the run lock.
+            columns = source.client.columns
+            batch = await io.ledger(partial(without_erased, client=own.client, columns=columns, batch=fetched.batch))
+            fetched = msgspec.structs.replace(fetched, batch=batch)
             try:
-                landed = await source.land(unit, own, fetched.batch, io)
+                landed = await source.land(unit, own, batch, io)
             except RawError as error:
                 halted = Halted(Stop.ERROR, f"a page could not be landed: {error}")
                 return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
