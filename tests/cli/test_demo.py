@@ -18,6 +18,7 @@ from penstock.examples import invoices
 from penstock.examples.demonstration.part import Check
 from penstock.examples.demonstration.play import OWN, NotShown, require
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.queries.settings import client_gate
 from penstock.model.machine import Actor
 from tests.support.console import Console
 from tests.support.fleet import until
@@ -146,16 +147,17 @@ def prices_are_changed_compared_and_put_back(shown: Shown, penstock: Console) ->
 
 
 def queries_are_seeded_held_and_read_on(shown: Shown, penstock: Console) -> None:
+    gate = f"gate {client_gate('infojobs')}"
     for told in (
         "query python has read back to",
         "as far as is wanted",
         "record 148 is set aside: 'pay.min' is not a number",
         "is IDLE, rate_limited: GET /api/9/offer: 429 Too many requests",
-        "gate queries/clients/infojobs is open again, after a throttle",
+        f"{gate} is open again, after a throttle",
         "query vacancies is ERROR, error: Rejected: GET /cursor",
         "query vacancies is SUCCESS again",
-        "gate queries/clients/infojobs is paused by operator:demo: our contract",
-        "gate queries/clients/infojobs is resumed by operator:demo",
+        f"{gate} is paused by operator:demo: our contract",
+        f"{gate} is resumed by operator:demo",
         "query python has read what was listed meanwhile",
         "is closed: it is no longer listed",
         "is a repost of",

@@ -80,6 +80,10 @@ class _Reading(NamedTuple):
     runs: int
     offers: int
 
+    @property
+    def found(self) -> str:
+        return f"{self.offers:,} offers in {self.runs} run{'s' if self.runs != 1 else ''}"
+
 
 class QueriesPart:
     """Three queries, each run every eighteen hours, two pages at a time."""
@@ -142,12 +146,12 @@ class QueriesPart:
     def told(self, world: World, since: datetime, until: datetime) -> Iterator[Told]:
         yield from self._seeding(world, since, until)
         yield from self._trouble(world, since, until)
-        yield from closings(world, client_gate("%"), since, until)
+        yield from closings(world, client_gate(INFOJOBS), since, until)
         yield from (told for told in self._held(world) if since <= told.at < until)
         for reading in self._caught_up(world):
             if since <= reading.ended < until:
-                words = f"{reading.offers:,} offers in {reading.runs} runs"
-                yield Told(reading.ended, f"query {reading.query} has read what was listed meanwhile: {words}")
+                words = f"has read what was listed meanwhile: {reading.found}"
+                yield Told(reading.ended, f"query {reading.query} {words}")
         yield from (told for told in self._firsts(world) if since <= told.at < until)
 
     def _seeding(self, world: World, since: datetime, until: datetime) -> Iterator[Told]:
@@ -213,7 +217,7 @@ class QueriesPart:
         yield Check("no offer missed that a reading could see", self._complete(world))
         yield Check("a limited rate, waited for, while the other client went on", self._limited(world))
         yield Check("a query in ERROR, and SUCCESS in its next run", self._mended(world))
-        caught = [f"{one.query} {one.offers:,} offers in {one.runs} runs" for one in self._caught_up(world)]
+        caught = [f"{one.query} {one.found}" for one in self._caught_up(world)]
         yield Check("ten days held by an operator, read afterwards", "; ".join(caught) or None)
         ((closed,),) = world.rows("SELECT count(*) FROM offers WHERE closed_at IS NOT NULL")
         yield Check("offers that are gone, closed", f"{closed:,} offers" if closed else None)
