@@ -107,6 +107,17 @@ def test_a_window_that_closes_in_the_middle_ends_kindly_and_the_next_night_goes_
         assert not [moment for moment in moments if closes <= moment < closes + timedelta(hours=21)]
 
 
+@pytest.mark.parametrize("seconds", [10.2, 10.6, 11.0, 11.4, 11.8])
+def test_a_window_that_closes_while_the_gate_is_waited_for(made, seconds):
+    closes = utc(2026, 11, 15, 5)
+    with made(closes - timedelta(seconds=seconds), requests_per_minute=45.0) as world:
+        world.company("acme")
+        moments = watched(world)
+        world.work(60)
+        assert 3 < len(moments) < 20
+        assert max(moments) < closes
+
+
 def test_a_window_that_closes_while_a_failure_is_waited_for_is_no_failure(made):
     closes = utc(2026, 11, 15, 5)
     with made(closes - timedelta(seconds=3)) as world:
