@@ -29,6 +29,8 @@ class Halted(Struct, frozen=True):
     stop: Stop
     error: str
     until: datetime | None = None
+    #: What was asked for is refused, and will be.
+    refused: bool = False
 
 
 class Fetched(Struct, frozen=True):
@@ -63,7 +65,7 @@ async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which ga
         except Fatal as error:
             return Fetched(calls, halted=Halted(Stop.FATAL, f"Fatal: {error}"))
         except Rejected as error:
-            return Fetched(calls, halted=Halted(Stop.ERROR, f"Rejected: {error}"))
+            return Fetched(calls, halted=Halted(Stop.ERROR, f"Rejected: {error}", refused=True))
         except (Transient, InDoubt) as error:
             if RETRIES.exhausted(failures):
                 told = f"{type(error).__name__}: {error} (after {failures} retries)"
