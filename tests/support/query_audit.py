@@ -209,17 +209,21 @@ def overlaps(year: Year) -> Iterator[str]:
         " AND (to_status = 'RUNNING') <> (coalesce(from_status, '') = 'RUNNING') ORDER BY seq"
     )
     running: str | None = None
+    left: str | None = None
     order: list[str] = []
     for unit, status in year.rows(sql):
         if status == "RUNNING":
-            if running is not None:
-                yield f"{unit} began while {running} ran"
-            running = unit
+            if left is not None:
+                yield f"{unit} began while {left} ran"
+            # Whoever begins closes with the same commit what a dead worker has left.
+            left, running = running, unit
             order.append(unit)
-        elif running is not None:
-            if unit != running:
-                yield f"{unit} ended while {running} ran"
+        elif unit == left:
+            left = None
+        elif unit == running:
             running = None
+        else:
+            yield f"{unit} ended, and did not run"
     names = dict(year.rows("SELECT query_key, name FROM query_state"))
     ran = [name for name, _ in groupby(names[unit] for unit in order)]
     called = [name for name, _ in groupby(call.query for call in year.journal.calls)]
@@ -260,14 +264,20 @@ def digest(year: Year) -> str:
 
 
 _DIGESTED = (
-    "SELECT client, offer_id, title, company_key, content_hash, updated_at, link_kind, linked_client, linked_offer_id,"
-    " first_seen_at, last_seen_at, closed_at FROM offers ORDER BY 1, 2",
+    (
+        "SELECT client, offer_id, title, company_key, content_hash, updated_at, link_kind, linked_client,"
+        " linked_offer_id, first_seen_at, last_seen_at, closed_at FROM offers ORDER BY 1, 2"
+    ),
     "SELECT query_key, offer_id, record_at, seen_in, gone_at FROM query_offers ORDER BY 1, 2",
-    "SELECT query_key, status, stopped_by, error, pages_fetched, offers_fetched, requests_count, http_429_count,"
-    " errors_count, new, changed, closed, companies_aggregated, companies_failed, started_at, finished_at"
-    " FROM ingestion_runs ORDER BY query_key, started_at, finished_at, 3, 5, 6, 7",
-    "SELECT query_key, status, last_processed_date, covered_through, seed_until, seeded_at, unreachable_before,"
-    " readings, census_at, consecutive_failures FROM query_state ORDER BY 1",
+    (
+        "SELECT query_key, status, stopped_by, error, pages_fetched, offers_fetched, requests_count, http_429_count,"
+        " errors_count, new, changed, closed, companies_aggregated, companies_failed, started_at, finished_at"
+        " FROM ingestion_runs ORDER BY query_key, started_at, finished_at, 3, 5, 6, 7"
+    ),
+    (
+        "SELECT query_key, status, last_processed_date, covered_through, seed_until, seeded_at, unreachable_before,"
+        " readings, census_at, consecutive_failures FROM query_state ORDER BY 1"
+    ),
     "SELECT company_key, name, offers_total, offers_open FROM companies ORDER BY 1",
     "SELECT query_key, digest, reason FROM rejected_records ORDER BY 1, 2",
 )

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.model.clock import Clock, Rng, VirtualClock
+from penstock.model.clock import Rng, VirtualClock
 from penstock.simulators.infojobs import HTML, OPERATION, Fault, InfoJobsSimulator, throttle
 from penstock.simulators.infojobs_data import DEFECTS
 
@@ -115,14 +115,12 @@ class Journal:
 class Provider:
     """A simulator with troubles in front of it. `kill` ends the worker whose call has just come; None: it may live."""
 
-    def __init__(
-        self, name: str, simulator: InfoJobsSimulator, journal: Journal, rng: Rng, troubles: Troubles, clock: Clock
-    ) -> None:
+    def __init__(self, name: str, simulator: InfoJobsSimulator, journal: Journal, rng: Rng, troubles: Troubles) -> None:
         self.name, self.simulator, self.journal, self.troubles = name, simulator, journal, troubles
         self.outages: list[Window] = []
         self.kill: Callable[[], None] = lambda: None
         self.quiet_from = float("inf")
-        self._rng, self._clock = rng, clock
+        self._rng, self._clock = rng, simulator.clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = " ".join(parse_qs(scope["query_string"].decode()).get("q", [""]))

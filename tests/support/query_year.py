@@ -120,7 +120,7 @@ def lived(
     with opened as ledger:
         ledger.gates.providers = tuple(gates(settings))
         year = Year(ledger, settings, true, {}, Journal())
-        _build(year, rng, seed, troubles or Troubles(), rate, days)
+        _build(year, rng, troubles or Troubles(), seed=seed, rate=rate, days=days)
         life = _Life(year, skewed, workers)
         with _listening(year):
             began, used = time.perf_counter(), time.process_time()
@@ -149,13 +149,13 @@ def _settings() -> QueriesSettings:
     )
 
 
-def _build(year: Year, rng: Rng, seed: int, troubles: Troubles, rate: float, days: float) -> None:
+def _build(year: Year, rng: Rng, troubles: Troubles, *, seed: int, rate: float, days: float) -> None:
     seconds = days * 86_400 - QUIET.total_seconds()
     share = days / 365
     for name in QUERIES:
         market = Market(START, seed=seed, rate=rate, bad=0.003, late=_LATE)
         simulator = InfoJobsSimulator(year.clock, market, latency=_LATENCY, most_offers=CAP if name == CAPPED else None)
-        provider = Provider(name, simulator, year.journal, rng.child(), troubles, year.clock)
+        provider = Provider(name, simulator, year.journal, rng.child(), troubles)
         provider.outages = outages(rng.child(), round(troubles.outages * share), seconds)
         provider.quiet_from = seconds
         year.providers[name] = provider

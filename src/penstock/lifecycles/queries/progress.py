@@ -45,28 +45,27 @@ def _read_on(query: Query, step: Step, own: Configured, moment: datetime) -> tup
     query = replace(query, covered_through=through, run=run.document())
     if done.kind is Kind.CENSUS:
         query = replace(query, census_at=moment)
-    if step.cut and (done.reached is None or before is None or done.reached > before):
-        return _with_hole(query, done, own)
+    # What lies right at the end of a list that was cut may go on beyond it.
+    lower = done.until if not step.cut else (done.reached or done.begun) + MILLISECOND
     if done.whole:
-        query = _seen_everything(query, done, cut=step.cut)
-    return query, []
+        query = _seen_everything(query, done, Unseen(done.number, lower))
+    hole = step.cut and (before is None or done.reached is None or done.reached > before)
+    return _with_hole(query, done, own) if hole else (query, [])
 
 
-def _seen_everything(query: Query, done: Pass, *, cut: bool) -> Query:
+def _seen_everything(query: Query, done: Pass, mine: Unseen) -> Query:
     """What the last whole reading did not see, and this one neither, is closed; this one's turn is the next time.
 
     One reading proves nothing: a record that was listed anew while it was read moved from below to above it. The next
     one finds it there, unless that takes long as well: one over several runs closes nothing.
     """
     before, run = query.unseen, run_of(query)
-    # Where the provider gave no more, records of the last moment may be missing.
-    until = done.reached + MILLISECOND if cut and done.reached is not None else done.until
-    mine = msgspec.to_builtins(Unseen(done.number, until))
+    after = msgspec.to_builtins(mine)
     if run.pages_fetched < done.pages:
-        return replace(query, unseen=mine if before is None or done.kind is Kind.CENSUS else before)
+        return replace(query, unseen=after if before is None or done.kind is Kind.CENSUS else before)
     if before is not None:
         run = msgspec.structs.replace(run, closing=msgspec.convert(before, Unseen))
-    return replace(query, unseen=mine, run=run.document())
+    return replace(query, unseen=after, run=run.document())
 
 
 def _with_hole(query: Query, done: Pass, own: Configured) -> tuple[Query, list[Event]]:
