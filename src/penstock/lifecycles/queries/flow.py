@@ -18,6 +18,7 @@ import structlog
 from penstock.connectors.searches import Bad, Batch, Item
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.aggregate import aggregate
+from penstock.lifecycles.queries.closing import freed, held_back, nothing_held, too_many
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
 from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
@@ -40,8 +41,6 @@ from penstock.worker.flow import Flow, Gate, Io
 _PART = 1_000
 _PART_BYTES = 2 * 1024 * 1024
 _CLOSED_AT_ONCE = 1_000
-_FEW = 20
-"""So few may vanish at once, whatever share they are."""
 _TOLD = 5
 """So many bad records of a page are told one by one."""
 _MOST_BAD, _BAD_PAYLOAD = 200, 4_000
@@ -202,7 +201,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         assert run.closing is not None  # noqa: S101 - asked for only then
         listed = page.seen | {one.id for one in page.bad if one.id is not None}
         ids, _, _ = await io.ledger(partial(store.absent, query=after, unseen=run.closing, but=listed, most=1))
-        return after if ids else replace(after, run=msgspec.structs.replace(run, closing=None).document())
+        return after if ids else replace(nothing_held(after), run=msgspec.structs.replace(run, closing=None).document())
 
     def _repeating(  # noqa: PLR0917 - all that a page came to
         self, unit: Query, after: Query, run: Run, taken: Taken, page: _Page, moment: datetime
@@ -240,27 +239,28 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
     async def _close(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
         """Close what is no longer listed, unless that is suspiciously much."""
         run, store, moment = run_of(unit), self._sources[own.client].store, io.now()
-        assert run.closing is not None  # noqa: S101 - decide asks only then
-        look = partial(store.absent, query=unit, unseen=run.closing, but=(), most=_CLOSED_AT_ONCE)
-        ids, missing, live = await io.ledger(look)
+        closing = run.closing
+        assert closing is not None  # noqa: S101 - decide asks only then
+        look = partial(store.absent, query=unit, but=(), most=_CLOSED_AT_ONCE)
+        ids, missing, live = await io.ledger(partial(look, unseen=closing))
         events: list[Event] = []
-        taken = Taken()
-        if missing + run.closed > _FEW and missing > live * self.settings.most_closed:
-            why = "too many vanished at once; none is closed"
-            said = {"query": own.name, "missing": missing, "listed": live, "reason": why}
+        if too_many(missing, run.closed, live, self.settings):
+            long_gone = freed(unit, closing, moment, self.settings)
+            ids = [] if long_gone is None else (await io.ledger(partial(look, unseen=long_gone)))[0]
+            after = held_back(unit, closing, moment, anew=long_gone is not None and not ids)
+            said = {"query": own.name, "missing": missing, "listed": live, "reason": "too many vanished at once"}
             key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
-            events = [Event(key, "queries.many_closed", said, "warning")]
-            ids = []
-        elif ids:
-            taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment))
-        more = len(ids) == _CLOSED_AT_ONCE
+            events = [] if ids else [Event(key, "queries.many_closed", said, "warning")]
+        else:
+            after = nothing_held(unit)
+        taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment)) if ids else Taken()
         run = msgspec.structs.replace(
             run,
-            closing=run.closing if more else None,
+            closing=closing if len(ids) == _CLOSED_AT_ONCE else None,
             closed=run.closed + taken.changed,
             companies=run.companies or taken.companies,
         )
-        after = replace(unit, run=run.document())
+        after = replace(after, run=run.document())
         return self._going(unit, after, taken, (), f"{len(ids):,} are no longer listed", events, moment=moment, own=own)
 
     async def _aggregate(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
