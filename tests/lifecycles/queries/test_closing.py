@@ -103,7 +103,6 @@ def test_half_a_list_for_once_closes_nothing_ever(queries_url):
             _census(world)
             world.later()
         assert world.offers(CLOSED) == []
-        assert "held_back" not in (world.state("jobs").metadata or {})
 
 
 def test_an_offer_that_moves_up_while_everything_is_read_is_not_closed(queries_url):

@@ -36,16 +36,10 @@ def freed(query: Query, unseen: Unseen, now: datetime, settings: QueriesSettings
 
 
 def held_back(query: Query, unseen: Unseen, now: datetime, *, anew: bool) -> Query:
-    """The query that remembers since when too many are missing; `anew`: what was held back before is closed."""
+    """The query that remembers since when too many are missing; `anew`: all that was held back before was seen to."""
     metadata: dict[str, Any] = dict(query.metadata or {})
     held = metadata.get(_HELD)
     # One in the future was made while the clock was wrong.
     if held is None or anew or parse_instant(held["since"]) > now:
         metadata[_HELD] = {"number": unseen.number, "since": instant_text(now)}
     return replace(query, metadata=metadata)
-
-
-def nothing_held(query: Query) -> Query:
-    """The query with nothing held back."""
-    metadata = dict(query.metadata or {})
-    return query if metadata.pop(_HELD, None) is None else replace(query, metadata=metadata)

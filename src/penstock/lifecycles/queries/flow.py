@@ -18,7 +18,7 @@ import structlog
 from penstock.connectors.searches import Bad, Batch, Item
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.aggregate import aggregate
-from penstock.lifecycles.queries.closing import freed, held_back, nothing_held, too_many
+from penstock.lifecycles.queries.closing import freed, held_back, too_many
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
 from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
@@ -201,7 +201,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         assert run.closing is not None  # noqa: S101 - asked for only then
         listed = page.seen | {one.id for one in page.bad if one.id is not None}
         ids, _, _ = await io.ledger(partial(store.absent, query=after, unseen=run.closing, but=listed, most=1))
-        return after if ids else replace(nothing_held(after), run=msgspec.structs.replace(run, closing=None).document())
+        return after if ids else replace(after, run=msgspec.structs.replace(run, closing=None).document())
 
     def _repeating(  # noqa: PLR0917 - all that a page came to
         self, unit: Query, after: Query, run: Run, taken: Taken, page: _Page, moment: datetime
@@ -243,7 +243,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         assert closing is not None  # noqa: S101 - decide asks only then
         look = partial(store.absent, query=unit, but=(), most=_CLOSED_AT_ONCE)
         ids, missing, live = await io.ledger(partial(look, unseen=closing))
-        events: list[Event] = []
+        after, events = unit, list[Event]()
         if too_many(missing, run.closed, live, self.settings):
             long_gone = freed(unit, closing, moment, self.settings)
             ids = [] if long_gone is None else (await io.ledger(partial(look, unseen=long_gone)))[0]
@@ -251,8 +251,6 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             said = {"query": own.name, "missing": missing, "listed": live, "reason": "too many vanished at once"}
             key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
             events = [] if ids else [Event(key, "queries.many_closed", said, "warning")]
-        else:
-            after = nothing_held(unit)
         taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment)) if ids else Taken()
         run = msgspec.structs.replace(
             run,
