@@ -1,4 +1,4 @@
-"""Ledgers of companies and offers on both databases: copies of one that is made once."""
+"""Ledgers of queries on both databases: copies of one that is made once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,25 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.model.clock import VirtualClock
+from tests.support import queries as of_queries
 from tests.support.databases import temporary_database
 from tests.support.sheets import START, Sheets, open_ledger, sheets
+
+
+@pytest.fixture(scope="session")
+def queries_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger of queries in a file, to be copied."""
+    path = tmp_path_factory.mktemp("queries") / "penstock.db"
+    of_queries.open_ledger(f"sqlite:///{path}", VirtualClock(of_queries.START)).close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def queries_template(postgres_server: str) -> Iterator[str]:
+    """Name of a ledger of queries on the server, to be copied."""
+    with temporary_database(postgres_server) as url:
+        of_queries.open_ledger(url, VirtualClock(of_queries.START)).close()
+        yield urlsplit(url).path[1:]
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +45,19 @@ def sheets_template(postgres_server: str) -> Iterator[str]:
     with temporary_database(postgres_server) as url:
         open_ledger(url, VirtualClock(START)).close()
         yield urlsplit(url).path[1:]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def queries_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a ledger of queries; a test that takes it runs once on each database."""
+    if request.param == "sqlite":
+        path = tmp_path / "penstock.db"
+        shutil.copy(request.getfixturevalue("queries_file"), path)
+        yield f"sqlite:///{path}"
+        return
+    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("queries_template")
+    with temporary_database(server, template=template) as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
