@@ -30,12 +30,12 @@ from tests.support.sheets import START, Sheets, sheets
 
 
 @pytest.fixture
-def made(sheets_file: Path, tmp_path: Path):
+def made(queries_file: Path, tmp_path: Path):
     """Makes a world that begins at some moment, with hours of its own."""
 
     @contextmanager
     def make(start: datetime, **settings: object) -> Iterator[Sheets]:
-        shutil.copy(sheets_file, tmp_path / "penstock.db")
+        shutil.copy(queries_file, tmp_path / "penstock.db")
         with sheets(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path, start=start, **settings) as world:
             yield world
 
@@ -128,8 +128,8 @@ def test_a_window_that_closes_while_a_failure_is_waited_for_is_no_failure(made):
         assert world.events("queries.sheet_failed") == []
 
 
-def test_the_job_works_over_a_socket(sheets_file, tmp_path):
-    shutil.copy(sheets_file, tmp_path / "penstock.db")
+def test_the_job_works_over_a_socket(queries_file, tmp_path):
+    shutil.copy(queries_file, tmp_path / "penstock.db")
     clock, rng, executor = SystemClock(), Rng(7), InlineExecutor()
     simulator = GoogleSheetsSimulator(clock)
     hours = Hours("23:00-13:00" if clock.now().hour < 12 else "11:00-01:00")

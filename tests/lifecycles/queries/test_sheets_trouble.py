@@ -32,9 +32,9 @@ def complete(world: Sheets) -> None:
 
 
 @pytest.fixture
-def stocked(sheets_url: str, tmp_path: Path) -> Iterator[Sheets]:
+def stocked(queries_url: str, tmp_path: Path) -> Iterator[Sheets]:
     """A ledger with companies and offers, and an empty spreadsheet that is never out of its hours."""
-    with sheets(sheets_url, tmp_path, hours=Hours("00:00-23:59"), requests_per_minute=0.0) as world:
+    with sheets(queries_url, tmp_path, hours=Hours("00:00-23:59"), requests_per_minute=0.0) as world:
         yield stock(world)
 
 
@@ -185,8 +185,8 @@ def test_a_row_that_somebody_adds_meanwhile_is_not_added_again(local):
 
 
 @pytest.mark.parametrize("rate", [6.0, 1.0, 0.0])
-def test_few_calls_a_minute_still_come_to_an_end(sheets_file, tmp_path, rate):
-    shutil.copy(sheets_file, tmp_path / "penstock.db")
+def test_few_calls_a_minute_still_come_to_an_end(queries_file, tmp_path, rate):
+    shutil.copy(queries_file, tmp_path / "penstock.db")
     with sheets(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path, requests_per_minute=rate) as world:
         world.company("acme")
         world.offer("1")
