@@ -9,21 +9,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
-from penstock.app.app import App
 from penstock.connectors.google_sheets.client import GoogleSheets
 from penstock.connectors.http.in_process import InProcess
-from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.column_types import Document, Instant
 from penstock.lifecycles.queries.settings import QueriesSettings, SheetSettings
 from penstock.lifecycles.queries.sheet_calls import gates
 from penstock.lifecycles.queries.sheet_job import schedule
 from penstock.lifecycles.queries.sheet_ranges import KEY
-from penstock.lifecycles.queries.sheet_tables import SHEET_TABLES
 from penstock.lifecycles.queries.sheets import sync
+from penstock.lifecycles.queries.tables import companies, offers
 from penstock.model.clock import Rng, VirtualClock
-from penstock.model.errors import LedgerMismatch
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
 from penstock.model.simulation import simulate
@@ -37,49 +31,12 @@ from penstock.worker.schedule import JobResult, Schedules
 from penstock.worker.schedule_unit import Schedule
 from penstock.worker.schedule_unit import machine as schedules
 from penstock.worker.worker import Worker, WorkerSettings
+from tests.support.queries import open_ledger
 
 START = datetime(2026, 11, 15, 2, 30, tzinfo=UTC)  # half past three in Madrid
 ADDRESS = "http://127.0.0.1:1"
 GATE = f"google_sheets/{SPREADSHEET}"
-_data = sa.MetaData()
 _FOREVER = 1e9
-
-companies = sa.Table(
-    "companies",
-    _data,
-    sa.Column("company_key", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text),
-    sa.Column("cities", Document),
-    sa.Column("offers_open", sa.BigInteger),
-    sa.Column("offers_total", sa.BigInteger),
-    sa.Column("first_seen_at", Instant),
-    sa.Column("last_seen_at", Instant),
-    sa.Column("erased_at", Instant),
-)
-offers = sa.Table(
-    "offers",
-    _data,
-    sa.Column("client", sa.Text, primary_key=True),
-    sa.Column("offer_id", sa.Text, primary_key=True),
-    *(sa.Column(name, sa.Text) for name in ("title", "company", "city", "province", "url")),
-    *(
-        sa.Column(name, Instant)
-        for name in ("published_at", "updated_at", "first_seen_at", "last_seen_at", "closed_at", "erased_at")
-    ),
-    *(sa.Column(name, sa.Text) for name in ("linked_client", "linked_offer_id", "link_kind")),
-)
-TABLES = (companies, offers, *SHEET_TABLES)
-
-
-def open_ledger(url: str, clock: VirtualClock) -> Ledger:
-    """The ledger, or a new one; it may be a copy of one that was made before."""
-    app = App()
-    try:
-        return Ledger.open(url, app.machines, clock=clock, rng=Rng(7))
-    except LedgerMismatch:
-        made = (*app.data.tables, *TABLES)
-        return Ledger.open(url, app.machines, clock=clock, rng=Rng(7), create=True, data_tables=made)
-
 
 class Sheets:
     """One ledger and one spreadsheet, on virtual time."""
@@ -126,6 +83,8 @@ class Sheets:
                 "title": f"Title {one}",
                 "company": "Acme",
                 "city": "Madrid",
+                "updated_at": START,
+                "content_hash": "1",
                 "first_seen_at": START,
                 "last_seen_at": START,
                 **columns,

@@ -444,7 +444,7 @@ SIMULATORS = {
         ),
         Simulator(
             "paged",
-            "A generic JSON API, for queries: job offers, in every way of paging.",
+            "A JSON API, for queries: job offers, in every way of paging.",
             _paged,
             (
                 _SEED,

@@ -1,4 +1,4 @@
-"""Ledgers of companies and offers on both databases: copies of one that is made once."""
+"""Ledgers of queries on both databases: copies of one that is made once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import pytest
 
 from penstock.model.clock import VirtualClock
 from tests.support.databases import temporary_database
-from tests.support.sheets import START, Sheets, open_ledger, sheets
+from tests.support.queries import START, open_ledger
+from tests.support.sheets import Sheets, sheets
 
 
 @pytest.fixture(scope="session")
-def sheets_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def queries_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger in a file, to be copied."""
-    path = tmp_path_factory.mktemp("template") / "penstock.db"
+    path = tmp_path_factory.mktemp("queries") / "penstock.db"
     open_ledger(f"sqlite:///{path}", VirtualClock(START)).close()
     return path
 
 
 @pytest.fixture(scope="session")
-def sheets_template(postgres_server: str) -> Iterator[str]:
+def queries_template(postgres_server: str) -> Iterator[str]:
     """Name of a ledger on the server, to be copied."""
     with temporary_database(postgres_server) as url:
         open_ledger(url, VirtualClock(START)).close()
@@ -31,29 +32,29 @@ def sheets_template(postgres_server: str) -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def sheets_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a ledger; a test that takes it runs once on each database."""
+def queries_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a ledger of queries; a test that takes it runs once on each database."""
     if request.param == "sqlite":
         path = tmp_path / "penstock.db"
-        shutil.copy(request.getfixturevalue("sheets_file"), path)
+        shutil.copy(request.getfixturevalue("queries_file"), path)
         yield f"sqlite:///{path}"
         return
-    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("sheets_template")
+    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("queries_template")
     with temporary_database(server, template=template) as url:
         yield url
 
 
 @pytest.fixture
-def world(sheets_url: str, tmp_path: Path) -> Iterator[Sheets]:
+def world(queries_url: str, tmp_path: Path) -> Iterator[Sheets]:
     """A ledger and an empty spreadsheet, at half past three in Madrid."""
-    with sheets(sheets_url, tmp_path) as made:
+    with sheets(queries_url, tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-def local(sheets_file: Path, tmp_path: Path) -> Iterator[Sheets]:
+def local(queries_file: Path, tmp_path: Path) -> Iterator[Sheets]:
     """The same on SQLite alone: where only the sheet matters."""
     path = tmp_path / "penstock.db"
-    shutil.copy(sheets_file, path)
+    shutil.copy(queries_file, path)
     with sheets(f"sqlite:///{path}", tmp_path) as made:
         yield made

@@ -74,8 +74,8 @@ def test_one_query_answers_four_questions_in_a_line_each(ledger_url, tmp_path):
         shown = at.read("show", query="python")
         assert (shown.last_executed, shown.was_it_successful) == (START, "yes (stopped by max_pages)")
         assert shown.running_now == "no"
-        assert shown.seeding.startswith("under way, back to 2026-11-05, history, page 2, down to 2026-11-")
-        assert (shown.offers_open, shown.offers_closed, shown.rejected) == (50, 0, 0)
+        assert shown.seeding.startswith("under way, back to 2026-11-05, history, page 3, down to 2026-11-")
+        assert (shown.offers_open, shown.offers_closed, shown.rejected) == (98, 0, 0)
         assert at.read("list").rows[0].how_far == f"seeding, {shown.processed_back_to}"
         lines = at.text("show", query="python")
         assert "was it successful: yes (stopped by max_pages)" in lines
@@ -199,10 +199,10 @@ def test_a_run_under_way_says_what_it_is_at(ledger_url, tmp_path):
         with at.stopped_in_a_retry():
             shown = at.read("show", query="python")
             assert (shown.state, shown.was_it_successful) == (S.RUNNING, "no run is over yet")
-            assert shown.running_now.startswith("yes, what is new, page 1")
+            assert shown.running_now.startswith("yes, history, page 2")
             told = at.why("python")
             assert told.verdict == "a worker is working on it"
-            assert told.links[-1].says.startswith("then page: what is new, page 1")
+            assert told.links[-1].says.startswith("then page: history, page 2")
             (row,) = [row for row in at.read("list").rows if row.query == "python"]
             assert (row.state, row.waits, row.next_run) == (S.RUNNING, None, None)
             at.refused("run", "query python cannot be run: it is running already", query=["python"])

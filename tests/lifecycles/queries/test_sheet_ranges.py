@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.connectors.google_sheets.ranges import Values
@@ -93,6 +93,9 @@ def test_long_texts_are_cut_as_google_counts():
 
 @settings(max_examples=100)
 @given(st.lists(TEXTS, min_size=1, max_size=3))
+@example(["-"])
+@example(["=1+1", " a "])
+@example(["a%2Fb", "c/d"])
 def test_keys_come_back_as_they_were(parts):
     text = key_text(*parts)
     assert key_parts(text, len(parts)) == (None if "\0" in "".join(parts) else tuple(parts))

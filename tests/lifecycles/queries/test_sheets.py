@@ -147,9 +147,11 @@ def test_rows_of_people_are_left_alone(local):
     filled(local)
     local.grid().put(6, 3, "a remark below")
     local.grid().put(7, 1, "no key of ours")
+    local.grid().put(9, 4, "another remark")
     local.offer("4")
     local.work()
-    assert [row.get(KEY) for row in local.rows()] == [*OFFERS, "", "", "no key of ours", "infojobs/4"]
+    assert [row.get(KEY) for row in local.rows()] == [*OFFERS, "", "", "no key of ours", "", "", "infojobs/4"]
+    assert local.grid().cells[9] == {4: "another remark"}
     assert local.grid().cells[6] == {3: "a remark below"}
 
 

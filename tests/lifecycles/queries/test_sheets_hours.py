@@ -30,12 +30,12 @@ from tests.support.sheets import START, Sheets, sheets
 
 
 @pytest.fixture
-def made(sheets_file: Path, tmp_path: Path):
+def made(queries_file: Path, tmp_path: Path):
     """Makes a world that begins at some moment, with hours of its own."""
 
     @contextmanager
     def make(start: datetime, **settings: object) -> Iterator[Sheets]:
-        shutil.copy(sheets_file, tmp_path / "penstock.db")
+        shutil.copy(queries_file, tmp_path / "penstock.db")
         with sheets(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path, start=start, **settings) as world:
             yield world
 
@@ -107,6 +107,17 @@ def test_a_window_that_closes_in_the_middle_ends_kindly_and_the_next_night_goes_
         assert not [moment for moment in moments if closes <= moment < closes + timedelta(hours=21)]
 
 
+@pytest.mark.parametrize("seconds", [10.2, 10.6, 11.0, 11.4, 11.8])
+def test_a_window_that_closes_while_the_gate_is_waited_for(made, seconds):
+    closes = utc(2026, 11, 15, 5)
+    with made(closes - timedelta(seconds=seconds), requests_per_minute=45.0) as world:
+        world.company("acme")
+        moments = watched(world)
+        world.work(60)
+        assert 3 < len(moments) < 20
+        assert max(moments) < closes
+
+
 def test_a_window_that_closes_while_a_failure_is_waited_for_is_no_failure(made):
     closes = utc(2026, 11, 15, 5)
     with made(closes - timedelta(seconds=3)) as world:
@@ -117,8 +128,8 @@ def test_a_window_that_closes_while_a_failure_is_waited_for_is_no_failure(made):
         assert world.events("queries.sheet_failed") == []
 
 
-def test_the_job_works_over_a_socket(sheets_file, tmp_path):
-    shutil.copy(sheets_file, tmp_path / "penstock.db")
+def test_the_job_works_over_a_socket(queries_file, tmp_path):
+    shutil.copy(queries_file, tmp_path / "penstock.db")
     clock, rng, executor = SystemClock(), Rng(7), InlineExecutor()
     simulator = GoogleSheetsSimulator(clock)
     hours = Hours("23:00-13:00" if clock.now().hour < 12 else "11:00-01:00")

@@ -32,9 +32,9 @@ def complete(world: Sheets) -> None:
 
 
 @pytest.fixture
-def stocked(sheets_url: str, tmp_path: Path) -> Iterator[Sheets]:
+def stocked(queries_url: str, tmp_path: Path) -> Iterator[Sheets]:
     """A ledger with companies and offers, and an empty spreadsheet that is never out of its hours."""
-    with sheets(sheets_url, tmp_path, hours=Hours("00:00-23:59"), requests_per_minute=0.0) as world:
+    with sheets(queries_url, tmp_path, hours=Hours("00:00-23:59"), requests_per_minute=0.0) as world:
         yield stock(world)
 
 
@@ -152,9 +152,41 @@ def test_a_long_wait_is_the_gates_and_the_job_begins_anew(local):
     assert local.keys("Companies") == ["acme"]
 
 
+def test_what_somebody_types_while_a_quota_is_waited_for_stays(local):
+    stock(local).work()
+    local.offer("99")
+    ends = local.time.elapsed() + 45
+    local.simulator.faults["write"].append(quota("Write", retry_after="45"))
+
+    def type_in(operation: str) -> None:
+        if local.time.elapsed() >= ends and 14 not in local.grid().cells:
+            local.grid().put(14, 3, "a remark")
+
+    local.simulator.before = type_in
+    local.work(120)
+    assert local.grid().cells[14] == {3: "a remark"}
+    assert local.keys()[-1] == "infojobs/99"
+
+
+def test_a_row_that_somebody_adds_meanwhile_is_not_added_again(local):
+    stock(local).work()
+    local.company("new")
+    local.offer("99")
+
+    def add(operation: str) -> None:
+        if operation == "write" and 14 not in local.grid().cells:
+            local.grid().put(14, 1, "infojobs/99")
+
+    local.simulator.before = add
+    local.work()
+    local.work()
+    assert local.keys().count("infojobs/99") == 1
+    assert local.rows()[-1]["Title"] == "Title 99"
+
+
 @pytest.mark.parametrize("rate", [6.0, 1.0, 0.0])
-def test_few_calls_a_minute_still_come_to_an_end(sheets_file, tmp_path, rate):
-    shutil.copy(sheets_file, tmp_path / "penstock.db")
+def test_few_calls_a_minute_still_come_to_an_end(queries_file, tmp_path, rate):
+    shutil.copy(queries_file, tmp_path / "penstock.db")
     with sheets(f"sqlite:///{tmp_path / 'penstock.db'}", tmp_path, requests_per_minute=rate) as world:
         world.company("acme")
         world.offer("1")

@@ -15,7 +15,6 @@ from penstock.lifecycles.queries.erasure import operations as erasing
 from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machine
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
-from penstock.lifecycles.queries.sheet_calls import gates as sheet_gates
 from penstock.model.limits import GateLimits, Limit
 
 if TYPE_CHECKING:
@@ -60,6 +59,8 @@ def build(settings: QueriesSettings, ports: Ports) -> Sequence[AnyFlow]:
 
 def gates(settings: QueriesSettings) -> Sequence[GateLimits]:
     """One query runs at a time; and how fast each client, and the spreadsheet, may be called."""
+    from penstock.lifecycles.queries.sheet_calls import gates as sheet_gates
+
     rates = [(name, own.requests_per_second) for name, own in settings.infojobs.items()]
     rates += [(name, own.requests_per_second) for name, own in settings.rest_json.items()]
     limits = [

@@ -19,11 +19,12 @@ import structlog
 from penstock.connectors.searches import Bad, Batch, Item
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.aggregate import aggregate
+from penstock.lifecycles.queries.closing import freed, held_back, too_many
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
 from penstock.lifecycles.queries.erasure.guard import without_erased
 from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
-from penstock.lifecycles.queries.lock import closed_gate, holder
+from penstock.lifecycles.queries.lock import closed_gate, holder, running
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page
@@ -34,7 +35,7 @@ from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.store import Taken
 from penstock.lifecycles.queries.tables import ingestion_runs, rejected_records
 from penstock.model.clock import Rng
-from penstock.model.outcome import Event, Outcome, Write
+from penstock.model.outcome import Event, Move, Outcome, Write
 from penstock.model.unit import replace
 from penstock.raw.store import RawError
 from penstock.worker.flow import Flow, Gate, Io
@@ -42,8 +43,6 @@ from penstock.worker.flow import Flow, Gate, Io
 _PART = 1_000
 _PART_BYTES = 2 * 1024 * 1024
 _CLOSED_AT_ONCE = 1_000
-_FEW = 20
-"""So few may vanish at once, whatever share they are."""
 _TWICE = 2
 _TOLD = 5
 """So many bad records of a page are told one by one."""
@@ -95,14 +94,14 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
 
     def peek(self, unit: Query, ledger: Ledger) -> Seen:
         closed = closed_gate(ledger, unit.query_key, unit.client)
-        return Seen() if closed is None else Seen(*closed)
+        return Seen(*closed) if closed is not None else Seen(abandoned=running(ledger, but=unit.unit_id))
 
-    async def act(self, what: str, unit: Query, seen: Seen | None, io: Io) -> Outcome[Query]:  # noqa: ARG002
+    async def act(self, what: str, unit: Query, seen: Seen | None, io: Io) -> Outcome[Query]:
         self._me = unit.claimed_by
         if what == "abandon":
             return self._over(unit, unit, abandoned(unit, io.now()), (), keep_claim=True)
         if what == "begin":
-            return self._begin(unit, io.now(), io.rng)
+            return self._begin(unit, io.now(), io.rng, () if seen is None else seen.abandoned)
         own = registry(self.settings).get(unit.query_key)
         if what == "finish" or own is None:
             return self._over(unit, unit, ended(unit, io.now(), own, self.settings), ())
@@ -126,8 +125,11 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         for source in self._sources.values():
             await source.close()
 
-    def _begin(self, unit: Query, now: datetime, rng: Rng) -> Outcome[Query]:
+    def _begin(self, unit: Query, now: datetime, rng: Rng, left: Sequence[Query]) -> Outcome[Query]:
+        """Begin a run, and close those that others have left behind: they are over before this one begins."""
         run = Run(mark=mark_of(unit))
+        ends = [(one, abandoned(one, now)) for one in left]
+        records = [_told(one, end) for one, end in ends]
         after = replace(
             unit,
             status=S.RUNNING,
@@ -140,7 +142,13 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self._pages.clear()
         # No call was made: what an earlier crash left is settled by the first page.
         return Outcome(
-            unit, after, "a run began", writes=[_record(after, run, S.RUNNING)], keep_claim=True, keep_crashes=True
+            unit,
+            after,
+            "a run began",
+            writes=[*records, _record(after, run, S.RUNNING)],
+            others=[Move(one, end.query, end.reason) for one, end in ends],
+            keep_claim=True,
+            keep_crashes=True,
         )
 
     async def _page(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
@@ -164,8 +172,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
                 return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
             page = self._pages[str(unit.run_id)] = _paged(now, fetched, landed)
         items = page.parts.pop(0) if page.parts else []
-        take = partial(source.store.take, query=unit, number=page.now.number, items=items, now=io.now())
-        taken = await io.ledger(take)
+        unread = [] if page.parts else [one.id for one in page.bad if one.id is not None]
+        given = {"query": unit, "number": page.now.number, "items": items, "unread": unread, "now": io.now()}
+        taken = await io.ledger(partial(source.store.take, **given))
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:
@@ -203,7 +212,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         """Whether there is anything to close; mostly there is not, and the run can do without another commit."""
         run, store = run_of(after), self._sources[own.client].store
         assert run.closing is not None  # noqa: S101 - asked for only then
-        ids, _, _ = await io.ledger(partial(store.absent, query=after, unseen=run.closing, but=page.seen, most=1))
+        listed = page.seen | {one.id for one in page.bad if one.id is not None}
+        ids, _, _ = await io.ledger(partial(store.absent, query=after, unseen=run.closing, but=listed, most=1))
         return after if ids else replace(after, run=msgspec.structs.replace(run, closing=None).document())
 
     def _repeating(  # noqa: PLR0917 - all that a page came to
@@ -232,32 +242,36 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             error=halted.error,
             until=halted.until,
         )
-        return self._going(unit, replace(unit, run=run.document()), Taken(), (), halted.error, moment=moment, own=own)
+        after = replace(unit, run=run.document())
+        if halted.refused:
+            # A place or a token that is refused once is refused for ever: the reading begins anew.
+            by_token = not self._sources[own.client].client.by_place
+            after = replace(after, reading=None, seeding=None if by_token else unit.seeding)
+        return self._going(unit, after, Taken(), (), halted.error, moment=moment, own=own)
 
     async def _close(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
         """Close what is no longer listed, unless that is suspiciously much."""
         run, store, moment = run_of(unit), self._sources[own.client].store, io.now()
-        assert run.closing is not None  # noqa: S101 - decide asks only then
-        look = partial(store.absent, query=unit, unseen=run.closing, but=(), most=_CLOSED_AT_ONCE)
-        ids, missing, live = await io.ledger(look)
-        events: list[Event] = []
-        taken = Taken()
-        if missing + run.closed > _FEW and missing > live * self.settings.most_closed:
-            why = "too many vanished at once; none is closed"
-            said = {"query": own.name, "missing": missing, "listed": live, "reason": why}
+        closing = run.closing
+        assert closing is not None  # noqa: S101 - decide asks only then
+        look = partial(store.absent, query=unit, but=(), most=_CLOSED_AT_ONCE)
+        ids, missing, live = await io.ledger(partial(look, unseen=closing))
+        after, events = unit, list[Event]()
+        if too_many(missing, run.closed, live, self.settings):
+            long_gone = freed(unit, closing, moment, self.settings)
+            ids = [] if long_gone is None else (await io.ledger(partial(look, unseen=long_gone)))[0]
+            after = held_back(unit, closing, moment, anew=long_gone is not None and not ids)
+            said = {"query": own.name, "missing": missing, "listed": live, "reason": "too many vanished at once"}
             key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
-            events = [Event(key, "queries.many_closed", said, "warning")]
-            ids = []
-        elif ids:
-            taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment))
-        more = len(ids) == _CLOSED_AT_ONCE
+            events = [] if ids else [Event(key, "queries.many_closed", said, "warning")]
+        taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment)) if ids else Taken()
         run = msgspec.structs.replace(
             run,
-            closing=run.closing if more else None,
+            closing=closing if len(ids) == _CLOSED_AT_ONCE else None,
             closed=run.closed + taken.changed,
             companies=run.companies or taken.companies,
         )
-        after = replace(unit, run=run.document())
+        after = replace(after, run=run.document())
         return self._going(unit, after, taken, (), f"{len(ids):,} are no longer listed", events, moment=moment, own=own)
 
     async def _aggregate(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
@@ -303,20 +317,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
     def _over(
         self, unit: Query, last: Query, end: Ended, writes: Sequence[Write], *, keep_claim: bool = False
     ) -> Outcome[Query]:
-        """The run is over: one line of summary, and the record of it closed."""
-        run, after = run_of(last), end.query
-        log.info(
-            "queries.run",
-            query=after.name,
-            key=after.query_key,
-            run=str(after.run_id),
-            status=str(after.status),
-            stopped_by=str(end.stop),
-            error=after.error,
-            counts=run.counters(),
-        )
-        record = _record(after, run, after.status, end)
-        return Outcome(unit, after, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)
+        record = _told(last, end)
+        return Outcome(unit, end.query, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)
 
     def _tell_bad(self, unit: Query, page: _Page) -> None:
         for bad in page.bad[:_TOLD]:
@@ -351,6 +353,22 @@ def _added(run: Run, items: Sequence[Item], taken: Taken) -> Run:
         changed=run.changed + taken.changed,
         companies=run.companies or taken.companies,
     )
+
+
+def _told(last: Query, end: Ended) -> Write:
+    """A run is over: one line of summary, and the record of it closed."""
+    run, after = run_of(last), end.query
+    log.info(
+        "queries.run",
+        query=after.name,
+        key=after.query_key,
+        run=str(after.run_id),
+        status=str(after.status),
+        stopped_by=str(end.stop),
+        error=after.error,
+        counts=run.counters(),
+    )
+    return _record(after, run, after.status, end)
 
 
 def _record(unit: Query, run: Run, status: S, end: Ended | None = None) -> Write:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.settings import client_gate, query_gate
 from penstock.model.clock import instant
 
@@ -44,6 +45,13 @@ def holder(cursor: Cursor) -> RunLock | None:
     for held_by, host, pid, key, since in rows:
         return RunLock(held_by, host, pid, key, instant(since))
     return None
+
+
+def running(ledger: Ledger, but: str) -> list[Query]:
+    """Queries that say that they run, but for one: whoever holds the lock knows that they do not."""
+    sql = f"SELECT unit_id FROM {query.table} WHERE status = :running AND unit_id <> :but AND claimed_by IS NULL"
+    rows = ledger.read(lambda cursor: cursor.rows(sql, running=str(S.RUNNING), but=but))
+    return ledger.get_many(query, [row[0] for row in rows]) if rows else []
 
 
 def shut_gates(ledger: Ledger | Reader, gates: Sequence[str]) -> dict[str, GateStatus]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 
 import msgspec
@@ -11,12 +11,11 @@ from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.passes import Kind, Pass, Step, closed_day
 from penstock.lifecycles.queries.registry import Configured
 from penstock.lifecycles.queries.runs import Unseen, run_of, seed_day
-from penstock.model.clock import instant_text
+from penstock.model.clock import MILLISECOND, instant_text
 from penstock.model.outcome import Event
 from penstock.model.unit import replace
 
 _MOST_HOLES = 50
-_MOMENT = timedelta(milliseconds=1)
 
 
 def after_page(
@@ -30,9 +29,8 @@ def after_page(
         return _read_on(query, step, own, moment) if step.over else (query, [])
     query = replace(query, seeding=following.document(), seed_until=seed_day(query, moment, own))
     if ordered and query.covered_through is None and following.newest is not None:
-        # The first run begins at the top: what is new is read by that.
-        run = msgspec.structs.replace(run_of(query), recent=True)
-        query = replace(query, covered_through=following.newest, run=run.document())
+        # Its first page has what is new as well.
+        query = replace(_not_again(query), covered_through=following.newest)
     if ordered and following.newest is not None:
         closed = closed_day(following.reached, own.zone, following.newest)
         query = replace(query, last_processed_date=_older(query.last_processed_date, closed))
@@ -42,28 +40,37 @@ def after_page(
 def _read_on(query: Query, step: Step, own: Configured, moment: datetime) -> tuple[Query, list[Event]]:
     """What is new was read to its end."""
     done = step.following
-    through = max(filter(None, (query.covered_through, done.newest)), default=None)
-    run = msgspec.structs.replace(run_of(query), recent=True)
-    query = replace(query, covered_through=through, run=run.document())
+    before = query.covered_through
+    through = max(filter(None, (before, done.newest)), default=None)
+    query = replace(_not_again(query), covered_through=through)
     if done.kind is Kind.CENSUS:
         query = replace(query, census_at=moment)
     # What lies right at the end of a list that was cut may go on beyond it.
-    lower = done.until if not step.cut else (done.reached or done.begun) + _MOMENT
+    lower = done.until if not step.cut else (done.reached or done.begun) + MILLISECOND
     if done.whole:
-        query = _seen_everything(query, Unseen(done.number, lower))
-    return _with_hole(query, done, own) if step.cut and done.kind is Kind.RECENT else (query, [])
+        query = _seen_everything(query, done, Unseen(done.number, lower))
+    hole = step.cut and (before is None or done.reached is None or done.reached > before)
+    return _with_hole(query, done, own) if hole else (query, [])
 
 
-def _seen_everything(query: Query, mine: Unseen) -> Query:
+def _not_again(query: Query) -> Query:
+    """What is new was read, in this run."""
+    return replace(query, run=msgspec.structs.replace(run_of(query), recent=True).document())
+
+
+def _seen_everything(query: Query, done: Pass, mine: Unseen) -> Query:
     """What the last whole reading did not see, and this one neither, is closed; this one's turn is the next time.
 
-    One reading proves nothing: a record that was listed anew while it was read moved from below to above it.
+    One reading proves nothing: a record that was listed anew while it was read moved from below to above it. The next
+    one finds it there, unless that takes long as well: one over several runs closes nothing.
     """
-    before = query.unseen
-    run = run_of(query)
+    before, run = query.unseen, run_of(query)
+    after = msgspec.to_builtins(mine)
+    if run.pages_fetched < done.pages:
+        return replace(query, unseen=after if before is None or done.kind is Kind.CENSUS else before)
     if before is not None:
         run = msgspec.structs.replace(run, closing=msgspec.convert(before, Unseen))
-    return replace(query, unseen=msgspec.to_builtins(mine), run=run.document())
+    return replace(query, unseen=after, run=run.document())
 
 
 def _with_hole(query: Query, done: Pass, own: Configured) -> tuple[Query, list[Event]]:
@@ -81,10 +88,10 @@ def _seeded(query: Query, step: Step, own: Configured, moment: datetime) -> tupl
     done = step.following
     if done.newest is None:
         # Nothing was ever listed: the next run looks for it again, from the beginning.
-        run = msgspec.structs.replace(run_of(query), recent=True)
-        return replace(query, seeding=None, run=run.document()), []
-    through = query.covered_through or done.newest
-    query = replace(query, seeding=None, seeded_at=moment, covered_through=through)
+        return replace(_not_again(query), seeding=None), []
+    if query.covered_through is None:
+        query = replace(_not_again(query), covered_through=done.newest)
+    query = replace(query, seeding=None, seeded_at=moment)
     if not step.cut:
         return replace(query, last_processed_date=query.seed_until, unreachable_before=None), []
     reached = query.last_processed_date

@@ -158,15 +158,10 @@ def changes(
         if key not in wanted or not keys.owns(key, row):
             continue
         values = dict(zip(layout.columns, wanted[key], strict=True))
-        other = [column for column, value in values.items() if not _same(cells.get(column, ""), value)]
+        other = [column for column, value in values.items() if cells.get(column, "") != value]
         for first, last in runs(other):
             found.append(Values(layout.tab, row, first, [[values[column] for column in range(first, last + 1)]]))
     return found
-
-
-def _same(there: Any, wanted: Any) -> bool:
-    numbers = isinstance(there, int | float) == isinstance(wanted, int | float)
-    return numbers and there == wanted
 
 
 def additions(layout: Layout, first_row: int, rows: Sequence[tuple[str, Sequence[Any]]]) -> list[Values]:

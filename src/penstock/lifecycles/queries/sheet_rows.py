@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -56,7 +56,7 @@ def _encoded(text: str, also: str) -> str:
         and character not in also
         and not (place == 0 and character in _TYPED)
         and not (character == " " and place in (0, last))
-        else quote(character, safe="")
+        else "".join(f"%{byte:02X}" for byte in character.encode())  # `quote` would leave "-" as it is
         for place, character in enumerate(text)
     )
 

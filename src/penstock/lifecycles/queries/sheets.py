@@ -238,13 +238,12 @@ class _Run:
             plan.stale = True
             await self._grow(plan.tab, rows=max(short, _MORE_ROWS, len(plan.new)))
             return await self._add_rows(plan, rows)
-        plan.stale = True
         for part in split(ranges.additions(plan.layout, first, missing), ranges.MOST_BYTES):
             await self._write(part)
         expected = {first + place: key for place, (key, _) in enumerate(missing)}
         await self._check(plan, first, expected)
         plan.keys.first.update({key: row for row, key in expected.items()})
-        plan.keys.last, plan.stale = max(expected), False
+        plan.keys.last = max(expected)
         return len(rows)
 
     async def _first_free(self, plan: _Plan) -> int:
