@@ -45,7 +45,7 @@ _BAD = 0.005
 _AWAY = Fault(404, {"message": "We are moving. Come back tomorrow."})
 _DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
 _REST = 6 * _HOUR
-_SEVERAL = 3
+_SEVERAL = 2
 _QUIET = {Stop.EXHAUSTED, Stop.MAX_PAGES, Stop.MAX_OFFERS}
 _FIELDS = {"title": "title", "company": "company.name", "city": "places.0.city", "pay_min": "pay.min"}
 _TYPES = {"pay_min": "number"}
@@ -86,7 +86,7 @@ class _Reading(NamedTuple):
 
 
 class QueriesPart:
-    """Three queries, each run every eighteen hours, two pages at a time."""
+    """Three queries, each run once a day, three pages at a time."""
 
     def __init__(self, clock: Clock) -> None:
         market = Market(clock.now(), rate=0.4, history=80 * _DAY)
@@ -102,7 +102,7 @@ class QueriesPart:
             yield "\n".join([*self._settings(infojobs), *self._described(other)])
 
     def _settings(self, address: str) -> Iterator[str]:
-        yield '[queries]\npause = "18h"\nhorizon = "30d"\nmax_pages = 2\n'
+        yield '[queries]\npause = "1d"\nhorizon = "30d"\nmax_pages = 3\n'
         yield f'[queries.infojobs.{INFOJOBS}]\nurl = "{address}"\nclient_id = "{self._infojobs.client_id}"'
         yield 'client_secret = { file = "secrets/infojobs-secret" }'
         yield f'page_size = 20\nrequests_per_second = 0\ntime_zone = "{ZONE}"\n'
@@ -127,16 +127,16 @@ class QueriesPart:
         self._infojobs.clock = self._other.clock = clock
 
     async def happen(self, world: World) -> None:
-        noon = world.start + timedelta(hours=12)
-        await world.until(noon + 4 * _DAY)
+        await world.until(world.start + 4 * _DAY)
         self._infojobs.faults[OPERATION].append(throttle())
-        await world.until(noon + 8 * _DAY)
+        await world.until(world.start + 8 * _DAY)
         self._other.faults["list"].append(_AWAY)
-        await world.until(noon + 12 * _DAY)
+        await world.until(world.start + 12 * _DAY)
         now, listing = world.ledger.clock.now(), self._other.offers
         listing.remove(_REMOVED)
         listing.bump(_BUMPED, now)
         listing.add(_ADDED, now)
+        noon = world.start + 12 * _HOUR
         await world.until(noon + 24 * _DAY)
         held = operations.PauseParameters(client=INFOJOBS)
         world.do(queries.lifecycle, operations.pause, held, "our contract with InfoJobs is being renewed")
@@ -191,11 +191,12 @@ class QueriesPart:
                 yield Told(instant(at), f"gate {said['gate']} is {kind.partition('.')[2]} by {said['by']}{why}")
 
     def _caught_up(self, world: World) -> Iterator[_Reading]:
-        """The first whole reading of each query after its client was resumed."""
+        """The first reading of each query that was begun after its client was resumed."""
         held = [told.at for told in self._held(world)]
         if len(held) < 2:  # noqa: PLR2004 - paused and resumed
             return
-        readings = list(_readings(world, held[1]))
+        # One that was under way when the client was paused does not count: it ends where it had begun.
+        readings = [one for one in _readings(world, held[0] - 5 * _DAY) if one.begun >= held[1]]
         for name in SEARCHES:
             yield from [one for one in readings if one.query == name][:1]
 
