@@ -77,6 +77,8 @@ class Transition(Struct, frozen=True):
     data: Any
     #: The bulk action that it was a part of.
     action_id: str | None = None
+    #: The edge that was pulled; None for births, deaths and baselines, for SQL, and where a person kept the state.
+    trigger: str | None = None
 
 
 class AsOf(Struct, frozen=True):
@@ -130,7 +132,8 @@ def history(database: Database, ref: Ref) -> list[Transition]:
             msg = f"no machine is called {ref.machine!r}; this ledger has {', '.join(known) or 'none'}"
             raise UnknownMachine(msg)
         rows = cursor.rows(
-            "SELECT seq, at, from_status, to_status, actor, reason, version, data, action_id FROM transition_log"
+            "SELECT seq, at, from_status, to_status, actor, reason, version, data, action_id, trigger"
+            " FROM transition_log"
             " WHERE machine = :machine AND unit_id = :unit_id ORDER BY seq",
             machine=ref.machine,
             unit_id=ref.unit_id,
@@ -138,7 +141,7 @@ def history(database: Database, ref: Ref) -> list[Transition]:
         if not rows:
             msg = f"no unit {ref} in the ledger"
             raise UnknownUnit(msg)
-        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7]), r[8]) for r in rows]
+        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7]), *r[8:]) for r in rows]
 
     return database.read(work)
 

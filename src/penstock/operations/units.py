@@ -58,6 +58,7 @@ class TransitionRow(Row, frozen=True):
     at: Annotated[datetime, column("When.", heading="when")]
     source: Annotated[str | None, column("Its state before; empty if it was born.", show="state", heading="from")]
     target: Annotated[str | None, column("Its state afterwards; empty if it is gone.", show="state", heading="to")]
+    trigger: Annotated[str | None, column("The edge that was pulled.", heading="by")]
     actor: Annotated[str, column("Who did it.", heading="who")]
     reason: Annotated[str | None, column("Why.", show="text", heading="why")]
     version: Annotated[int, column("Its version afterwards.", show="detail")]
@@ -231,6 +232,7 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
             at=one.at,
             source=one.from_status,
             target=one.to_status,
+            trigger=one.trigger,
             actor=one.actor,
             reason=one.reason,
             version=one.version,

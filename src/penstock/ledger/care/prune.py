@@ -304,7 +304,7 @@ class Pruner:
         """The newest of the old rows stays, and now stands for those before it."""
         types: dict[str, statements.SqlType] = {"unit_id": sa.Text(), "seq": sa.BigInteger(), "reason": sa.Text()}
         cursor.run(
-            f"UPDATE {HISTORY} SET from_status = NULL, actor = :actor, reason = n_reason"
+            f"UPDATE {HISTORY} SET from_status = NULL, trigger = NULL, actor = :actor, reason = n_reason"
             f" FROM {statements.batch(self._database, types)}"
             f" WHERE {HISTORY}.machine = :machine AND {HISTORY}.unit_id = n_unit_id AND {HISTORY}.seq = n_seq",
             machine=name,

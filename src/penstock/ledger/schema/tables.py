@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
 from penstock.ledger.schema.column_types import Document, Instant, sql_type
 from penstock.ledger.schema.columns import python_type
+from penstock.ledger.schema.desk_tables import desk_tables
 from penstock.ledger.schema.strict import STRICT
 from penstock.ledger.store.database import Database
 from penstock.ledger.store.statements import dead_letters
@@ -187,13 +188,18 @@ def transition_log(dialect: str) -> sa.Table:
         sa.Column("data", Document),
         # The bulk action that the change was a part of.
         sa.Column("action_id", sa.Text),
+        # The edge that was pulled: see `edge_names`.
+        sa.Column("trigger", sa.Text),
         # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others. No
         # AUTOINCREMENT: the newest row is never deleted, and anybody could exhaust the counter that it keeps.
         *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
         **STRICT,
     )
     if dialect == "postgresql":
-        sa.Index("transition_log_at", table.c.at, postgresql_using="brin")
+        # Summarised as it grows, for what is asked most is the newest part.
+        for name in ("at", "seq"):
+            brin = {"postgresql_using": "brin", "postgresql_with": {"autosummarize": "on"}}
+            sa.Index(f"transition_log_{name}", table.c[name], **brin)
     else:
         sa.Index("transition_log_unit", table.c.machine, table.c.unit_id, table.c.seq)
         sa.Index("transition_log_at", table.c.at)
@@ -285,7 +291,8 @@ sa.Index("stage_of_table", stage.c.table_name, stage.c.stage_id)
 
 def kernel_tables(dialect: str) -> list[sa.Table]:
     """Every table of the kernel for this dialect, in the order of creation."""
-    return [*kernel.sorted_tables, *([_prune_probe()] if dialect == "sqlite" else []), transition_log(dialect)]
+    probe = [_prune_probe()] if dialect == "sqlite" else []
+    return [*kernel.sorted_tables, *desk_tables.sorted_tables, *probe, transition_log(dialect)]
 
 
 def table_of(database: Database, machine: Machine) -> sa.Table:
