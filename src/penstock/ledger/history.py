@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,10 @@ from penstock.model.unit import Ref
 
 BASELINE = "prune:"
 """How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
+
+
+_AS_OF_AT_ONCE = 1_000
+_AS_OF_AT_MOST = 20_000
 
 
 class MachineStatus(Struct, frozen=True):
@@ -158,6 +163,57 @@ def as_of(database: Database, ref: Ref, moment: datetime) -> AsOf:
         msg = f"the history of {ref} before {instant_text(rows[0].at)} was pruned; ask for a later moment"
         raise UsageError(msg)
     return AsOf(str(ref), moment, None, None, None, None)
+
+
+class UnitsAsOf(Struct, frozen=True):
+    """Units as they stood at an instant; `next` is the id after which to go on, None where there are no more."""
+
+    units: list[AsOf]
+    next: str | None
+
+
+def units_as_of(
+    database: Database,
+    machine: str,
+    moment: datetime,
+    *,
+    states: Collection[str] = (),
+    most: int = 50,
+    after: str = "",
+) -> UnitsAsOf:
+    """The units of a machine that were in one of the states, or in any, at an instant; in the order of their ids.
+
+    It looks through a bounded number of units: a page may be short, or empty, and yet have a `next`. A unit whose
+    history of that time was pruned is left out (see `flow.pruned_before`).
+    """
+    # The index of the key, and not that of moments: a page is a part of the keys and nearly all of the past.
+    sql = (
+        "SELECT g.unit_id, l.to_status, l.at, l.version, l.data FROM (SELECT unit_id, max(seq) AS seq"
+        " FROM transition_log WHERE machine = :machine AND unit_id > :after"
+        f" AND COALESCE(at, at) <= {database.sql.instant('moment')}"
+        f" GROUP BY unit_id ORDER BY unit_id LIMIT {_AS_OF_AT_ONCE}) g"
+        " CROSS JOIN transition_log l WHERE l.machine = :machine AND l.unit_id = g.unit_id AND l.seq = g.seq"
+        " ORDER BY g.unit_id"
+    )
+
+    def work(cursor: Cursor) -> UnitsAsOf:
+        found: list[AsOf] = []
+        last, left = after, _AS_OF_AT_MOST
+        while left > 0:
+            rows = cursor.rows(sql, machine=machine, after=last, moment=instant_text(moment))
+            for unit_id, status, at, version, data in rows:
+                if status is not None and (not states or status in states):
+                    if len(found) == most:
+                        return UnitsAsOf(found, last)
+                    ref = f"{machine}:{unit_id}"
+                    found.append(AsOf(ref, moment, status, instant(at), version, _document(data)))
+                last = unit_id
+            if len(rows) < _AS_OF_AT_ONCE:
+                return UnitsAsOf(found, None)
+            left -= len(rows)
+        return UnitsAsOf(found, last)
+
+    return database.read(work)
 
 
 Definition = tuple[str, str, bool, str, list[str]]

@@ -23,6 +23,7 @@ PLANNER = ("enable_nestloop=off", "enable_hashjoin=on")
 BY_INDEX = ("enable_seqscan=off",)
 _COLUMNS = "(machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id, trigger)"
 _WHO = "split_part(n.changed_by, ':', 1)"
+_GONE = 'penstock: {} is append-only; old rows go by "penstock db prune"'
 REFUSAL = "RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE ="
 
 
@@ -46,9 +47,19 @@ def _permitted(schema: str, machine: str) -> str:
     return f"EXISTS (SELECT 1 FROM {which} AND p.open = pg_current_xact_id_if_assigned()::text)"
 
 
+def _deleted(schema: str, log: str) -> str:
+    """The body of the function that lets rows of a log go under a permit alone."""
+    return f"""
+BEGIN
+  IF EXISTS (SELECT 1 FROM gone) AND NOT {_permitted(schema, f"'{log}'")} THEN
+    {REFUSAL} '{_GONE.format(log)}';
+  END IF;
+  RETURN NULL;
+END """
+
+
 def kernel_functions(schema: str) -> dict[str, str]:
     """Name to statement: the functions that the kernel's triggers call. `schema` is the ledger's, quoted."""
-    gone = 'penstock: {} is append-only; old rows go by "penstock db prune"'
     bodies = {
         "penstock_refuse": f"""
 BEGIN
@@ -81,17 +92,12 @@ END """,
 BEGIN
   IF EXISTS (SELECT 1 FROM gone g WHERE NOT {_permitted(schema, "g.machine")} OR NOT EXISTS (
       SELECT 1 FROM {schema}.transition_log l WHERE l.machine = g.machine AND l.unit_id = g.unit_id AND l.seq > g.seq)) THEN
-    {REFUSAL} '{gone.format("transition_log")}';
+    {REFUSAL} '{_GONE.format("transition_log")}';
   END IF;
   RETURN NULL;
 END """,
-        "penstock_event_delete": f"""
-BEGIN
-  IF EXISTS (SELECT 1 FROM gone) AND NOT {_permitted(schema, "'event_log'")} THEN
-    {REFUSAL} '{gone.format("event_log")}';
-  END IF;
-  RETURN NULL;
-END """,
+        "penstock_event_delete": _deleted(schema, "event_log"),
+        "penstock_gate_delete": _deleted(schema, "gate_log"),
     }
     return {name: function(schema, name, body) for name, body in bodies.items()}
 
@@ -136,6 +142,8 @@ EXECUTE FUNCTION {schema}.penstock_refuse('prune_permit is append-only; its rows
         ),
         "penstock_event_update": ("event_log", fixed("event_log", "UPDATE OR TRUNCATE")),
         "penstock_event_delete": ("event_log", deleted("event_log", "penstock_event_delete")),
+        "penstock_gate_update": ("gate_log", fixed("gate_log", "UPDATE OR TRUNCATE")),
+        "penstock_gate_delete": ("gate_log", deleted("gate_log", "penstock_gate_delete")),
     }
 
 

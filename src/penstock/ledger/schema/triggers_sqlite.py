@@ -71,6 +71,14 @@ BEGIN SELECT RAISE(ABORT, 'penstock: event_log is append-only; its rows cannot b
         "penstock_event_delete": """CREATE TRIGGER penstock_event_delete BEFORE DELETE ON event_log
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = 'event_log' AND open IS NOT NULL)
 BEGIN SELECT RAISE(ABORT, 'penstock: event_log is append-only; old rows go by "penstock db prune"'); END""",
+        "penstock_gate_insert": """CREATE TRIGGER penstock_gate_insert BEFORE INSERT ON gate_log
+WHEN EXISTS (SELECT 1 FROM gate_log WHERE seq = NEW.seq)
+BEGIN SELECT RAISE(ABORT, 'penstock: gate_log is append-only; a row of it cannot be replaced'); END""",
+        "penstock_gate_update": """CREATE TRIGGER penstock_gate_update BEFORE UPDATE ON gate_log
+BEGIN SELECT RAISE(ABORT, 'penstock: gate_log is append-only; its rows cannot be changed'); END""",
+        "penstock_gate_delete": """CREATE TRIGGER penstock_gate_delete BEFORE DELETE ON gate_log
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = 'gate_log' AND open IS NOT NULL)
+BEGIN SELECT RAISE(ABORT, 'penstock: gate_log is append-only; old rows go by "penstock db prune"'); END""",
     }
 
 
