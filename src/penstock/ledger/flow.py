@@ -22,9 +22,9 @@ from penstock.model.machine import Machine
 from penstock.model.state import Meaning
 
 HOUR = timedelta(hours=1)
-SAMPLE = 500
-"""So many of a machine's newest transitions tell how long its units stay in a state."""
-_SCANNED = 20_000
+SAMPLE = 200
+"""So many of the newest departures from a state tell how long units stay in it."""
+_SCANNED = 10_000
 _TICK = timedelta(milliseconds=1)  # instants are whole milliseconds
 _EDGE = ("machine", "from_status", "to_status", "trigger")
 # Not by the index of moments, which SQLite would take: few rows are not yet counted, and many are of the same hours.
@@ -130,7 +130,7 @@ def pruned_before(cursor: Cursor, machine: str) -> datetime | None:
 
 
 def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = SAMPLE) -> list[Dwell]:
-    """How long units stayed in the states that they left in a window, from the newest transitions of each machine."""
+    """How long units stayed in the states that they left in a window, from the newest departures."""
     low = _sampled_from(database, cursor, window)
     where, values = _bounds(database, "at", low, window.end, window.machine)
     rows = cursor.rows(
@@ -138,7 +138,8 @@ def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = S
               SELECT seq, machine, unit_id, from_status, at FROM transition_log
                WHERE {where} AND from_status IS NOT NULL AND (to_status IS NULL OR to_status <> from_status)
                ORDER BY at DESC LIMIT {_SCANNED}),
-            numbered AS (SELECT r.*, row_number() OVER (PARTITION BY machine ORDER BY seq DESC) AS place FROM recent r)
+            numbered AS (SELECT r.*, row_number() OVER (PARTITION BY machine, from_status ORDER BY seq DESC) AS place
+                           FROM recent r)
             SELECT n.machine, n.from_status, n.at,
                    (SELECT p.at FROM transition_log p WHERE p.machine = n.machine AND p.unit_id = n.unit_id
                        AND p.seq < n.seq AND (p.from_status IS NULL OR p.from_status <> p.to_status)
