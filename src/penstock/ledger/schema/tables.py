@@ -20,7 +20,7 @@ from penstock.ledger.schema.columns import python_type
 from penstock.ledger.schema.desk_tables import desk_tables
 from penstock.ledger.schema.strict import STRICT
 from penstock.ledger.store.database import Database
-from penstock.ledger.store.statements import dead_letters
+from penstock.ledger.store.statements import dead_letters, in_listed_states, listed_states
 from penstock.model.errors import MachineError
 from penstock.model.machine import Machine
 from penstock.model.unit import NO_GATE, NOW, field_types, special_columns
@@ -448,6 +448,10 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
     for name, columns in (*machine.indexes.items(), *machine.unique.items()):
         unique = dialect == "postgresql" and name in machine.unique
         sa.Index(_short(f"{machine.table}_{name}"), *(table.c[machine.column(n)] for n in columns), unique=unique)
+    if listed_states(machine):
+        where = sa.text(in_listed_states(machine))
+        by_state = (table.c.status, table.c.unit_id)
+        sa.Index(f"{machine.table}_status", *by_state, postgresql_where=where, sqlite_where=where)
     if not machine.driven:
         return
     schedule = (table.c.gate_id, table.c[machine.due], table.c.unit_id)
