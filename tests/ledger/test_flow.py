@@ -147,7 +147,8 @@ def test_a_transaction_that_ends_late_is_not_lost(postgres_url):
     world.born(invoice("1"))
     with psycopg.connect(postgres_url) as slow:
         slow.execute(
-            "INSERT INTO invoice (unit_id, tenant, number, status, amount_minor) VALUES ('acme/2', 'acme', '2', 'QUEUED', 1)"
+            "INSERT INTO invoice (unit_id, tenant, number, status, amount_minor)"
+            " VALUES ('acme/2', 'acme', '2', 'QUEUED', 1)"
         )
         world.born(invoice("3"))  # a higher number, and an earlier commit
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The kernel's own jobs: pruning, sweeping what stages left behind, counting flow, collecting data that nobody needs."""
+"""The kernel's own jobs: pruning, sweeping what stages left behind, counting flow, collecting unneeded data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, por
 
 @job(ROLL_UP_FLOW, "Counts new rows of the history into the flow by the hour.")
 async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
-    """A run counts a bounded number of rows, and comes back at once while there are more. Readings never wait for it."""
+    """A run counts a bounded number of rows, and comes back at once while there are more. No reading waits for it."""
     from penstock.ledger.roll_up import roll_up
     from penstock.worker.schedule import JobResult
 

@@ -88,7 +88,10 @@ def at_instant(at: datetime | None, machine: str | None = None) -> Window:
 def edges(database: Database, cursor: Cursor, window: Window) -> list[EdgeFlow]:
     """How often each edge was taken, births and deaths among them."""
     found = _sums(database, cursor, window, _EDGE)
-    return [EdgeFlow(machine, *(word or None for word in words), n) for (machine, *words), n in sorted(found.items())]
+    return [
+        EdgeFlow(machine, source or None, target or None, trigger or None, n)
+        for (machine, source, target, trigger), n in sorted(found.items())
+    ]
 
 
 def counts_at(
@@ -166,7 +169,8 @@ def _sampled_from(database: Database, cursor: Cursor, window: Window) -> datetim
     for hour, n in rows:
         total += n
         if total >= _SCANNED:
-            return max(filter(None, (window.start, instant(hour))))
+            begun: datetime = instant(hour)
+            return begun if window.start is None else max(window.start, begun)
     return window.start
 
 

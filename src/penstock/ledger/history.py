@@ -95,6 +95,7 @@ class AsOf(Struct, frozen=True):
     since: datetime | None
     version: int | None
     data: Any
+    reason: str | None = None
 
 
 def require_ledger(database: Database, cursor: Cursor) -> None:
@@ -158,7 +159,7 @@ def as_of(database: Database, ref: Ref, moment: datetime) -> AsOf:
     known = [row for row in rows if row.at <= moment]
     if known:
         last = known[-1]
-        return AsOf(str(ref), moment, last.to_status, last.at, last.version, last.data)
+        return AsOf(str(ref), moment, last.to_status, last.at, last.version, last.data, last.reason)
     if rows[0].actor.startswith(BASELINE):
         msg = f"the history of {ref} before {instant_text(rows[0].at)} was pruned; ask for a later moment"
         raise UsageError(msg)
@@ -188,7 +189,7 @@ def units_as_of(
     """
     # The index of the key, and not that of moments: a page is a part of the keys and nearly all of the past.
     sql = (
-        "SELECT g.unit_id, l.to_status, l.at, l.version, l.data FROM (SELECT unit_id, max(seq) AS seq"
+        "SELECT g.unit_id, l.to_status, l.at, l.version, l.data, l.reason FROM (SELECT unit_id, max(seq) AS seq"
         " FROM transition_log WHERE machine = :machine AND unit_id > :after"
         f" AND COALESCE(at, at) <= {database.sql.instant('moment')}"
         f" GROUP BY unit_id ORDER BY unit_id LIMIT {_AS_OF_AT_ONCE}) g"
@@ -201,12 +202,12 @@ def units_as_of(
         last, left = after, _AS_OF_AT_MOST
         while left > 0:
             rows = cursor.rows(sql, machine=machine, after=last, moment=instant_text(moment))
-            for unit_id, status, at, version, data in rows:
+            for unit_id, status, at, version, data, reason in rows:
                 if status is not None and (not states or status in states):
                     if len(found) == most:
                         return UnitsAsOf(found, last)
                     ref = f"{machine}:{unit_id}"
-                    found.append(AsOf(ref, moment, status, instant(at), version, _document(data)))
+                    found.append(AsOf(ref, moment, status, instant(at), version, _document(data), reason))
                 last = unit_id
             if len(rows) < _AS_OF_AT_ONCE:
                 return UnitsAsOf(found, None)

@@ -29,7 +29,7 @@ _CELL = "machine, hour, from_status, to_status, trigger"
 
 
 class Bookmark(Struct, frozen=True, omit_defaults=True):
-    """All rows up to `seq` are counted. Those up to `ahead` can be once every transaction before `transaction` is over."""
+    """All rows up to `seq` are counted; those up to `ahead` can be once all transactions before `transaction` are over."""
 
     seq: int = 0
     ahead: int = 0
@@ -50,9 +50,7 @@ def bookmark(cursor: Cursor, lock: str = "") -> Bookmark:
 
 def locked(database: Database, cursor: Cursor) -> Bookmark:
     """The bookmark, held until the transaction ends."""
-    cursor.run(
-        f"INSERT INTO penstock_meta (name, value) VALUES ('{BOOKMARK}', '{{}}') ON CONFLICT (name) DO NOTHING"
-    )
+    cursor.run(f"INSERT INTO penstock_meta (name, value) VALUES ('{BOOKMARK}', '{{}}') ON CONFLICT (name) DO NOTHING")
     return bookmark(cursor, database.sql.for_update())
 
 
@@ -61,15 +59,14 @@ def roll_up(database: Database, *, at_once: int = AT_ONCE, batches: int | None =
 
     Rows of transactions that are under way are left to the next time.
     """
-    idle, done = 0, 0
-    # The first transaction may only have noted what the second can count.
-    while idle < 2 and (batches is None or done < batches):
+    idle, done = False, 0
+    while batches is None or done < batches:
         went, more = database.write(lambda cursor: _roll_up(database, cursor, at_once))
-        if not more:
+        # One transaction may only note what the next can count.
+        if not more or (idle and not went):
             return False
-        idle = 0 if went else idle + 1
-        done += went
-    return idle == 0
+        idle, done = not went, done + went
+    return True
 
 
 def _roll_up(database: Database, cursor: Cursor, at_once: int) -> tuple[bool, bool]:
@@ -85,9 +82,7 @@ def _roll_up(database: Database, cursor: Cursor, at_once: int) -> tuple[bool, bo
         left = Bookmark(last, mark.ahead, mark.transaction)
         # Noted now for the next time, when those who write at this moment will have ended.
         mark = left if last < mark.ahead else _noted(database, cursor, last)
-    cursor.run(
-        f"UPDATE penstock_meta SET value = :value WHERE name = '{BOOKMARK}'", value=json.encode(mark).decode()
-    )
+    cursor.run(f"UPDATE penstock_meta SET value = :value WHERE name = '{BOOKMARK}'", value=json.encode(mark).decode())
     return went, mark.ahead > mark.seq
 
 
@@ -125,7 +120,8 @@ def take_out(database: Database, cursor: Cursor, machine: str, source: str, batc
         f" FROM {source} CROSS JOIN transition_log l"
         f" WHERE l.machine = :machine AND l.unit_id = n_unit_id AND l.seq <= n_seq AND l.{COUNTED}"
         " GROUP BY 1, 2, 3, 4, 5"
-        f" ON CONFLICT ({_CELL}) DO UPDATE SET n = flow_hour.n + excluded.n, pruned = flow_hour.pruned + excluded.pruned",
+        f" ON CONFLICT ({_CELL}) DO UPDATE SET n = flow_hour.n + excluded.n,"
+        " pruned = flow_hour.pruned + excluded.pruned",
         mark=mark.seq,
         machine=machine,
         batch=batch,

@@ -1,4 +1,4 @@
-"""How units flow: the edges that they take, how long they stay in a state, how they end, and when there is much to do."""
+"""How units flow: the edges that they take, how long they stay in a state, how they end, and how much happens when."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class StateRow(Row, frozen=True):
     machine: Annotated[str, column("The machine.")]
     state: Annotated[str, column("The state.", show="state")]
     units: Annotated[int, column("How many units are in it.")]
-    left: Annotated[int, column("How many departures the stay is reckoned from, the newest of the window.", show="detail")]
+    left: Annotated[
+        int, column("How many departures the stay is reckoned from, the newest of the window.", show="detail")
+    ]
     stay: Annotated[timedelta | None, column("Half of them stayed at most so long.")]
     longest: Annotated[timedelta | None, column("The longest stay of those.")]
 
@@ -117,7 +119,9 @@ def activity(ask: Ask[KernelSettings], wanted: FlowWanted) -> Page[HourRow]:
     window, end = _window(ask, wanted)
     found = _asked(ask, lambda database, cursor: flows.activity(database, cursor, window))
     meanings = {
-        (machine.name, str(state)): state.meaning for machine in ask.reader.machines.values() for state in machine.status
+        (machine.name, str(state)): state.meaning
+        for machine in ask.reader.machines.values()
+        for state in machine.status
     }
     hours: dict[tuple[datetime, str], dict[str, int]] = {}
     for one in found:

@@ -26,7 +26,9 @@ def flow(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterat
         there, told = {str(s): int(n) for s, n in rows}, counted.get(name, {})
         for state in sorted({*there, *told}):
             if there.get(state, 0) != told.get(state, 0):
-                text = f"by flow_hour {told.get(state, 0):,} units are {state}, and {there.get(state, 0):,} are; {_MEND}"
+                text = (
+                    f"by flow_hour {told.get(state, 0):,} units are {state}, and {there.get(state, 0):,} are; {_MEND}"
+                )
                 yield Finding("flow", name, text)
 
 
@@ -44,7 +46,9 @@ def _counts(database: Database, cursor: Cursor) -> Iterator[Finding]:
     for machine, hour, source, target, trigger, n, told in rows:
         edge = f"{source or 'born'} -> {target or 'gone'}" + (f" ({trigger})" if trigger else "")
         when = _hour(hour)
-        yield Finding("flow", machine, f"flow_hour says {n:,} times {edge} in {when}, and the history {told:,}; {_MEND}")
+        yield Finding(
+            "flow", machine, f"flow_hour says {n:,} times {edge} in {when}, and the history {told:,}; {_MEND}"
+        )
 
 
 def _hour(hour: Any) -> str:

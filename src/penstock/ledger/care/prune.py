@@ -334,9 +334,7 @@ class Pruner:
             self._close(cursor, permit)
             return deleted
 
-        while rows == _ROWS_AT_ONCE and self._count(
-            f"SELECT count(*) FROM {old}", {"before": instant_text(before)}
-        ):
+        while rows == _ROWS_AT_ONCE and self._count(f"SELECT count(*) FROM {old}", {"before": instant_text(before)}):
             rows = self._database.write(work)
             went(log, rows)
 

@@ -131,7 +131,9 @@ class GateAnswers(GateRows):
         self._empty(cursor, [found.gate_id], until)
         broken = breaker_open(throttles, failures)
         if first:
-            self._note(cursor, [Change(found.gate_id, "closed", until, BREAKER if broken else PROVIDER, why)], found.now)
+            self._note(
+                cursor, [Change(found.gate_id, "closed", until, BREAKER if broken else PROVIDER, why)], found.now
+            )
         if broken and not found.breaker_open:
             told = {"gate": found.gate_id, "reason": reason, "throttles": throttles, "failures": failures}
             key = f"{found.gate_id}:{found.epoch}"

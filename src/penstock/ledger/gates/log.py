@@ -46,9 +46,7 @@ def note(database: Database, cursor: Cursor, at: datetime, changes: Sequence[Cha
     if not changes:
         return
     source = statements.batch(database, {name: gate_log.c[name].type for name in _GIVEN})
-    rows = [
-        [c.gate_id, c.what, None if c.until is None else instant_text(c.until), c.by, c.reason] for c in changes
-    ]
+    rows = [[c.gate_id, c.what, None if c.until is None else instant_text(c.until), c.by, c.reason] for c in changes]
     cursor.run(
         "INSERT INTO gate_log (gate_id, what, at, until, by, reason, epoch) SELECT n_gate_id, n_what,"
         f" {database.sql.instant('at')}, n_until, n_by, n_reason, g.epoch"

@@ -1,4 +1,4 @@
-"""The kernel's tables that only people and pages read: what became of gates, and how many units took which edge when."""
+"""The kernel's tables that only people and pages read: what became of gates, and how many units took which edge."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ GATE_CHANGES = ("closed", "opened", "probe", "paused", "resumed", "stopped", "bu
 gate_log = sa.Table(
     "gate_log",
     desk_tables,
-    sa.Column(
-        "seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), sa.Identity(always=True), primary_key=True
-    ),
+    sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), sa.Identity(always=True), primary_key=True),
     sa.Column("gate_id", sa.Text, nullable=False),
     sa.Column("what", sa.Text, nullable=False),
     sa.Column("at", Instant, nullable=False),

@@ -105,7 +105,7 @@ class Sql(Protocol):
         """
 
     def transactions(self, cursor: Cursor) -> tuple[int, int]:
-        """Every transaction below the first number is over; none of the second or above has begun. Asked, and then seen."""
+        """Every transaction below the first number is over, and none of the second number or above has begun."""
 
     def home(self, cursor: Cursor) -> str | None:
         """Which database this is, wherever its server has moved; None: a file has no such name."""

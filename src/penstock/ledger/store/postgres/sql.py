@@ -85,7 +85,9 @@ class PostgresSql:
         )
 
     def transactions(self, cursor: Cursor) -> tuple[int, int]:
-        both = ", ".join(f"CAST(CAST(pg_snapshot_{end}(pg_current_snapshot()) AS text) AS bigint)" for end in ("xmin", "xmax"))
+        both = ", ".join(
+            f"CAST(CAST(pg_snapshot_{end}(pg_current_snapshot()) AS text) AS bigint)" for end in ("xmin", "xmax")
+        )
         ((over, begun),) = cursor.rows(f"SELECT {both}")
         return int(over), int(begun)
 
