@@ -29,7 +29,7 @@ _CELL = "machine, hour, from_status, to_status, trigger"
 
 
 class Bookmark(Struct, frozen=True, omit_defaults=True):
-    """All rows up to `seq` are counted; those up to `ahead` can be once all transactions before `transaction` are over."""
+    """Rows up to `seq` are counted; those up to `ahead` can be once all transactions before `transaction` are over."""
 
     seq: int = 0
     ahead: int = 0
@@ -71,7 +71,7 @@ def roll_up(database: Database, *, at_once: int = AT_ONCE, batches: int | None =
 
 def _roll_up(database: Database, cursor: Cursor, at_once: int) -> tuple[bool, bool]:
     """Count one batch: whether there was one that can be counted, and whether there is another row."""
-    mark = locked(database, cursor)
+    mark = found = locked(database, cursor)
     if mark.ahead == mark.seq or mark.transaction > database.sql.transactions(cursor)[1]:  # of another server
         mark = _noted(database, cursor, mark.seq)
     over, _ = database.sql.transactions(cursor)
@@ -82,7 +82,9 @@ def _roll_up(database: Database, cursor: Cursor, at_once: int) -> tuple[bool, bo
         left = Bookmark(last, mark.ahead, mark.transaction)
         # Noted now for the next time, when those who write at this moment will have ended.
         mark = left if last < mark.ahead else _noted(database, cursor, last)
-    cursor.run(f"UPDATE penstock_meta SET value = :value WHERE name = '{BOOKMARK}'", value=json.encode(mark).decode())
+    if mark.seq > found.seq or mark.ahead > mark.seq:
+        value = json.encode(mark).decode()
+        cursor.run(f"UPDATE penstock_meta SET value = :value WHERE name = '{BOOKMARK}'", value=value)
     return went, mark.ahead > mark.seq
 
 
