@@ -5,9 +5,9 @@ moment: clocks are set back, a row may carry an older moment than its commit, an
 nobody sees until it ends.
 
 On SQLite the order of the numbers is the order of commits. On PostgreSQL it is not: a number is drawn before its
-transaction ends. So the newest number is noted together with the transactions that have begun by then, and is counted
-up to once all of these are over: nothing below it can appear any more. A transaction that takes long delays the
-counting and loses nothing, and whoever reads adds what is not yet counted (see `flow`).
+transaction ends. So the newest number is noted together with the transactions that write the history then, and is
+counted up to once all of these are over: nothing below it can appear any more. A transaction that takes long delays
+the counting and loses nothing, and whoever reads adds what is not yet counted (see `flow`).
 
 Pruning takes rows out of the history. What it takes is added to `pruned`, and to the count if it was not counted yet,
 in the transaction that takes it: the history and `flow_hour` agree at any moment.
@@ -29,11 +29,11 @@ _CELL = "machine, hour, from_status, to_status, trigger"
 
 
 class Bookmark(Struct, frozen=True, omit_defaults=True):
-    """Rows up to `seq` are counted; those up to `ahead` can be once all transactions before `transaction` are over."""
+    """Rows up to `seq` are counted; those up to `ahead` can be once none of `writers` is under way any more."""
 
     seq: int = 0
     ahead: int = 0
-    transaction: int = 0
+    writers: tuple[str, ...] = ()
 
 
 def cell(database: Database, row: str = "") -> str:
@@ -72,14 +72,13 @@ def roll_up(database: Database, *, at_once: int = AT_ONCE, batches: int | None =
 def _roll_up(database: Database, cursor: Cursor, at_once: int) -> tuple[bool, bool]:
     """Count one batch: whether there was one that can be counted, and whether there is another row."""
     mark = found = locked(database, cursor)
-    if mark.ahead == mark.seq or mark.transaction > database.sql.transactions(cursor)[1]:  # of another server
+    if mark.ahead == mark.seq:
         mark = _noted(database, cursor, mark.seq)
-    over, _ = database.sql.transactions(cursor)
-    went = mark.ahead > mark.seq and mark.transaction <= over
+    went = mark.ahead > mark.seq and not (mark.writers and {*mark.writers} & {*database.sql.writers(cursor)})
     if went:
         last = min(mark.ahead, mark.seq + at_once)
         _count(database, cursor, mark.seq, last)
-        left = Bookmark(last, mark.ahead, mark.transaction)
+        left = Bookmark(last, mark.ahead)
         # Noted now for the next time, when those who write at this moment will have ended.
         mark = left if last < mark.ahead else _noted(database, cursor, last)
     if mark.seq > found.seq or mark.ahead > mark.seq:
@@ -89,9 +88,9 @@ def _roll_up(database: Database, cursor: Cursor, at_once: int) -> tuple[bool, bo
 
 
 def _noted(database: Database, cursor: Cursor, seq: int) -> Bookmark:
-    """The newest row, and then who has begun: whoever drew a lower number is among them."""
+    """The newest row, and then who writes: whoever drew a lower number is among them, or over and seen."""
     newest = _newest(cursor, seq)
-    return Bookmark(seq, newest, database.sql.transactions(cursor)[1])
+    return Bookmark(seq, newest, tuple(database.sql.writers(cursor)) if newest > seq else ())
 
 
 def _newest(cursor: Cursor, seq: int) -> int:

@@ -104,8 +104,8 @@ class Sql(Protocol):
         `items` is where the items come from, `wanted` which of them, `unit` what a unit has to do with its item.
         """
 
-    def transactions(self, cursor: Cursor) -> tuple[int, int]:
-        """Every transaction below the first number is over, and none of the second number or above has begun."""
+    def writers(self, cursor: Cursor) -> list[str]:
+        """The other transactions that write the history and are not over. Each is here before it draws a number."""
 
     def home(self, cursor: Cursor) -> str | None:
         """Which database this is, wherever its server has moved; None: a file has no such name."""

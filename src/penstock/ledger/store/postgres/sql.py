@@ -84,12 +84,14 @@ class PostgresSql:
             " FOR NO KEY UPDATE SKIP LOCKED) AS found"
         )
 
-    def transactions(self, cursor: Cursor) -> tuple[int, int]:
-        both = ", ".join(
-            f"CAST(CAST(pg_snapshot_{end}(pg_current_snapshot()) AS text) AS bigint)" for end in ("xmin", "xmax")
+    def writers(self, cursor: Cursor) -> list[str]:
+        # Whoever inserts holds this lock until the transaction is over and seen by others; everybody may look at locks.
+        rows = cursor.rows(
+            "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE granted AND mode = 'RowExclusiveLock'"
+            " AND relation = CAST('transition_log' AS regclass) AND pid IS DISTINCT FROM pg_backend_pid()"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY 1"
         )
-        ((over, begun),) = cursor.rows(f"SELECT {both}")
-        return int(over), int(begun)
+        return [str(row[0]) for row in rows]
 
     def home(self, cursor: Cursor) -> str | None:
         sql = "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || oid FROM pg_database"

@@ -83,8 +83,8 @@ class SqliteSql:
         # It goes from left to right: from what bounds the items to the items to their units.
         return f"SELECT u.unit_id FROM {items} CROSS JOIN {table} AS u WHERE {wanted} AND {unit}"
 
-    def transactions(self, cursor: Cursor) -> tuple[int, int]:  # noqa: ARG002 - one writer at a time, who asks
-        return 0, 0
+    def writers(self, cursor: Cursor) -> list[str]:  # noqa: ARG002 - one writer at a time, who asks
+        return []
 
     def home(self, cursor: Cursor) -> str | None:  # noqa: ARG002 - a file may be copied to anywhere
         return None
