@@ -44,6 +44,7 @@ COMMANDS = {
     "gates": Entry("Act", "Gates to providers: budgets, pause and resume."),
     "schedules": Entry("Act", "Periodic jobs: run, pause and resume them."),
     "raw": Entry("Act", "Landed data: collect what nobody needs."),
+    "token": Entry("Act", "Tokens for the API and the desk: give out, revoke."),
     "doctor": Entry("Look after the ledger", "Look for what is wrong, and for what soon will be."),
     "db": Entry("Look after the ledger", "Make, check, back up, prune and open it.", "penstock.cli.database:command"),
 }
@@ -96,7 +97,7 @@ class Root(LazyGroup):
 
 
 _CONFIG = "penstock.config"
-KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw"})
+KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web"})
 """Sections of the kernel's own, which switch nothing on."""
 
 

@@ -229,7 +229,11 @@ def _one_of_json(field: FieldInfo, value: Any) -> Any:
     if isinstance(value, bool):
         if bool in kinds:
             return value
-    elif isinstance(value, (int, float)) and (float in kinds or (int in kinds and float(value).is_integer())):
+    elif (
+        isinstance(value, (int, float))
+        and math.isfinite(value)
+        and (float in kinds or (int in kinds and float(value).is_integer()))
+    ):
         try:
             return _within(float(value) if float in kinds else int(value), field)
         except ValueError:
