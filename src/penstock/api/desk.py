@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.ledger.store.database import table_names
 from penstock.ledger.store.hurried import Hurried
 from penstock.model.clock import Clock, Rng
+from penstock.model.errors import LedgerMismatch, UsageError
 from penstock.operations.reader import Reader
 from penstock.worker.executor import ThreadExecutor
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.settings.kernel import WebSettings
 
 T = TypeVar("T")
+_TABLES = ("token", "web_session", "api_request")
 _READERS = 8
 _ACTORS = 4
 _PLAN_SECONDS = 300.0
@@ -94,8 +97,20 @@ class Desk:
         """The ledger, opened once. Raises what opening it raises. It blocks: call it on a thread."""
         with self._opening:
             if self._ledger is None:
-                self._ledger = self.opens()
+                self._ledger = self._opened()
             return self._ledger
+
+    def _opened(self) -> Ledger:
+        try:
+            ledger = self.opens()
+        except UsageError as error:  # nothing that was asked is wrong
+            raise LedgerMismatch(str(error)) from error
+        there = ledger.read(lambda cursor: table_names(ledger.database, cursor))
+        missing = [name for name in _TABLES if name not in there]
+        if missing:
+            ledger.close()
+            raise LedgerMismatch(f"the ledger has no table {', '.join(missing)}; make it with 'penstock db upgrade'")
+        return ledger
 
     def ask(self, lifecycle: AnyLifecycle, *, who: str, reason: str | None = None) -> Ask[Any]:
         """What a reading is asked with; with a reason, what an operation is planned with, which may take longer."""

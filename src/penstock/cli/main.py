@@ -29,6 +29,7 @@ COMMANDS = {
     "new": Entry("Run", "Write a small lifecycle of your own, with tests.", "penstock.cli.new:command"),
     "up": Entry("Run", "Run everything in one process: schedules and work.", "penstock.cli.run:up"),
     "worker": Entry("Run", "Work until stopped; run as many as you like.", "penstock.cli.run:worker"),
+    "web": Entry("Run", "Serve the desk and the API alone.", "penstock.cli.run:web"),
     "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.run:demo"),
     "simulator": Entry("Run", "Serve a simulated API by itself.", "penstock.cli.simulator:command"),
     "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
