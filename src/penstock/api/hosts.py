@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -33,22 +33,22 @@ class Hosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope = self._seen(dict(scope))
+            scope.update(self._seen(scope))  # in place: what stands around this one sees it too
             if not self._ours(scope["state"]["host"], scope["scheme"]):
                 said = scope["state"]["host"][:100]
                 detail = f"this server is not called {said!r}; add it to hosts in [web], or use a name that is there"
                 return await Problem(HTTPStatus.MISDIRECTED_REQUEST, detail).response()(scope, receive, send)
         return await self.app(scope, receive, send)
 
-    def _seen(self, scope: Scope) -> Scope:
+    def _seen(self, scope: Scope) -> dict[str, Any]:
         headers = Headers(scope=scope)
         client = (scope.get("client") or ("", 0))[0]
-        host = headers.get("host", "")
+        host, scheme = headers.get("host", ""), scope["scheme"]
         forwarded = any(name in headers for name in _FORWARDED)
         if self._trusted(client):
             client = self._caller(headers, client)
-            scheme = headers.get("x-forwarded-proto", scope["scheme"]).strip().lower()
-            scope["scheme"] = scheme if scheme in _DEFAULT else scope["scheme"]
+            told = headers.get("x-forwarded-proto", scheme).strip().lower()
+            scheme = told if told in _DEFAULT else scheme
             host = headers.get("x-forwarded-host", host).strip()
         state = dict(scope.get("state") or {})
         # Nobody stands between: then loopback is a person at this machine.
@@ -59,8 +59,8 @@ class Hosts:
         # Starlette builds addresses of the Host header; it is what the browser used.
         raw = [(name, value) for name, value in scope["headers"] if name != b"host"]
         return {
-            **scope,
             "state": state,
+            "scheme": scheme,
             "root_path": prefix,
             "path": path,
             "headers": [*raw, (b"host", host.encode("latin-1"))],
