@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -106,8 +105,8 @@ class _General:
     async def described(self, request: Request) -> Response:
         """The OpenAPI document."""
         await self._access.allow(request, Role.VIEWER)
-        return Response(self._document, media_type=JSON)
+        return Response(await self._desk.read(self._document), media_type=JSON)
 
-    @cached_property
     def _document(self) -> bytes:
-        return msgspec.json.encode(document(self._desk.program.app, self._desk.settings.root_path))
+        whole = document(self._desk.program.app, self._desk.settings.root_path, is_open=self._access.is_open)
+        return msgspec.json.encode(whole)

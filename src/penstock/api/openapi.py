@@ -21,20 +21,23 @@ from penstock.operations.declare import Lines, Operation, Page, Reading
 from penstock.operations.fields import FieldInfo
 
 _REFERENCE = "#/components/schemas/{name}"
-_TEXT = r"^[^\u0000\ud800-\udfff]*$"
-_SPAN = r"^[1-9][0-9]{0,5}(ms|s|m|h|d|w)$"
+_TEXT = r"^[^\x00]*$"
+_FILLED = r"^[^\x00]*[^\s\x00][^\x00]*$"
+_SPAN = r"^[1-9][0-9]{0,5}[smhd]$"
 _PROBLEM = {"$ref": "#/components/responses/problem"}
 _ERRORS = ("400", "401", "403", "404", "409", "422", "429", "503")
 
 
-def document(app: App, root_path: str = "") -> dict[str, Any]:
-    """The whole document."""
+def document(app: App, root_path: str = "", *, is_open: bool = False) -> dict[str, Any]:
+    """The whole document; `is_open`: some need no token."""
     found = list(places(app))
-    answers = [kind for place in found for kind in _answers(place)]
+    kinds = [ProblemDetails, Preview, Done, *(kind for place in found for kind in _answers(place))]
+    # Rows, not pages of them: two pages whose rows have one name would have one name too.
     schemas, components = msgspec.json.schema_components(
-        [ProblemDetails, Preview, Done, *answers], ref_template=_REFERENCE, schema_hook=_schema_hook
+        [_row(kind) or kind for kind in kinds], ref_template=_REFERENCE, schema_hook=_schema_hook
     )
-    known = dict(zip([ProblemDetails, Preview, Done, *answers], schemas, strict=True))
+    named = dict(zip(kinds, schemas, strict=True))
+    known = {kind: schema if _row(kind) is None else _page(schema) for kind, schema in named.items()}
     paths: dict[str, Any] = {}
     for place in found:
         paths |= _paths(place, known)
@@ -42,7 +45,7 @@ def document(app: App, root_path: str = "") -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Penstock", "version": version("penstock"), "description": _ABOUT},
         "servers": [{"url": f"{root_path}{PREFIX}"}],
-        "security": [{"token": []}, {}],
+        "security": [{"token": []}, *([{}] if is_open else [])],
         "tags": [{"name": one.name, "description": one.says} for one in app.lifecycles],
         "paths": paths,
         "components": {
@@ -71,6 +74,26 @@ def _schema_hook(kind: Any) -> dict[str, Any]:  # noqa: ARG001 - msgspec's own s
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _row(kind: Any) -> Any:
+    """The type of a page's rows; None for any other answer."""
+    return get_args(kind)[0] if get_origin(kind) is Page else None
+
+
+def _page(row: dict[str, Any]) -> dict[str, Any]:
+    text: dict[str, Any] = {"type": ["string", "null"]}
+    counts = {"type": ["object", "null"], "additionalProperties": {"type": "integer"}}
+    return {
+        "type": "object",
+        "required": ["rows", "next", "counts", "note"],
+        "properties": {
+            "rows": {"type": "array", "items": row},
+            "next": text | {"description": "What 'after' takes for the next page."},
+            "counts": counts | {"description": "Sums of all that match."},
+            "note": text | {"description": "A sentence below the rows."},
+        },
+    }
 
 
 def _answers(place: Place) -> list[Any]:
@@ -146,7 +169,7 @@ def _acts(place: Place, known: dict[Any, Any]) -> dict[str, Any]:
         "requestBody": _body(given | {"reason": reason}, required)
     }
     wanted = [*required, "digest", *(["reason"] if operation.wants_reason else [])]
-    least = {"minLength": 1, "pattern": r"[^\s\u0000]"} if operation.wants_reason else {}
+    least = {"pattern": _FILLED} if operation.wants_reason else {}
     apply = _operation(place, done, f"{place.name} apply") | {
         "parameters": [_KEY],
         "requestBody": _body(given | {"reason": reason | least, "digest": digest}, wanted),
