@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,7 +18,7 @@ from tests.support.web import HOME, Answer, Client, Site, site
 UNITS, WAKE = f"{PREFIX}/units", f"{PREFIX}/units/wake"
 FORM = "application/x-www-form-urlencoded"
 TOKENS = WebSettings(require_token=True)
-NOW = datetime(2026, 11, 18, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_loopback_needs_no_token_unless_somebody_may_stand_between(shop_site: Si
     for web in (TOKENS, WebSettings(hosts=("desk.example.com",)), WebSettings(trusted_proxies=("127.0.0.1",))):
         refused = shop_site.client(web).get(UNITS)
         assert (refused.status, refused.headers["www-authenticate"]) == (401, 'Bearer realm="penstock"')
-    assert shop_site.client(bound=Bound("0.0.0.0", 8642)).get(UNITS).status == 401  # noqa: S104 - nothing is bound
+    assert shop_site.client(bound=Bound("0.0.0.0", 8642)).get(UNITS).status == 401
 
 
 def test_a_role_may_do_what_those_before_it_may(shop_site: Site):

@@ -133,6 +133,7 @@ BY_DAY = ("/shop/order", "/units/{", "/dead/show", "/gates/pause", "/token/creat
 """Addresses of every kind; at night all are tried."""
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("examples", "only"), [(2, BY_DAY), pytest.param(25, ("/",), marks=pytest.mark.nightly)])
 def test_schemathesis_finds_nothing(served: tuple[Site, dict[str, str]], examples: int, only: tuple[str, ...]):
     made, headers = served

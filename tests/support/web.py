@@ -78,9 +78,9 @@ class Client:
         answer = Answer(0, {}, b"")
 
         async def receive() -> Any:
-            if waiting:
-                return waiting.pop()
-            await asyncio.Event().wait()
+            if not waiting:
+                await asyncio.Event().wait()  # a client that stays
+            return waiting.pop()
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -110,7 +110,7 @@ class Site:
     url: str
     app: App = field(default_factory=lambda: App(shop.lifecycle))
     web: WebSettings = field(default_factory=WebSettings)
-    bound: Bound = Bound("127.0.0.1", 8642)
+    bound: Bound = field(default_factory=lambda: Bound("127.0.0.1", 8642))
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:

@@ -108,5 +108,5 @@ class _General:
         return Response(await self._desk.read(self._document), media_type=JSON)
 
     def _document(self) -> bytes:
-        whole = document(self._desk.program.app, self._desk.settings.root_path, is_open=self._access.is_open)
+        whole = document(self._desk.program.app, self._desk.root_path, is_open=self._access.is_open)
         return msgspec.json.encode(whole)

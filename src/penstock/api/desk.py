@@ -90,6 +90,11 @@ class Desk:
         return self.program.configuration.kernel.web
 
     @property
+    def root_path(self) -> str:
+        """The path below which it is served; empty: none."""
+        return self.settings.root_path or ""
+
+    @property
     def clock(self) -> Clock:
         return self.program.clock
 

@@ -53,7 +53,7 @@ class Hosts:
         state = dict(scope.get("state") or {})
         # Nobody stands between: then loopback is a person at this machine.
         state |= {"host": host.lower(), "client": client, "direct": not forwarded and is_loopback(client)}
-        prefix, path = self._desk.settings.root_path, scope["path"]
+        prefix, path = self._desk.root_path, scope["path"]
         if prefix and path != prefix and not path.startswith(f"{prefix}/"):
             path = f"{prefix}{path}"  # a proxy may take the prefix away, or leave it
         # Starlette builds addresses of the Host header; it is what the browser used.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ def bind(address: str) -> socket.socket:
     try:
         return socket.create_server((wanted.host, wanted.port), family=family, backlog=2_048)
     except OSError as error:
-        msg = f"{address} cannot be served on: {error.strerror or error}; give another with --address or in [web]"
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        msg = f"{address} cannot be served on: {why}; give another with --address or in [web]"
         raise UsageError(msg) from error
 
 

@@ -82,4 +82,4 @@ def _desk(programs: Callable[[], Program], listening: socket.socket) -> Desk:
 
 
 def _address(desk: Desk) -> str:
-    return f"http://{desk.bound}{desk.settings.root_path}/"
+    return f"http://{desk.bound}{desk.root_path}/"

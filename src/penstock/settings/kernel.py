@@ -15,7 +15,7 @@ from penstock.settings.typed import Hours, LedgerAddress, Place, Secret, Setting
 _MANY = 100_000
 _PORTS = 65_535
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
-_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _LIMITS = [[{"name": "requests", "rate": 2.0, "burst": 40}]]
 
 
@@ -99,7 +99,7 @@ class WebSettings(Settings):
         tuple[str, ...],
         says("Names by which browsers call it, beside loopback's own.", examples=[["desk.example.com"]]),
     ] = ()
-    root_path: Annotated[str, says("The path below which a proxy serves it.", examples=["/penstock"])] = ""
+    root_path: Annotated[str | None, says("The path below which a proxy serves it.", examples=["/penstock"])] = None
     trusted_proxies: Annotated[
         tuple[str, ...],
         says("Addresses or networks whose X-Forwarded headers are believed.", examples=[["127.0.0.1", "10.0.0.0/8"]]),
@@ -116,7 +116,11 @@ class WebSettings(Settings):
         wrong = [
             *([] if _is_address(self.address) else [f'address: "{self.address}" must be HOST:PORT']),
             *(f'hosts: "{one}" must be a name, or NAME:PORT' for one in self.hosts if not _HOST.fullmatch(one)),
-            *([] if _PATH.fullmatch(self.root_path) else [f'root_path: "{self.root_path}" must look like "/penstock"']),
+            *(
+                []
+                if self.root_path is None or _PATH.fullmatch(self.root_path)
+                else [f'root_path: "{self.root_path}" must look like "/penstock"']
+            ),
             *(
                 f'trusted_proxies: "{one}" must be an address or a network, such as 10.0.0.0/8'
                 for one in self.trusted_proxies
