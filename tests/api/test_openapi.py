@@ -129,7 +129,7 @@ def served(tmp_path) -> Iterator[tuple[Site, dict[str, str]]]:
         yield made, {"Authorization": f"Bearer {create(made, 'tester', 'admin')}"}
 
 
-BY_DAY = ("/shop/order", "/units/{", "/dead/show", "/gates/pause", "/token/create")
+BY_DAY = ("/shop/order/", "/units/{machine}/{unit_id}/why", "/gates/pause")
 """Addresses of every kind; at night all are tried."""
 
 

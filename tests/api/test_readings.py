@@ -16,6 +16,7 @@ from penstock.app.discover import load
 from penstock.app.shipped import SHIPPED
 from penstock.cli.setup import open_ledger
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor, table_names
 from penstock.model.clock import SystemClock
 from penstock.operations.answers import json_text
 from penstock.operations.conversion import offered
@@ -165,13 +166,12 @@ def everything(ledger_url: str, tmp_path: Path) -> Iterator[tuple[Desk, Client]]
 def contents(desk: Desk) -> dict[str, list[str]]:
     """Every row of every table."""
     database = desk.ledger().database
-    from penstock.ledger.store.database import table_names
 
-    names = database.read(lambda cursor: sorted(table_names(database, cursor)))
-    return {
-        name: sorted(str(tuple(row)) for row in database.read(lambda c, n=name: c.rows(f'SELECT * FROM "{n}"')))
-        for name in names
-    }
+    def work(cursor: Cursor) -> dict[str, list[str]]:
+        names = sorted(table_names(database, cursor))
+        return {name: sorted(str(tuple(row)) for row in cursor.rows(f'SELECT * FROM "{name}"')) for name in names}
+
+    return database.read(work)
 
 
 def test_every_reading_of_every_lifecycle_answers_and_none_writes(everything: tuple[Desk, Client]):
