@@ -20,6 +20,7 @@ from penstock.operations import (
     raw,
     schedules,
     status,
+    tokens,
     units,
 )
 from penstock.operations.bulk.machine import bulk_action
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 
 
 def _data() -> Data:
+    from penstock.operations import access_tables
     from penstock.operations.bulk.tables import bulk_item
     from penstock.operations.dismissal import dismissal
 
-    return Data(tables=[dismissal, bulk_item])
+    return Data(tables=[dismissal, bulk_item, *access_tables.TABLES])
 
 
 def _build(settings: KernelSettings, ports: Ports) -> Sequence[AnyFlow]:  # noqa: ARG001 - one shape
@@ -65,6 +67,7 @@ lifecycle = Lifecycle(
         *machines.READINGS,
         *doctor.READINGS,
         *raw.READINGS,
+        *tokens.READINGS,
     ],
     operations=[
         *create.OPERATIONS,
@@ -75,5 +78,6 @@ lifecycle = Lifecycle(
         *schedules.OPERATIONS,
         *events.OPERATIONS,
         *raw.OPERATIONS,
+        *tokens.OPERATIONS,
     ],
 )

@@ -312,7 +312,7 @@ def _require_somebody(*, dry_run: bool, yes: bool, json: bool) -> None:
 
 
 def _print_json(value: Any) -> None:
-    from penstock.cli.render import json_text
+    from penstock.operations.answers import json_text
 
     echo(json_text(value))
 

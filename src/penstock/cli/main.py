@@ -29,6 +29,7 @@ COMMANDS = {
     "new": Entry("Run", "Write a small lifecycle of your own, with tests.", "penstock.cli.new:command"),
     "up": Entry("Run", "Run everything in one process: schedules and work.", "penstock.cli.run:up"),
     "worker": Entry("Run", "Work until stopped; run as many as you like.", "penstock.cli.run:worker"),
+    "web": Entry("Run", "Serve the desk and the API alone.", "penstock.cli.run:web"),
     "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.run:demo"),
     "simulator": Entry("Run", "Serve a simulated API by itself.", "penstock.cli.simulator:command"),
     "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
@@ -44,6 +45,7 @@ COMMANDS = {
     "gates": Entry("Act", "Gates to providers: budgets, pause and resume."),
     "schedules": Entry("Act", "Periodic jobs: run, pause and resume them."),
     "raw": Entry("Act", "Landed data: collect what nobody needs."),
+    "token": Entry("Act", "Tokens for the API and the desk: give out, revoke."),
     "doctor": Entry("Look after the ledger", "Look for what is wrong, and for what soon will be."),
     "db": Entry("Look after the ledger", "Make, check, back up, prune and open it.", "penstock.cli.database:command"),
 }
@@ -96,7 +98,7 @@ class Root(LazyGroup):
 
 
 _CONFIG = "penstock.config"
-KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw"})
+KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web"})
 """Sections of the kernel's own, which switch nothing on."""
 
 
