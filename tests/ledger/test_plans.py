@@ -23,6 +23,8 @@ from penstock.ledger.store.database import Cursor
 from penstock.ledger.store.sqlite.database import SqliteDatabase
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
+from penstock.operations.selection import Moment, condition
+from penstock.operations.units import UnitList
 from tests.support.databases import temporary_database
 from tests.support.machines import BATCH_ITEM, BATCH_RUN, INVOICE, batch_item, batch_run, invoice
 from tests.support.world import World
@@ -313,6 +315,16 @@ def test_parking_the_unknown_does_not_read_the_whole_table(world, worker):
     found = plan(world, sql, {"moment": moment})
     assert found.scans("invoice", "invoice") == ["invoice_due"]
     assert found.visited("invoice") <= 1000
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["listed", "counted"])
+def test_listing_by_state_goes_by_the_index_of_states(world, counted):
+    wanted = UnitList(machine="batch_run", status=("running",))
+    where = condition(Moment(world.ledger.database, world.clock.now()), BATCH_RUN, wanted)
+    listed = f"SELECT unit_id, status FROM batch_run WHERE {where.sql} ORDER BY unit_id LIMIT 50"
+    sql = f"SELECT status, count(*) FROM batch_run WHERE {where.sql} GROUP BY status" if counted else listed
+    found = plan(world, sql, dict(where.values), reader=True)
+    assert found.scans("batch_run", "batch_run") == ["batch_run_status"]
 
 
 IDLE_GATES = 10_000

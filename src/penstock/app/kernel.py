@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.app.kernel_jobs import collect_raw, prune, sweep_stages
+from penstock.app.kernel_jobs import collect_raw, prune, roll_up_flow, sweep_stages
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.ledger import delivery
 from penstock.operations import (
@@ -15,6 +15,7 @@ from penstock.operations import (
     dead,
     doctor,
     events,
+    flow,
     gates,
     machines,
     raw,
@@ -55,7 +56,7 @@ lifecycle = Lifecycle(
     machines=[schedule_unit.machine, delivery.machine, bulk_action],
     data=_data,
     build=_build,
-    jobs=[prune, sweep_stages, collect_raw],
+    jobs=[prune, sweep_stages, collect_raw, roll_up_flow],
     readings=[
         *units.READINGS,
         *dead.READINGS,
@@ -64,6 +65,7 @@ lifecycle = Lifecycle(
         *schedules.READINGS,
         *events.READINGS,
         *status.READINGS,
+        *flow.READINGS,
         *machines.READINGS,
         *doctor.READINGS,
         *raw.READINGS,

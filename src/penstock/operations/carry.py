@@ -277,7 +277,7 @@ def _change_gates(ledger: Ledger, ask: Ask[Any], plan: GateChange) -> int:
         return len(plan)
     gates = list(plan.gates) or [plan.name]
     for gate in gates:
-        ledger.gates.close(gate, plan.span.total_seconds(), f"paused by {who}: {ask.reason}")
+        ledger.gates.close(gate, plan.span.total_seconds(), f"paused by {who}: {ask.reason}", who)
     return len(gates)
 
 

@@ -90,7 +90,9 @@ class Demonstration:
             head = (
                 f"{MARK} Its addresses are of servers that live as long as it runs.\nlifecycles = {json.dumps(OWN)}\n"
             )
-            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', *shares]))
+            # Sixty days pass in seconds: a job of every minute would be most of what happens.
+            flow = '[schedules.roll-up-flow]\njob = "roll-up-flow"\nevery = "12h"\n'
+            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', flow, *shares]))
             yield load(self.file, environment={}, clock=self.clock)
 
     def go_on(self, clock: Clock) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from penstock.ledger.store.database import Database
-from penstock.model.machine import Machine
+from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Where
+from penstock.model.state import Meaning
 from penstock.model.unit import FORGIVEN, NO_GATE
 
 if TYPE_CHECKING:
@@ -126,6 +127,28 @@ def unless_ended(machine: Machine) -> str:
 def dead_letters(machine: Machine) -> str:
     """The condition under which a unit is a dead letter. In other words the index of dead letters would not be used."""
     return f"status IN ({state_list(machine.dead)})"
+
+
+def listed_states(machine: Machine) -> list[str]:
+    """The states by which units are listed with an index: few are in them beside all that are done.
+
+    Dead letters have an index of their own. Where workers only pass through, as from queued to sent, an index would cost
+    every birth and every claim more than it is worth.
+    """
+    passed = {str(e.source) for e in machine.edges if Actor.WORKER in e.actors} if machine.driven else set()
+    return [
+        str(state)
+        for state in machine.status
+        if state not in machine.terminal
+        and state not in machine.dead
+        and state.meaning is not Meaning.DONE
+        and (state.meaning is Meaning.HOLD or state not in passed)
+    ]
+
+
+def in_listed_states(machine: Machine) -> str:
+    """The condition of that index. In other words SQLite would not use it."""
+    return f"status IN ({state_list(listed_states(machine))})"
 
 
 def state_list(states: Iterable[str]) -> str:

@@ -57,6 +57,9 @@ class PostgresSql:
     def before_colon(self, text: str) -> str:
         return f"split_part({text}, ':', 1)"
 
+    def hour(self, moment: str) -> str:
+        return f"date_trunc('hour', {moment}, 'UTC')"
+
     def for_update(self, of: str = "", *, keys: bool = True, skip: bool = False) -> str:
         what = "UPDATE" if keys else "NO KEY UPDATE"
         return f" FOR {what}{f' OF {of}' if of else ''}{' SKIP LOCKED' if skip else ''}"
@@ -80,6 +83,13 @@ class PostgresSql:
             f" SELECT found.unit_id FROM t CROSS JOIN LATERAL (SELECT u.unit_id FROM {table} AS u WHERE {unit} LIMIT 1"
             " FOR NO KEY UPDATE SKIP LOCKED) AS found"
         )
+
+    def transactions(self, cursor: Cursor) -> tuple[int, int]:
+        both = ", ".join(
+            f"CAST(CAST(pg_snapshot_{end}(pg_current_snapshot()) AS text) AS bigint)" for end in ("xmin", "xmax")
+        )
+        ((over, begun),) = cursor.rows(f"SELECT {both}")
+        return int(over), int(begun)
 
     def home(self, cursor: Cursor) -> str | None:
         sql = "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || oid FROM pg_database"
