@@ -33,7 +33,6 @@ Progress = Callable[[int, int | None], None]
 _ELLIPSIS = "…"
 _BAR = 20
 _EVERY_SECONDS = 0.2
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 # Of the palette of 256 colours, which no theme changes: those that are about as far from white as from black.
 _BLUE, _GREEN, _ORANGE, _RED = 63, 28, 130, 196
 _STYLES: dict[str, dict[str, object]] = {
