@@ -181,7 +181,7 @@ class Acting:
         return Response(f"{json_text(preview)}\n", media_type=JSON)
 
     def _preview(self, person: Person, parameters: Any, reason: str) -> Preview:
-        return self._planned(person, parameters, reason or _DRY)[1].preview
+        return self.planned(person, parameters, reason or _DRY)[1].preview
 
     async def apply(self, request: Request) -> Response:
         """Do what was shown with this digest, and nothing else."""
@@ -201,39 +201,41 @@ class Acting:
     def _apply(self, person: Person, parameters: Any, reason: str, seen: tuple[str, Key | None]) -> Done:
         digest, key = seen
         if key is None:
-            return self._carried(*self._agreed(person, parameters, reason, digest))
+            return self.carried(*self.agreed(person, parameters, reason, digest))
         database = self._desk.ledger().database
         before = key.begin(database, self._desk.clock.now())
         if before is not None:
             return before
         try:
-            agreed = self._agreed(person, parameters, reason, digest)
+            agreed = self.agreed(person, parameters, reason, digest)
         except PenstockError:
             with contextlib.suppress(LedgerError):
                 key.forget(database)
             raise
         try:
-            done = self._carried(*agreed)
+            done = self.carried(*agreed)
         except UsageError:
             key.forget(database)
             raise
         key.end(database, done)
         return done
 
-    def _agreed(self, person: Person, parameters: Any, reason: str, digest: str) -> tuple[Any, Planned]:
+    def agreed(self, person: Person, parameters: Any, reason: str, digest: str) -> tuple[Any, Planned]:
         """The plan, if it is the one that was seen."""
-        ask, planned = self._planned(person, parameters, reason)
+        ask, planned = self.planned(person, parameters, reason)
         check_digest(planned, digest)
         return ask, planned
 
-    def _carried(self, ask: Any, planned: Planned) -> Done:
+    def carried(self, ask: Any, planned: Planned) -> Done:
+        """Carry a plan out."""
         preview = planned.preview
         if preview.count:
             return carry_out(self._desk.ledger(), ask, planned)
         names = ("operation", "says", "count", "skipped", "skipped_sample")
         return Done(**{name: getattr(preview, name) for name in names})
 
-    def _planned(self, person: Person, parameters: Any, reason: str) -> tuple[Any, Planned]:
+    def planned(self, person: Person, parameters: Any, reason: str) -> tuple[Any, Planned]:
+        """What would be done."""
         ask = self._desk.ask(self._place.lifecycle, who=person.name, reason=reason)
         version = self._desk.program.configuration.version
         planned = make_plan(self._operation, ask, parameters, owner=self._place.lifecycle.name, version=version)

@@ -17,12 +17,12 @@ import click
 from penstock.cli.kinds import Kind
 from penstock.cli.lazy import Entry, LazyGroup
 from penstock.cli.options import config_option, flag, ledger_option
-from penstock.cli.words import word
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UsageError
 from penstock.operations.conversion import form_of
 from penstock.operations.declare import Declaration, Lines, Operation, Page, Reading
 from penstock.operations.fields import FieldInfo, fields_of
+from penstock.operations.words import word
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle

@@ -18,10 +18,10 @@ from typing import Any, get_args
 import msgspec
 
 from penstock.cli.terminal import Screen, cells, shortened
-from penstock.cli.words import NOTHING, sentence, word
 from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
+from penstock.operations.words import NOTHING, sentence, word
 
 _GAP = 2
 _TEXT_LEAST = 24

@@ -64,9 +64,9 @@ def beside(process: Process) -> Iterator[None]:
 
 def made(desk: Desk) -> Starlette:
     """The application: the API, and the pages."""
-    from penstock.api.app import make_application
+    from penstock.web.pages import make_desk
 
-    return make_application(desk)
+    return make_desk(desk)
 
 
 def _desk(programs: Callable[[], Program], listening: socket.socket) -> Desk:
