@@ -241,11 +241,11 @@ def overlaps(year: Year) -> Iterator[str]:
     names = dict(year.rows("SELECT query_key, name FROM query_state"))
     ran = [name for name, _ in groupby(names[unit] for unit in order)]
     called = [name for name, _ in groupby(call.query for call in year.journal.calls)]
-    if not _within(called, ran):
+    if not within(called, ran):
         yield "the providers were asked in another order than queries ran"
 
 
-def _within(some: Sequence[str], every: Sequence[str]) -> bool:
+def within(some: Sequence[str], every: Sequence[str]) -> bool:
     """Whether one sequence is the other with some left out: runs that made no call."""
     rest = iter(every)
     return all(one in rest for one in some)

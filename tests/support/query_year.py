@@ -62,7 +62,7 @@ _SETTINGS = WorkerSettings(
     place_seconds=None,
 )
 # Where another is there, it takes over soon.
-_SOON = replace(_SETTINGS, lease_ms=600_000, renew_seconds=400.0)
+_SOON = replace(_SETTINGS, lease_ms=300_000, renew_seconds=200.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def _url(tmp_path, number):
 
 @pytest.mark.by_day
 def test_weeks_of_trouble_leave_no_hole(ledger_url):
-    with lived(ledger_url, 30, 3, troubles=OFTEN, rate=0.3) as year:
+    with lived(ledger_url, 24, 3, troubles=OFTEN, rate=0.3) as year:
         assert findings(year) == []
         assert {"429", "500", "503", "cut", "html", "kill"} <= {*year.journal.troubles}
         assert year.killed > 5
@@ -37,7 +37,7 @@ def test_one_seed_comes_to_one_digest(tmp_path):
 
 
 def test_two_workers_take_turns(tmp_path):
-    with lived(_url(tmp_path, 0), 4, 7, workers=2, troubles=replace(OFTEN, kills=20), rate=0.3) as year:
+    with lived(_url(tmp_path, 0), 3, 7, workers=2, troubles=replace(OFTEN, kills=20), rate=0.3) as year:
         assert findings(year) == []
         assert year.killed > 0
 
