@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from penstock.app.app import App
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item, Parameters, Wanted
 from penstock.ledger.care.doctor import examine
@@ -116,22 +118,22 @@ class Lists:
         return [one.place for one in self.asked]
 
 
-def open_ledger(url: str, clock: VirtualClock) -> Ledger:
-    """The ledger, or a new one; it may be a copy of one that was made before."""
+def open_ledger(url: str, clock: VirtualClock, tables: Sequence[sa.Table] = ()) -> Ledger:
+    """The ledger, or a new one, with more tables; it may be a copy of one that was made before."""
     app = App(lifecycle)
     try:
         return Ledger.open(url, app.machines, clock=clock, rng=Rng(7))
     except LedgerMismatch:
-        tables, views = app.data.tables, app.data.views
+        made = (*app.data.tables, *tables)
         return Ledger.open(
             url,
             app.machines,
             clock=clock,
             rng=Rng(7),
             create=True,
-            data_tables=tables,
+            data_tables=made,
             migrations=app.migrations,
-            views=views,
+            views=app.data.views,
         )
 
 
@@ -144,10 +146,11 @@ class Bench:
         clients: Mapping[str, Lists],
         queries: Mapping[str, QuerySettings] | None = None,
         sources: Mapping[str, Source] | None = None,
+        tables: Sequence[sa.Table] = (),
         **settings: Any,
     ) -> None:
         self.clock = VirtualClock(START)
-        self.ledger = open_ledger(url, self.clock)
+        self.ledger = open_ledger(url, self.clock, tables)
         self.clients = clients
         own = FeedSettings(folder=Path("feed"), time_zone=TimeZone("UTC"))
         self.settings = QueriesSettings(
