@@ -12,6 +12,7 @@ import pytest
 from penstock.model.clock import VirtualClock
 from tests.support.databases import temporary_database
 from tests.support.queries import START, open_ledger
+from tests.support.sheets import Sheets, sheets
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +42,19 @@ def queries_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
     server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("queries_template")
     with temporary_database(server, template=template) as url:
         yield url
+
+
+@pytest.fixture
+def world(queries_url: str, tmp_path: Path) -> Iterator[Sheets]:
+    """A ledger and an empty spreadsheet, at half past three in Madrid."""
+    with sheets(queries_url, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def local(queries_file: Path, tmp_path: Path) -> Iterator[Sheets]:
+    """The same on SQLite alone: where only the sheet matters."""
+    path = tmp_path / "penstock.db"
+    shutil.copy(queries_file, path)
+    with sheets(f"sqlite:///{path}", tmp_path) as made:
+        yield made

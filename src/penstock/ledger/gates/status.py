@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 from penstock.ledger.gates.budget import FATAL, Budget, breaker_open
 from penstock.ledger.gates.in_flight import steps_in_flight
 from penstock.ledger.store.database import Cursor, Database, present
-from penstock.ledger.store.statements import TEXT, batch, batch_text, waiting
+from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
 from penstock.model.unit import NO_GATE
 
@@ -52,8 +53,8 @@ def gate_statuses(
     now = present(database, cursor)
     limits = _limits(cursor, now)
     waiting, inside = (_waiting(database, cursor), steps_in_flight(cursor, "true")) if counts else ({}, {})
-    asked = {} if only is None else {"batch": batch_text([[gate_id] for gate_id in only])}
-    among = f" AND gate_id IN (SELECT n_gate FROM {batch(database, {'gate': TEXT})})" if asked else ""
+    asked = {} if only is None else {"only": json.dumps(list(only))}
+    among = "" if only is None else f" AND gate_id IN ({database.sql.listed('only')})"
     rows = cursor.rows(
         "SELECT gate_id, closed_until, closed_reason, next_at, throttles, epoch, max_in_flight, held_by, held_reason,"
         f" failures, failing_since FROM gate WHERE gate_id <> :none{among} ORDER BY gate_id",

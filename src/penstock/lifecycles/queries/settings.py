@@ -152,8 +152,8 @@ class QueriesSettings(Settings):
 
 
 def client_gate(client: str) -> str:
-    """The gate of a client's calls. Each is an account of its own: refused credentials stop that client alone."""
-    return f"query_clients/{quote(client, safe='')}"
+    """The gate of a client's calls. Wrong credentials stop all below the first two parts of its name: one client."""
+    return f"queries/client-{quote(client, safe='')}"
 
 
 def query_gate(key: str) -> str:
