@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from penstock.app.app import App
-from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item, Parameters, Wanted
+from penstock.connectors.searches import OFFER_COLUMNS, Batch, Item, Parameters, Wanted
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries import gates, lifecycle
@@ -66,7 +66,7 @@ class Lists:
 
     def __init__(
         self,
-        records: Sequence[Item | Bad] = (),
+        records: Sequence[Any] = (),
         *,
         size: int = 10,
         newest_first: bool = True,
@@ -74,14 +74,14 @@ class Lists:
         overlap: int = 2,
         cap: int | None = None,
     ) -> None:
-        self.records = list(records)
+        self.records: list[Any] = list(records)
         self.size, self.overlap, self.cap = size, overlap, cap
         self.newest_first, self.by_place = newest_first, by_place
         self.trouble: deque[Trouble | None] = deque()
         self.asked: list[Wanted] = []
         self.repeats = False
         #: Lists of their own for some queries, by the words they ask for.
-        self.lists: dict[str, list[Item | Bad]] = {}
+        self.lists: dict[str, list[Any]] = {}
         self.closed = False
 
     @property
@@ -98,7 +98,7 @@ class Lists:
             trouble()
         return self._batch(self.lists.get(parameters.get("q", ""), self.records), wanted)
 
-    def _batch(self, records: list[Item | Bad], wanted: Wanted) -> Batch:
+    def _batch(self, records: list[Any], wanted: Wanted) -> Batch:
         if self.repeats:
             return Batch(records[: self.size], wanted.place, after="again")
         start = max(0, wanted.place - self.overlap) if self.by_place else int(wanted.token or 0)

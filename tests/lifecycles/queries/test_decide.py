@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -101,6 +102,7 @@ def test_a_seed_that_lies_in_the_future_is_waited_for_once():
     settings = _paused(seed_from=(START + 3 * DAY).date())
     waiting = decide(NEW, START, settings, None)
     assert isinstance(waiting, Wait)
+    assert waiting.until is not None
     assert waiting.until.date() == (START + 3 * DAY).date()
     # The day was fixed at the first run, and the clock was set back since.
     begun = replace(NEW, seed_until=(START + 300 * DAY).date())
@@ -231,7 +233,7 @@ def test_how_runs_end():
 
 
 def test_failures_are_told_at_the_third_and_the_tenth():
-    told = []
+    told: list[tuple[int, Any]] = []
     query = READ
     for failures in range(1, CRITICAL_FROM + 2):
         end = ended(_with(query, stop=Stop.ERROR, error="503"), START, OWN, SETTINGS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
@@ -70,10 +71,10 @@ class _Site:
         keep_queries(self.ledger, made.settings(lifecycle), self.ledger.clock.now(), "test")
         self.program = Program("tests.support.rules_worker", url, folder / "workers", **{CONFIG: str(config)})
 
-    def rows(self, sql: str) -> list[tuple[object, ...]]:
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.ledger.read(lambda cursor: cursor.rows(sql))]
 
-    def runs(self) -> list[tuple[object, ...]]:
+    def runs(self) -> list[tuple[Any, ...]]:
         columns = "query_key, status, stopped_by, error, started_at, finished_at"
         return self.rows(f"SELECT {columns} FROM ingestion_runs ORDER BY started_at, finished_at")
 
@@ -111,7 +112,7 @@ def test_one_runs_the_other_waits_and_takes_over_when_it_is_killed(ledger_url, t
         (abandoned,) = [row for row in runs if row[1] == "ERROR"]
         assert abandoned[0] == query_key
         assert str(abandoned[3]).startswith("abandoned: ")
-        assert all(one[5] <= two[4] for one, two in pairwise(runs))  # type: ignore[operator]
+        assert all(one[5] <= two[4] for one, two in pairwise(runs))
         assert site.rows("SELECT DISTINCT status, consecutive_failures FROM query_state") == [("SUCCESS", 0)]
         assert site.rows("SELECT * FROM run_lock") == []
         names = dict(site.rows("SELECT query_key, name FROM query_state"))

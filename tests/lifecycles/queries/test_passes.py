@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -157,7 +158,7 @@ def test_a_date_in_the_future_counts_for_no_more_than_the_present():
 
 
 def test_records_without_an_id_leave_it_open_what_was_seen():
-    listed = [offer(1, START), Bad("it has no title", "{}", "2", START - HOUR)]
+    listed: list[Any] = [offer(1, START), Bad("it has no title", "{}", "2", START - HOUR)]
     assert advance(FIRST, Batch(listed, last=True), Lists(), 1).following.whole
     assert not advance(FIRST, Batch([*listed, Bad("no id", "{}")], last=True), Lists(), 1).following.whole
 

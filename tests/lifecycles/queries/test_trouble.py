@@ -38,6 +38,7 @@ def test_a_throttle_closes_the_client_for_hours_and_the_others_go_on(queries_url
         assert world.state("b1").status is S.SUCCESS
         assert len(a.asked) == 1
         opens = START + timedelta(hours=hours)
+        assert state.due_at is not None
         assert abs(state.due_at - opens) < timedelta(minutes=1)
         world.later(timedelta(hours=hours) - 2 * HOUR, within=timedelta(minutes=30))
         assert len(a.asked) == 1
