@@ -173,8 +173,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             page = self._pages[str(unit.run_id)] = _paged(now, fetched, landed)
         items = page.parts.pop(0) if page.parts else []
         unread = [] if page.parts else [one.id for one in page.bad if one.id is not None]
-        given = {"query": unit, "number": page.now.number, "items": items, "unread": unread, "now": io.now()}
-        taken = await io.ledger(partial(source.store.take, **given))
+        take = partial(source.store.take, query=unit, number=page.now.number, items=items, unread=unread)
+        taken = await io.ledger(partial(take, now=io.now()))
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:
