@@ -262,10 +262,12 @@ def _paged(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]
             yield 'order = "newest_first"\ndate = "updated_at"\nsince = { parameter = "since" }'
             if style == "link":
                 yield 'table = "simulated_offers"\nfields.title = { path = "title" }'
-                yield 'fields.pay = { path = "pay.min", type = "integer" }\nfields.tags = { path = "tags", type = "json" }'
+                yield 'fields.pay = { path = "pay.min", type = "integer" }'
+                yield 'fields.tags = { path = "tags", type = "json" }'
             else:
                 yield 'offer = { title = "title", company = "company.name", city = "places.0.city", url = "link" }'
-            yield f'\n[queries.queries.{style}]\nclient = "by_{style}"\nparameters = {{ category = ["python", "java"] }}'
+            yield f'\n[queries.queries.{style}]\nclient = "by_{style}"'
+            yield 'parameters = { category = ["python", "java"] }'
 
     return Served(simulator, lines, {"PAGED_CLIENT_SECRET": simulator.key})
 

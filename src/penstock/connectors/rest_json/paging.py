@@ -22,6 +22,8 @@ from penstock.model.errors import Rejected
 
 _LEAST_PAGE = 10
 """No API gives less than this where more was asked for."""
+_CERTAIN = 2
+"""How often a page must repeat another to be no chance."""
 Records = Sequence[Item | Bad]
 
 
@@ -227,13 +229,21 @@ class Repeats:
     """Notices an API that gives the same page whatever it is asked: its parameter of the place is another one."""
 
     def __init__(self) -> None:
-        self._seen: tuple[Any, int, Records] | None = None
+        self._seen: tuple[Any, int, Records] = (None, 0, ())
+        self._times = 0
 
     def check(self, reply: Reply, parameters: Parameters, start: int) -> None:
-        """Raises Rejected for the very records that were at another place just before."""
-        asked, before, records = self._seen or (None, start, ())
+        """Raises Rejected for the records that were at two other places, far apart, just before.
+
+        Once may happen: to a list that grew by as many records as lie between the two places.
+        """
+        asked, before, records = self._seen
+        count = min(len(records), len(reply.records))
+        far = 2 * abs(start - before) >= count > 1
+        same = far and asked == parameters and records[:count] == reply.records[:count]
+        self._times = self._times + 1 if same else 0
         self._seen = (parameters, start, reply.records)
-        if start != before and reply.records and asked == parameters and records == reply.records:
+        if self._times >= _CERTAIN:
             raise Rejected(
                 f"{reply.call}: the page from {start} repeats the one from {before}; check paging.*.parameter"
             )

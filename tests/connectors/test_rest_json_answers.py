@@ -1,0 +1,122 @@
+"""The generic client against the generic API's simulator: every login, and every answer that is no page."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from penstock.model.errors import Fatal, Rejected, Throttled, Transient
+from penstock.settings.redaction import redact
+from penstock.simulators.paged import Fault, throttle
+from tests.support.paged import ADDRESS, Api, on
+
+SECRET = {"env": "PAGED_KEY"}
+LOGINS: dict[str, dict[str, Any]] = {
+    "header": {"header": {"name": "X-Api-Key", "secret": SECRET}},
+    "bearer": {"bearer": {"secret": SECRET}},
+    "basic": {"basic": {"user": "simulated-user", "secret": SECRET}},
+    "oauth": {
+        "oauth": {"token_url": f"{ADDRESS}/token", "client_id": "simulated-client", "secret": SECRET, "scope": "r"}
+    },
+}
+
+
+@pytest.mark.parametrize("auth", LOGINS)
+def test_every_login_opens_the_api(auth, monkeypatch):
+    monkeypatch.setenv("PAGED_KEY", "simulated-api-key")
+
+    async def test(api: Api) -> None:
+        found, _ = await api.walk()
+        assert len(found) == 205
+        tokens = [request for request in api.simulator.requests if request.operation == "token"]
+        assert len(tokens) == (auth == "oauth")
+        assert all(request.form["scope"] == "r" for request in tokens)
+
+    on(test, auth=auth, given={"auth": LOGINS[auth]})
+
+
+@pytest.mark.parametrize("auth", LOGINS)
+def test_a_wrong_login_is_fatal_and_keeps_its_secret(auth, monkeypatch):
+    monkeypatch.setenv("PAGED_KEY", "not-that-secret")
+
+    async def test(api: Api) -> None:
+        with pytest.raises(Fatal, match="401") as refused:
+            await api.first()
+        hidden = b64encode(b"simulated-user:not-that-secret").decode()
+        assert not {"not-that-secret", hidden} & set(redact(str(refused.value)).split())
+        monkeypatch.delenv("PAGED_KEY")
+        with pytest.raises(Fatal, match="PAGED_KEY is not set"):
+            await api.first()
+        monkeypatch.setenv("PAGED_KEY", "simulated-api-key")
+        assert (await api.first()).records
+
+    on(test, auth=auth, given={"auth": LOGINS[auth]})
+
+
+def test_a_token_that_is_refused_is_renewed_once(monkeypatch):
+    monkeypatch.setenv("PAGED_KEY", "simulated-api-key")
+
+    async def test(api: Api) -> None:
+        await api.first()
+        api.simulator.expire_tokens()
+        assert (await api.first()).records
+        assert api.simulator.counted["token"] == 2
+        api.clock.advance(3_600)
+        assert (await api.first()).records
+        assert api.simulator.counted == {"token": 3, "list": 4}
+        api.simulator.every["list", 1] = Fault(401, {})
+        with pytest.raises(Fatal):
+            await api.first()
+        assert api.simulator.counted["token"] == 4
+
+    on(test, auth="oauth", given={"auth": LOGINS["oauth"]})
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "said"),
+    [
+        (throttle("7"), Throttled, "429"),
+        (throttle(), Throttled, "429"),
+        (throttle("7", 403), Throttled, "403"),
+        (Fault(403, {}, (("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1794744060"))), Throttled, "403"),
+        (Fault(403, {"message": "no"}), Fatal, "403"),
+        (Fault(401, {}), Fatal, "401"),
+        (Fault(404, {}), Rejected, "404"),
+        (Fault(400, {}), Rejected, "400"),
+        (Fault(500, {}), Transient, "500"),
+        (Fault(302, {}, (("location", "https://elsewhere.example.com"),)), Transient, "302"),
+        (Fault(cut=True), Transient, "closed the connection"),
+        (Fault(twist="broken"), Transient, "the answer is not JSON"),
+        (Fault(200, b""), Transient, "it is empty"),
+        (Fault(200, b"<html>"), Transient, "not JSON: '<html>'"),
+        (Fault(200, {"error": 1, "data": {}}), Rejected, "no list at 'data.items'; there is nothing.*error, data"),
+        (Fault(200, {"data": {"items": {"a": 1}}}), Rejected, "no list at 'data.items'; there is an object"),
+        (Fault(200, [1]), Rejected, "no list at 'data.items'.*the answer is a list"),
+        (Fault(200, b"[" * 100_000), Transient, "not JSON"),
+    ],
+)
+def test_what_an_answer_means(fault, raised, said):
+    async def test(api: Api) -> None:
+        api.simulator.faults["list"].append(fault)
+        with pytest.raises(raised, match=said) as error:
+            await api.first()
+        if isinstance(error.value, Throttled):
+            asked = dict(fault.headers)
+            expected = 7.0 if "retry-after" in asked else 60.0 if asked else None
+            assert error.value.retry_after == expected
+        assert len(str(error.value)) < 600
+        assert (await api.first()).records
+
+    on(test)
+
+
+def test_an_answer_without_content_is_an_empty_list():
+    async def test(api: Api) -> None:
+        for fault in (Fault(204, b""), Fault(200, {"data": {"items": []}}), Fault(twist="nothing")):
+            api.simulator.faults["list"].append(fault)
+            page = await api.first()
+            assert (list(page.records), page.last) == ([], True)
+
+    on(test)
