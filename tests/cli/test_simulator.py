@@ -67,6 +67,7 @@ def ask(address: str, path: str, body: object = None, form: dict[str, str] | Non
 CALLS: dict[str, tuple[str, dict[str, Any], int]] = {
     "amazon_ads": ("/auth/o2/token", {"form": {"grant_type": "wrong"}}, 400),
     "google_ads": ("/token", {"form": {"grant_type": "wrong"}}, 400),
+    "infojobs": ("/api/9/offer", {}, 401),
     "invoices": ("/invoices/acme/1", {}, 404),
     "nivoda": ("/api/diamonds", {"body": {"query": GRAPHQL}}, 200),
     "paged": ("/token", {"form": {"grant_type": "wrong"}}, 400),
@@ -189,6 +190,7 @@ def until(true: Callable[[], T], what: str) -> T:
     [
         ("amazon_ads", "token=throttle:2", [400, 429, 400, 429]),
         ("google_ads", "token=fail:2", [400, 500, 400, 500]),
+        ("infojobs", "offers=fail:2", [401, 500, 401, 500]),
         ("nivoda", "authenticate=fail:3", [200, 200, 502, 200]),
         ("nivoda", "authenticate=throttle", [429, 200, 200, 200]),
         ("shopify", "token=fail:2", [400, 502, 400, 502]),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from typing import Any
 
 import pytest
 
+from penstock.connectors.rest_json.client import RestJson
+from penstock.connectors.searches import Wanted
+from penstock.model.clock import VirtualClock
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
 from penstock.settings.redaction import redact
-from penstock.simulators.paged import Fault, throttle
-from tests.support.paged import ADDRESS, Api, on
+from penstock.simulators.paged import Fault, PagedSimulator, throttle
+from penstock.simulators.paged_data import Listing
+from penstock.simulators.server import serving
+from tests.support.paged import ADDRESS, NOW, PAGING, Api, described, on, rest
 
 SECRET = {"env": "PAGED_KEY"}
 LOGINS: dict[str, dict[str, Any]] = {
@@ -110,6 +116,28 @@ def test_what_an_answer_means(fault, raised, said):
         assert (await api.first()).records
 
     on(test)
+
+
+@pytest.mark.parametrize("style", PAGING)
+def test_it_is_the_same_over_a_socket(style, monkeypatch):
+    monkeypatch.setenv("PAGED_KEY", "simulated-api-key")
+
+    async def test() -> None:
+        clock = VirtualClock(NOW)
+        simulator = PagedSimulator(clock, Listing(65, NOW), auth="oauth")
+        async with serving(simulator) as address:
+            auth = {"oauth": LOGINS["oauth"]["oauth"] | {"token_url": f"{address}/token"}}
+            client = RestJson(rest(described(style, url=address, auth=auth)), clock)
+            try:
+                found, _ = await Api(simulator, clock, client).walk()
+                simulator.faults["list"].append(Fault(cut=True))
+                with pytest.raises(Transient):
+                    await client.page({}, Wanted())
+            finally:
+                await client.close()
+        assert [record.id for record in found] == [str(number) for number in simulator.offers]
+
+    asyncio.run(test())
 
 
 def test_an_answer_without_content_is_an_empty_list():

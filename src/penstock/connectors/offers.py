@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -23,9 +24,9 @@ _USUAL = 500
 _LONGEST_ID = 200
 _SHOWN = 2_000
 _LARGEST_SALARY = 10**12
-# What neither database keeps in a text: NUL, and halves of surrogate pairs, which are no characters.
-_UNKEPT = re.compile("[\x00\ud800-\udfff]")
+_HALVES = re.compile("[\ud800-\udfff]")
 _NUL = r"\u0000"
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _AMOUNT = re.compile(r"[0-9](?:[0-9.,' \u00a0\u202f]*[0-9])?")
 _GROUPED = re.compile(r"[0-9]{1,3}(?:[.,][0-9]{3})+")
 _FIRST, _LAST = 1900, 9000  # years: beyond them arithmetic with days overflows
@@ -36,12 +37,12 @@ class NotJson(ValueError):
 
 
 def decode(content: bytes) -> Any:
-    """The JSON in a text, also where it has broken characters. Raises NotJson."""
+    """The JSON in a text, with marks for broken characters, which no database keeps. Raises NotJson."""
     try:
         return msgspec.json.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         try:
-            return json.loads(content.decode("utf-8", "replace"))
+            return _mended(json.loads(content.decode("utf-8", "replace")))
         except (ValueError, RecursionError) as error:
             raise NotJson(f"{error!s:.100}") from error
 
@@ -80,7 +81,7 @@ def identity(value: Any) -> str | None:
     """A record's id; None for what cannot be one."""
     if type(value) is int and 0 <= value < 1 << 64:
         value = str(value)
-    usable = isinstance(value, str) and value.strip() and len(value) <= _LONGEST_ID and not _UNKEPT.search(value)
+    usable = isinstance(value, str) and value.strip() and len(value) <= _LONGEST_ID and "\x00" not in value
     return value if usable else None
 
 
@@ -108,35 +109,29 @@ def bad(reason: str, record: Any) -> Bad:
 
 def line_of(record: Any) -> str:
     """The record as a line of JSON that can be kept."""
-    try:
-        line = msgspec.json.encode(record).decode()
-    except (UnicodeEncodeError, OverflowError, ValueError, RecursionError):
-        line = ""
-    if not line or _NUL in line:
-        try:
-            line = msgspec.json.encode(_kept(record)).decode()
-        except RecursionError:
-            return "null"
-    return line
+    line = msgspec.json.encode(record).decode()
+    return msgspec.json.encode(_mended(record)).decode() if _NUL in line else line
 
 
 def keepable(value: str) -> str:
-    """The text with a mark in place of each character that no database keeps."""
-    return value if value.isascii() and "\x00" not in value else _UNKEPT.sub("\ufffd", value)
+    """The text with a mark in place of each NUL, which no database keeps."""
+    return value.replace("\x00", "\ufffd") if "\x00" in value else value
 
 
-def _kept(value: Any) -> Any:
+def _mended(value: Any) -> Any:
+    """The document without what msgspec refuses to write, or a database to keep."""
     if isinstance(value, str):
-        return keepable(value)
-    if isinstance(value, Mapping):
-        return {keepable(str(key)): _kept(one) for key, one in value.items()}
+        return keepable(_HALVES.sub("\ufffd", value))
+    if isinstance(value, dict):
+        return {_mended(key): _mended(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_kept(one) for one in value]
-    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
-        return str(value) if abs(value) < _LARGEST_SALARY**20 else None
+        return [_mended(one) for one in value]
+    if type(value) is int and not _LEAST <= value <= _MOST:
+        return str(value)
     return value
 
 
+@functools.lru_cache(maxsize=4_096)
 def _read(value: str) -> float | None:
     """The first amount in a text: the last of two marks is the decimal one, and groups of three are thousands."""
     found = _AMOUNT.search(value)

@@ -60,7 +60,8 @@ class Batch(Struct, frozen=True):
 
     `place` is that of its first record: at most what was wanted; it may lie a little before it, where that makes pages
     overlap. `after` is the token of what follows. `last`: nothing follows. `cut`: nothing follows, although there is
-    more; the provider does not give it. `total` is how many the list has, where it says so.
+    more; the provider does not give it. `total` is how many the list has, where it says so. `calls` is how many the
+    page took.
     """
 
     records: Sequence[Item | Bad]
@@ -69,6 +70,7 @@ class Batch(Struct, frozen=True):
     last: bool = False
     cut: bool = False
     total: int | None = None
+    calls: int = 1
 
 
 class Client(Protocol):

@@ -177,6 +177,34 @@ def _nivoda(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble
     return Served(simulator, lines, {"NIVODA_PASSWORD": simulator.password})
 
 
+def _infojobs(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
+    from penstock.simulators.infojobs import HTML, Fault, InfoJobsSimulator, throttle
+    from penstock.simulators.infojobs_data import Market
+
+    history = timedelta(days=options["history"])
+    market = Market(clock.now(), seed=options["seed"], history=history, rate=options["rate"], bad=options["bad"])
+    simulator = InfoJobsSimulator(clock, market, most_pages=options["most_pages"] or None, latency=options["latency"])
+    faults = {
+        "throttle": throttle("1"),
+        "fail": Fault(500, {"error_description": "Error processing API call", "status": 500}),
+        "cut": Fault(cut=True),
+        "html": HTML,
+        "spoil": Fault(spoils="no_id"),
+        "repeat": Fault(repeats=True),
+    }
+    for trouble in troubles:
+        _arrange(simulator, trouble, faults[trouble.fault])
+
+    def lines(address: str) -> Iterator[str]:
+        yield f'[queries.infojobs.infojobs]\nurl = "{address}"\nclient_id = "{simulator.client_id}"'
+        yield 'client_secret = { env = "INFOJOBS_CLIENT_SECRET" }'
+        for name, topic in (("python", "python"), ("camarero-madrid", "camarero")):
+            place = ', province = ["Madrid"]' if name != topic else ""
+            yield f'\n[queries.queries.{name}]\nclient = "infojobs"\nparameters = {{ q = "{topic}"{place} }}'
+
+    return Served(simulator, lines, {"INFOJOBS_CLIENT_SECRET": simulator.client_secret})
+
+
 def _invoices(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:  # noqa: ARG001 - one shape
     from penstock.examples.invoice_server import InvoiceServer
 
@@ -321,6 +349,30 @@ SIMULATORS = {
             _each(
                 "token search_stream search",
                 {"throttle": "429, with a retry delay of one second", "fail": "500", "cut": _CUT},
+            ),
+        ),
+        Simulator(
+            "infojobs",
+            "InfoJobs, for queries: job offers that come, are bumped and go.",
+            _infojobs,
+            (
+                _SEED,
+                Option("history", 120, "How many days of offers there were before it is started."),
+                Option("rate", 1.0, "How many offers come, as a factor; 1: some 5 to 40 a day for each topic."),
+                Option("bad", 0.0, "The share of offers with something wrong in them, from 0 to 1."),
+                Option("most_pages", 114, "How many pages are given at most; 0: all."),
+                Option("latency", 0.0, "Seconds before each answer."),
+            ),
+            _each(
+                "offers",
+                {
+                    "throttle": _THROTTLED,
+                    "fail": "500",
+                    "cut": _CUT,
+                    "html": "a page about maintenance, under HTTP 200",
+                    "spoil": "every third offer has no id",
+                    "repeat": "whatever page is asked for, it is the first",
+                },
             ),
         ),
         Simulator(

@@ -6,6 +6,7 @@ and the day alone. `Market` only keeps what is listed now, and moves on with the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 import re
@@ -97,6 +98,15 @@ class Filter(Struct, frozen=True):
         return where and self.words <= offer.words
 
 
+class _Nature(Struct, frozen=True):
+    """What decides, with the day, what is born."""
+
+    seed: int
+    rate: float
+    bad: float
+    late: int
+
+
 class Market:
     """What is listed at a time, newest first.
 
@@ -114,7 +124,7 @@ class Market:
         bad: float = 0.0,
         late: timedelta = timedelta(),
     ) -> None:
-        self.seed, self.rate, self.bad, self.late = seed, rate, bad, int(late.total_seconds())
+        self._nature = _Nature(seed, rate, bad, int(late.total_seconds()))
         self._first = _seconds(now - history) // _DAY
         self._reset()
 
@@ -176,7 +186,7 @@ class Market:
     def _born(self, first: int, last: int) -> Iterator[Offer]:
         for day in range(first, last + 1):
             for topic in TOPICS:
-                yield from _births(self, topic, day)
+                yield from _births(self._nature, topic, day)
 
 
 class Live:
@@ -244,19 +254,22 @@ def record(offer: Offer, updated: int, defect: str | None = None) -> dict[str, A
     return found
 
 
-def _births(market: Market, topic: str, day: int) -> Iterator[Offer]:
+@functools.lru_cache(maxsize=1_000)
+def _births(nature: _Nature, topic: str, day: int) -> list[Offer]:
     """What is born of a topic on a day, and the reposts of it, which come later."""
-    digest = hashlib.blake2b(f"{market.seed}/{topic}/{day}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{nature.seed}/{topic}/{day}".encode(), digest_size=8).digest()
     die = _Die(Rng(int.from_bytes(digest)))
-    for _ in range(max(1, round(TOPICS[topic] * market.rate * (0.7 + die.below(61) / 100)))):
-        offer = _birth(market, die, topic, day * _DAY + die.below(_DAY))
-        yield offer
+    found = []
+    for _ in range(max(1, round(TOPICS[topic] * nature.rate * (0.7 + die.below(61) / 100)))):
+        offer = _birth(nature, die, topic, day * _DAY + die.below(_DAY))
+        found.append(offer)
         again = die.below(9 * 24) * _HOUR + die.below(_HOUR) + _MINUTE
         if die.chance(0.15) and offer.removed - offer.born <= 20 * _DAY:
-            yield _life(market, die, offer, offer.removed + again, offer.id)
+            found.append(_life(nature, die, offer, offer.removed + again, offer.id))
+    return found
 
 
-def _birth(market: Market, die: _Die, topic: str, born: int) -> Offer:
+def _birth(nature: _Nature, die: _Die, topic: str, born: int) -> Offer:
     role, extra = _ROLES[topic], die.pick(_EXTRAS)
     second = die.pick(tuple(TOPICS))
     if second != topic and die.chance(0.25):
@@ -265,18 +278,18 @@ def _birth(market: Market, die: _Die, topic: str, born: int) -> Offer:
     salary = 0 if die.chance(0.4) else 14 + die.below(40)
     company, city = die.below(len(_COMPANIES)), die.below(len(_CITIES))
     draft = Offer("", title, _words(title), company, city, salary, (born,), born, born)
-    return _life(market, die, draft, born, None)
+    return _life(nature, die, draft, born, None)
 
 
-def _life(market: Market, die: _Die, draft: Offer, born: int, repost_of: str | None) -> Offer:
+def _life(nature: _Nature, die: _Die, draft: Offer, born: int, repost_of: str | None) -> Offer:
     """The draft with an id, and all that will happen to it: some are gone in hours, some are bumped every few days."""
     life = die.below(12 * _HOUR) + _HOUR if die.chance(0.05) else (2 + die.below(38)) * _DAY + die.below(_DAY)
     updates = [born]
     if die.chance(0.35):
         pause = _DAY + die.below(6 * _DAY)
         updates.extend(range(born + pause, min(born + life, born + 8 * pause), pause))
-    defect = die.pick(DEFECTS) if die.chance(market.bad) else None
-    listed = min(born + die.below(market.late + 1), born + life - 1)
+    defect = die.pick(DEFECTS) if die.chance(nature.bad) else None
+    listed = min(born + die.below(nature.late + 1), born + life - 1)
     return msgspec.structs.replace(
         draft,
         id=die.token(),

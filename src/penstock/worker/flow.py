@@ -44,9 +44,17 @@ class Gate:
 class Io:
     """What a step may touch besides its connector: the time, chance, and reads of the ledger."""
 
-    def __init__(
-        self, ledger: Ledger, executor: Executor, now: Callable[[], datetime], rng: Rng, gates: WorkerGates
+    def __init__(  # noqa: PLR0917 - the parts of a worker
+        self,
+        ledger: Ledger,
+        executor: Executor,
+        now: Callable[[], datetime],
+        rng: Rng,
+        gates: WorkerGates,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`stopping`: whether the worker was told to stop. A step that takes minutes looks, and ends where it can."""
+        self.stopping = stopping
         self._ledger = ledger
         self._gates = gates
         self._executor = executor

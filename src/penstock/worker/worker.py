@@ -120,7 +120,7 @@ class Worker:
         self._gates = WorkerGates(
             ledger.gates, self._executor, self._clock, self._rng, config_version, wake=self._poke.set
         )
-        self._io = Io(ledger, self._readers, self.now, self._rng, self._gates)
+        self._io = Io(ledger, self._readers, self.now, self._rng, self._gates, self._stop.is_set)
 
     def now(self) -> datetime:
         """The ledger's time: as last learnt, and what has passed since, whatever this machine's clock is set to."""

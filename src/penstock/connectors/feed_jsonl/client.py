@@ -6,7 +6,7 @@ go while they are read. A line that is still being written is left for the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,7 +27,7 @@ class JsonLines:
     `page` raises Transient while the folder is not there, and Fatal where it or a file may not be read.
     """
 
-    columns = OFFER_COLUMNS
+    columns: Sequence[str] = OFFER_COLUMNS
     newest_first = False
     by_place = False
     overlaps = False

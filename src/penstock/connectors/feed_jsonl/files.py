@@ -21,7 +21,7 @@ from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item
 from penstock.model.errors import Fatal, Rejected, Transient
 
 _LONGEST_LINE = 1 << 20
-_MOST_BYTES = 8 << 20
+_MOST_BYTES = 4 << 20
 _REMEMBERED = 256
 _SAFELY = timedelta(days=2)
 _TOKEN = re.compile(r"([0-9]{1,18}):([0-9a-f]{16}):([!-~]{1,12000})")

@@ -7,7 +7,10 @@ by the server's clock: which span is enough is judged by the `Date` of each answ
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from penstock.connectors.http.client import Http
 from penstock.connectors.http.exchange import Transport
@@ -43,7 +46,7 @@ _TRIES = 6
 class InfoJobs:
     """The offers that an application may see. `transport` replaces the network."""
 
-    columns = OFFER_COLUMNS
+    columns: Sequence[str] = OFFER_COLUMNS
     newest_first = True
     by_place = True
     overlaps = True
@@ -77,7 +80,7 @@ class InfoJobs:
             raise Rejected("; ".join(faults))
         span = self._span(wanted.since)
         number, size = self._page_from(wanted.place)
-        for _ in range(_TRIES):
+        for calls in range(1, _TRIES + 1):
             listed, enough = await self._ask(parameters, number + 1, size, span, wanted.since)
             if _WIDTH.index(enough) > _WIDTH.index(span):
                 span = enough
@@ -86,7 +89,7 @@ class InfoJobs:
             elif number >= (listed.pages or number + 1) and self._plain(wanted.place, listed, (number, size)):
                 number, size = wanted.place // self._size, self._size
             else:
-                return self._batch(listed, number, size, wanted.place)
+                return replace(self._batch(listed, number, size, wanted.place), calls=calls)
         raise Transient(f"GET {PATH}: its pages change their size, or its clock jumps, with every answer")
 
     async def close(self) -> None:

@@ -66,7 +66,7 @@ lifecycle = Lifecycle(
     data=data,
     tables=tables,
     build=build,
-    jobs=[jobs.update_queries],
+    jobs=[jobs.update_queries, jobs.prune_queries],
     gates=gates,
     schedules=jobs.schedules,
 )

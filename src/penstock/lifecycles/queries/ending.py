@@ -17,7 +17,7 @@ from penstock.model.unit import replace
 FAILING_FROM, CRITICAL_FROM = 3, 10
 """Runs in a row that fail until it is told, and told again as critical."""
 _STUCK = 2
-_EARLY = frozenset({Stop.RATE_LIMITED, Stop.CLIENT_CLOSED})
+_EARLY = frozenset({Stop.RATE_LIMITED, Stop.CLIENT_CLOSED, Stop.STOPPED})
 _FAILED = frozenset({Stop.ERROR, Stop.FATAL})
 _LIMITS = frozenset({Stop.MAX_PAGES, Stop.MAX_OFFERS})
 

@@ -46,10 +46,15 @@ async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which ga
     """The page. A failed call is made again up to three times, two seconds later and ever later."""
     calls = failures = waits = 0
     while True:
+        if io.stopping():
+            return Fetched(calls, halted=Halted(Stop.STOPPED, "its worker was told to stop", io.now()))
         try:
             async with io.gate(gate_id):
                 calls += 1
-                return Fetched(calls, await _asked(client, parameters, wanted, client_pause))
+                batch = await _asked(client, parameters, wanted, client_pause)
+            if batch.calls > 1:
+                io.charge(gate_id, {"requests": batch.calls - 1.0})
+            return Fetched(calls + batch.calls - 1, batch)
         except GateClosed as closed:
             wait = None if closed.until is None else closed.until - io.now()
             if wait is None or wait > _SHORT or waits == _WAITS:
@@ -57,19 +62,21 @@ async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which ga
                 return Fetched(calls, halted=Halted(stop, str(closed), closed.until))
             waits += 1
             await asyncio.sleep(max(0.0, wait.total_seconds()))
-        except Throttled as error:
-            halted = Halted(Stop.RATE_LIMITED, str(error), error.until)
-            return Fetched(calls, halted=halted, throttles=1)
-        except Fatal as error:
-            return Fetched(calls, halted=Halted(Stop.FATAL, f"Fatal: {error}"))
-        except Rejected as error:
-            return Fetched(calls, halted=Halted(Stop.ERROR, f"Rejected: {error}"))
+        except (Throttled, Fatal, Rejected) as error:
+            return Fetched(calls, halted=_final(error), throttles=isinstance(error, Throttled))
         except (Transient, InDoubt) as error:
             if RETRIES.exhausted(failures):
                 told = f"{type(error).__name__}: {error} (after {failures} retries)"
                 return Fetched(calls, halted=Halted(Stop.ERROR, told))
             await asyncio.sleep(RETRIES.delay(failures, io.rng).total_seconds())
             failures += 1
+
+
+def _final(error: Throttled | Fatal | Rejected) -> Halted:
+    """Errors that another try would not mend."""
+    if isinstance(error, Throttled):
+        return Halted(Stop.RATE_LIMITED, str(error), error.until)
+    return Halted(Stop.FATAL if isinstance(error, Fatal) else Stop.ERROR, f"{type(error).__name__}: {error}")
 
 
 async def _asked(client: Client, parameters: Parameters, wanted: Wanted, client_pause: timedelta) -> Batch:

@@ -230,7 +230,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         if missing + run.closed > _FEW and missing > live * self.settings.most_closed:
             why = "too many vanished at once; none is closed"
             said = {"query": own.name, "missing": missing, "listed": live, "reason": why}
-            key = f"queries.many_closed:{unit.query_key}:{run.closing.number}"
+            key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
             events = [Event(key, "queries.many_closed", said, "warning")]
             ids = []
         elif ids:
@@ -298,7 +298,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             status=str(after.status),
             stopped_by=str(end.stop),
             error=after.error,
-            **run.counters(),
+            counts=run.counters(),
         )
         record = _record(after, run, after.status, end)
         return Outcome(unit, after, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.worker.flow import Io
     from penstock.worker.schedule import JobResult
 
-UPDATE = "update-queries"
+UPDATE, PRUNE = "update-queries", "prune-queries"
 
 
 @job(UPDATE, "Makes the queries that the configuration has and the ledger has not, and wakes those that rest.")
@@ -30,6 +31,15 @@ async def update_queries(settings: QueriesSettings, schedule: Schedule, io: Io, 
 
     born, woken = await io.ledger(lambda ledger: keep_queries(ledger, settings, io.now(), "schedule"))
     return JobResult(f"{born} made, {woken} woken" if born or woken else "all queries are there")
+
+
+@job(PRUNE, "Removes the records of old runs, and old records that were set aside.")
+async def prune_queries(settings: QueriesSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
+    from penstock.lifecycles.queries.prune import prune_records
+    from penstock.worker.schedule import JobResult
+
+    gone, more = await io.ledger(lambda ledger: prune_records(ledger, settings.keep_runs, io.now()))
+    return JobResult(f"{gone:,} old records pruned", again=more)
 
 
 def keep_queries(ledger: Ledger, settings: QueriesSettings, now: datetime, who: str) -> tuple[int, int]:
@@ -54,9 +64,10 @@ def born(own: Configured, now: datetime) -> Query:
 
 
 def schedules(settings: QueriesSettings) -> Sequence[Schedule]:
-    """The schedule that keeps the queries; its version is that of the queries, so that a change is seen at once."""
+    """One that keeps the queries, and is of another version when they are others, and one for pruning."""
     wanted = "|".join(sorted(f"{own.key}={own.paused}" for own in registry(settings).values()))
-    import hashlib
-
     version = hashlib.sha256(wanted.encode()).hexdigest()[:12]
-    return [Schedule(name=UPDATE, job=UPDATE, every="1m", settings_version=version)]
+    return [
+        Schedule(name=UPDATE, job=UPDATE, every="1m", settings_version=version),
+        Schedule(name=PRUNE, job=PRUNE, every="1d", jitter="1h", settings_version="usual"),
+    ]

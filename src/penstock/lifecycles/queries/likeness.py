@@ -66,7 +66,7 @@ _ENDING = re.compile(
 )
 _AT = re.compile(r"(?<![a-z0-9])([a-z]{3,})@(s?)(?![a-z0-9])")
 #: With what a word must end to have an ending of several letters.
-_BEFORE = {"r": "r", "o": "r", "i": "iu", "v": "iu", "ar": "ari"}
+_BEFORE = {"r": "r", "o": "r", "i": "iu", "v": "iu"}
 _ARTICLES = frozenset(["el", "la", "los", "las", "l", "les", "els", "a", "o", "as", "os"])
 
 

@@ -163,6 +163,7 @@ class _Page:
         sql = (
             "SELECT o.client, o.offer_id, o.likeness, o.updated_at, o.linked_client, o.linked_offer_id"
             f" FROM {source} JOIN {offers.name} o ON o.likeness = n_likeness"
+            " ORDER BY o.first_seen_at, o.client, o.offer_id"
         )
         wanted = statements.batch_text([[one] for one in sorted({str(each.likeness) for each in self.born})])
         rows = ledger.read(lambda cursor: cursor.rows(sql, batch=wanted))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from penstock.model.outcome import Event
 from penstock.model.unit import replace
 
 _MOST_HOLES = 50
+_MOMENT = timedelta(milliseconds=1)
 
 
 def after_page(
@@ -44,20 +45,19 @@ def _read_on(query: Query, step: Step, own: Configured, moment: datetime) -> tup
     query = replace(query, covered_through=through, run=run.document())
     if done.kind is Kind.CENSUS:
         query = replace(query, census_at=moment)
-    if step.cut:
-        return _with_hole(query, done, own)
+    # What lies right at the end of a list that was cut may go on beyond it.
+    lower = done.until if not step.cut else (done.reached or done.begun) + _MOMENT
     if done.whole:
-        query = _seen_everything(query, done)
-    return query, []
+        query = _seen_everything(query, Unseen(done.number, lower))
+    return _with_hole(query, done, own) if step.cut and done.kind is Kind.RECENT else (query, [])
 
 
-def _seen_everything(query: Query, done: Pass) -> Query:
+def _seen_everything(query: Query, mine: Unseen) -> Query:
     """What the last whole reading did not see, and this one neither, is closed; this one's turn is the next time.
 
     One reading proves nothing: a record that was listed anew while it was read moved from below to above it.
     """
     before = query.unseen
-    mine = Unseen(done.number, done.until)
     run = run_of(query)
     if before is not None:
         run = msgspec.structs.replace(run, closing=msgspec.convert(before, Unseen))

@@ -27,6 +27,8 @@ class Stop(StrEnum):
     ERROR = "error"
     FATAL = "fatal"
     """Credentials or configuration: the client is stopped."""
+    STOPPED = "stopped"
+    """Its worker was told to stop; the next one goes on."""
     ABANDONED = "abandoned"
     """Whoever ran it is gone."""
 

@@ -181,7 +181,7 @@ _TYPES: Mapping[str, sa.types.TypeEngine[Any]] = {
 
 
 def own_tables(settings: QueriesSettings) -> list[sa.Table]:
-    """The tables that sources with a shape of their own declare, by name; two sources may share one."""
+    """The tables that sources with a shape of their own declare."""
     return [
         own_table(own.table, {name: field.type for name, field in own.fields.items()})
         for own in settings.rest_json.values()

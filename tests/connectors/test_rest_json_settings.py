@@ -1,0 +1,145 @@
+"""What a description of an API may say: everything that contradicts itself is told at once."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from penstock.connectors.rest_json.settings import RESERVED, REST_EXAMPLE, RestSettings
+from penstock.connectors.searches import OFFER_COLUMNS
+from penstock.lifecycles.queries.settings import QueriesSettings
+from penstock.settings.reader import read_section
+from penstock.settings.sample import sample
+from penstock.settings.secret import ConfigError
+from tests.support.paged import described, rest
+
+SECRET = {"env": "KEY"}
+FIELD = {"path": "a"}
+
+
+def refused(**changes: Any) -> list[str]:
+    with pytest.raises(ConfigError) as told:
+        rest(described("page", **changes))
+    begin = "p.toml: queries.rest_json.api"
+    lines = str(told.value).splitlines()
+    assert all(line.startswith(begin) for line in lines)
+    return [line.removeprefix(begin).lstrip(":. ") for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"url": "http://api.example.com"}, "https"),
+        ({"url": "https://api.example.com/?a=1"}, "url: has parameters"),
+        ({"path": "jobs"}, "must begin with /"),
+        ({"path": "/jobs?a=1"}, "must begin with / and be a plain path"),
+        ({"path": "/jobs/{"}, "in each pair of braces"),
+        ({"path": "/jobs/{}"}, "in each pair of braces"),
+        ({"parameters": {"a": {"b": 1}}}, "parameters.a: must be text"),
+        ({"parameters": {"a": [[1]]}}, "parameters.a: must be text"),
+        ({"parameters": {"page": 1}}, "'page' is set by 'paging' or 'since'"),
+        ({"send_as": {"p": "per_page"}}, "'per_page' is set by 'paging' or 'since'"),
+        ({"send_as": {"a": "q", "b": "q"}}, "2 parameters are sent as 'q'"),
+        ({"headers": {"Authorization": "Bearer x"}}, "said by 'auth'"),
+        ({"headers": {"A B": "x"}}, "that no header can have"),
+        ({"headers": {"A": "x\ny"}}, "that no header can have"),
+        ({"lists": "both"}, "must be one of repeat, comma"),
+        ({"auth": {"bearer": {"secret": SECRET}, "basic": {"user": "a", "secret": SECRET}}}, "give one of them"),
+        ({"auth": {"bearer": {"secret": "abc"}}}, "(not shown) must be a reference to a secret"),
+        ({"auth": {"basic": {"user": "a:b", "secret": SECRET}}}, "has a colon"),
+        ({"auth": {"header": {"name": "a b", "secret": SECRET}}}, "not the name of a header"),
+        ({"auth": {"header": {"name": "X-A", "secret": SECRET}}, "headers": {"x-a": "1"}}, "of 'auth' already"),
+        ({"auth": {"oauth": {"token_url": "http://a.example", "client_id": "a", "secret": SECRET}}}, "https"),
+        ({"paging": {"link": {}, "cursor": {"next": "a"}}}, "has 'cursor' and 'link'; give one of them"),
+        ({"paging": {"page": {"size": 0}}}, "from 1 to 10,000"),
+        ({"paging": {"page": {}}}, "size is missing"),
+        ({"paging": {"page": {"size": 5, "size_parameter": "page"}}}, "the page's number already"),
+        ({"paging": {"page": {"size": 5, "last": 0}}}, "comes before the first page"),
+        ({"paging": {"offset": {"size": 5, "size_parameter": "offset"}}}, "the place already"),
+        ({"paging": {"cursor": {"next": "a..b"}}}, "next: 'a..b' is not a path"),
+        ({"since": {"parameter": "page"}}, "a parameter of the paging already"),
+        ({"since": {"parameter": "s", "value": "x"}}, "must have {} in it once"),
+        ({"records": "a. b"}, "records: 'a. b' is not a path"),
+        ({"date": None}, "date is missing"),
+        ({"date_format": "rfc822"}, "must be one of iso, date, unix, unix_ms"),
+        ({"offer": None}, "has neither 'offer' nor 'table'"),
+        ({"table": "t", "fields": {"a": FIELD}}, "has both 'offer' and 'table'"),
+        ({"fields": {"a": FIELD}}, "has 'fields' and no 'table'"),
+        ({"offer": {"title": "a", "titel": "a"}}, "offer.titel: is not a column of offers"),
+        ({"offer": {"company": "a"}}, "has no 'title'"),
+        ({"offer": {"title": ".a"}}, "offer.title: '.a' is not a path"),
+        ({"offer": None, "table": "t"}, "has no 'fields'"),
+        ({"offer": None, "table": "Bad Name", "fields": {"a": FIELD}}, "must be small letters"),
+        ({"offer": None, "table": "sqlite_x", "fields": {"a": FIELD}}, "a database's own tables"),
+        ({"offer": None, "table": "t", "fields": {"payload": FIELD}}, "every table has that column anyway"),
+        ({"offer": None, "table": "t", "fields": {"Name": FIELD}}, "fields.Name: 'Name' must be small letters"),
+        ({"offer": None, "table": "t", "fields": {"a" * 51: FIELD}}, "at most 50 long"),
+        ({"offer": None, "table": "t", "fields": {f"a{n}": FIELD for n in range(201)}}, "200 is the most"),
+        ({"offer": None, "table": "t", "fields": {"a": {"path": "a", "type": "blob"}}}, "one of text, integer"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(changes, said):
+    (line,) = refused(**changes)
+    assert said in line
+    assert len(line) < 400
+
+
+def test_everything_is_told_at_once():
+    lines = refused(url="https://a.example?x=1", path="x", records="a..b", offer={"titel": "a", "company": ".b"})
+    assert [line.partition(":")[0] for line in lines] == [
+        "url",
+        "path",
+        "records",
+        "offer.company",
+        "offer.titel",
+        "offer",
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_the_engines_columns_are_its_own(name):
+    (line,) = refused(offer=None, table="t", fields={name: FIELD})
+    assert f"fields.{name}" in line
+
+
+def test_what_is_left_out_has_sensible_defaults():
+    found = rest({"url": "https://api.example.com", "date": "updated", "offer": {"title": "t"}})
+    assert (found.path, found.order, found.id, found.records, found.lists) == ("/", "none", "id", None, "repeat")
+    assert found.columns == OFFER_COLUMNS
+    own = rest({"url": "https://a.example", "date": "d", "table": "t", "fields": {"b": FIELD, "a": FIELD}})
+    assert own.columns == ("b", "a")
+
+
+def test_the_sample_is_valid_as_it_is():
+    assert rest(REST_EXAMPLE).order == "newest_first"
+    text = sample(kinds={"queries": QueriesSettings}, on=["queries"])
+    begin = text.index("#[queries.rest_json.jobs_api]")
+    lines = text[begin : text.index("#[queries.queries.")].splitlines()
+    shown = tomllib.loads("\n".join(line[1:] for line in lines if line.startswith("#") and not line.startswith("# ")))
+    errors: list[str] = []
+    found = read_section(QueriesSettings, shown["queries"], at=("queries",), folder=None, errors=errors, path_text="p")
+    assert errors == []
+    assert found is not None
+    assert found.rest_json["jobs_api"] == rest(REST_EXAMPLE)
+
+
+JSONLIKE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(st.dictionaries(st.sampled_from(RestSettings.__struct_fields__), JSONLIKE, max_size=5))
+def test_whatever_is_written_is_read_or_refused(changes):
+    said = ""
+    try:
+        found = rest(described("page") | changes)
+    except ConfigError as error:
+        said = str(error)
+    assert said or found.columns
