@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -52,8 +53,8 @@ def gate_statuses(
     now = present(database, cursor)
     limits = _limits(cursor, now)
     waiting, inside = (_waiting(database, cursor), steps_in_flight(cursor, "true")) if counts else ({}, {})
-    asked = {f"g{place}": gate_id for place, gate_id in enumerate(only or ())}
-    among = "" if only is None else f" AND gate_id IN ({', '.join(f':{name}' for name in asked) or 'NULL'})"
+    asked = {} if only is None else {"only": json.dumps(list(only))}
+    among = "" if only is None else f" AND gate_id IN ({database.sql.listed('only')})"
     rows = cursor.rows(
         "SELECT gate_id, closed_until, closed_reason, next_at, throttles, epoch, max_in_flight, held_by, held_reason,"
         f" failures, failing_since FROM gate WHERE gate_id <> :none{among} ORDER BY gate_id",
