@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -15,10 +16,12 @@ from penstock.model.outcome import Act, Decision, Look, Wait
 
 
 class Seen(Struct, frozen=True):
-    """Whether the query may run: why not, and until when (None: nobody knows)."""
+    """Whether the query may run: why not, and until when (None: nobody knows). And what others have left behind."""
 
     closed: str | None = None
     until: datetime | None = None
+    #: Other queries that say that they run, and do not: whoever runs them would hold the run lock.
+    abandoned: Sequence[Query] = ()
 
 
 def decide(query: Query, now: datetime, settings: QueriesSettings, seen: Seen | None) -> Decision:
@@ -36,7 +39,7 @@ def decide(query: Query, now: datetime, settings: QueriesSettings, seen: Seen | 
     if query.due_at is not None and query.due_at > now:
         return Wait(query.due_at, "its next run is not due yet")
     begins = begin_of(seed_day(query, now, own), own.zone)
-    if begins > now:
+    if begins > now and query.seed_until is None:
         return Wait(begins, f"[queries.queries.{own.name}] seed_from lies in the future")
     if seen is None:
         return Look("whether its client may be asked", asks=False)

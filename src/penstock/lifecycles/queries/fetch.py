@@ -29,6 +29,8 @@ class Halted(Struct, frozen=True):
     stop: Stop
     error: str
     until: datetime | None = None
+    #: What was asked for is refused, and will be.
+    refused: bool = False
 
 
 class Fetched(Struct, frozen=True):
@@ -76,7 +78,8 @@ def _final(error: Throttled | Fatal | Rejected) -> Halted:
     """Errors that another try would not mend."""
     if isinstance(error, Throttled):
         return Halted(Stop.RATE_LIMITED, str(error), error.until)
-    return Halted(Stop.FATAL if isinstance(error, Fatal) else Stop.ERROR, f"{type(error).__name__}: {error}")
+    told = f"{type(error).__name__}: {error}"
+    return Halted(Stop.FATAL, told) if isinstance(error, Fatal) else Halted(Stop.ERROR, told, refused=True)
 
 
 async def _asked(client: Client, parameters: Parameters, wanted: Wanted, client_pause: timedelta) -> Batch:

@@ -21,7 +21,7 @@ from penstock.lifecycles.queries.aggregate import aggregate
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
 from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
-from penstock.lifecycles.queries.lock import closed_gate, holder
+from penstock.lifecycles.queries.lock import closed_gate, holder, running
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page
@@ -32,7 +32,7 @@ from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.store import Taken
 from penstock.lifecycles.queries.tables import ingestion_runs, rejected_records
 from penstock.model.clock import Rng
-from penstock.model.outcome import Event, Outcome, Write
+from penstock.model.outcome import Event, Move, Outcome, Write
 from penstock.model.unit import replace
 from penstock.raw.store import RawError
 from penstock.worker.flow import Flow, Gate, Io
@@ -87,13 +87,15 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
     async def look(self, unit: Query, io: Io) -> Seen:
         gates = [query_gate(unit.query_key), client_gate(unit.client)]
         closed = await io.ledger(lambda ledger: closed_gate(ledger, gates))
-        return Seen() if closed is None else Seen(*closed)
+        if closed is not None:
+            return Seen(*closed)
+        return Seen(abandoned=await io.ledger(lambda ledger: running(ledger, but=unit.unit_id)))
 
-    async def act(self, what: str, unit: Query, seen: Seen | None, io: Io) -> Outcome[Query]:  # noqa: ARG002
+    async def act(self, what: str, unit: Query, seen: Seen | None, io: Io) -> Outcome[Query]:
         if what == "abandon":
             return self._over(unit, unit, abandoned(unit, io.now()), (), keep_claim=True)
         if what == "begin":
-            return self._begin(unit, io.now(), io.rng)
+            return self._begin(unit, io.now(), io.rng, () if seen is None else seen.abandoned)
         own = registry(self.settings).get(unit.query_key)
         if what == "finish" or own is None:
             return self._over(unit, unit, ended(unit, io.now(), own, self.settings), ())
@@ -115,8 +117,11 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         for source in self._sources.values():
             await source.close()
 
-    def _begin(self, unit: Query, now: datetime, rng: Rng) -> Outcome[Query]:
+    def _begin(self, unit: Query, now: datetime, rng: Rng, left: Sequence[Query]) -> Outcome[Query]:
+        """Begin a run, and close those that others have left behind: they are over before this one begins."""
         run = Run(mark=mark_of(unit))
+        ends = [(one, abandoned(one, now)) for one in left]
+        records = [_told(one, end) for one, end in ends]
         after = replace(
             unit,
             status=S.RUNNING,
@@ -129,7 +134,13 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self._pages.clear()
         # No call was made: what an earlier crash left is settled by the first page.
         return Outcome(
-            unit, after, "a run began", writes=[_record(after, run, S.RUNNING)], keep_claim=True, keep_crashes=True
+            unit,
+            after,
+            "a run began",
+            writes=[*records, _record(after, run, S.RUNNING)],
+            others=[Move(one, end.query, end.reason) for one, end in ends],
+            keep_claim=True,
+            keep_crashes=True,
         )
 
     async def _page(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
@@ -149,8 +160,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
                 return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
             page = self._pages[str(unit.run_id)] = _paged(now, fetched, landed)
         items = page.parts.pop(0) if page.parts else []
-        take = partial(source.store.take, query=unit, number=page.now.number, items=items, now=io.now())
-        taken = await io.ledger(take)
+        unread = [] if page.parts else [one.id for one in page.bad if one.id is not None]
+        given = {"query": unit, "number": page.now.number, "items": items, "unread": unread, "now": io.now()}
+        taken = await io.ledger(partial(source.store.take, **given))
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:
@@ -188,7 +200,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         """Whether there is anything to close; mostly there is not, and the run can do without another commit."""
         run, store = run_of(after), self._sources[own.client].store
         assert run.closing is not None  # noqa: S101 - asked for only then
-        ids, _, _ = await io.ledger(partial(store.absent, query=after, unseen=run.closing, but=page.seen, most=1))
+        listed = page.seen | {one.id for one in page.bad if one.id is not None}
+        ids, _, _ = await io.ledger(partial(store.absent, query=after, unseen=run.closing, but=listed, most=1))
         return after if ids else replace(after, run=msgspec.structs.replace(run, closing=None).document())
 
     def _repeating(  # noqa: PLR0917 - all that a page came to
@@ -217,7 +230,12 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             error=halted.error,
             until=halted.until,
         )
-        return self._going(unit, replace(unit, run=run.document()), Taken(), (), halted.error, moment=moment, own=own)
+        after = replace(unit, run=run.document())
+        if halted.refused:
+            # A place or a token that is refused once is refused for ever: the reading begins anew.
+            by_token = not self._sources[own.client].client.by_place
+            after = replace(after, reading=None, seeding=None if by_token else unit.seeding)
+        return self._going(unit, after, Taken(), (), halted.error, moment=moment, own=own)
 
     async def _close(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
         """Close what is no longer listed, unless that is suspiciously much."""
@@ -288,20 +306,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
     def _over(
         self, unit: Query, last: Query, end: Ended, writes: Sequence[Write], *, keep_claim: bool = False
     ) -> Outcome[Query]:
-        """The run is over: one line of summary, and the record of it closed."""
-        run, after = run_of(last), end.query
-        log.info(
-            "queries.run",
-            query=after.name,
-            key=after.query_key,
-            run=str(after.run_id),
-            status=str(after.status),
-            stopped_by=str(end.stop),
-            error=after.error,
-            counts=run.counters(),
-        )
-        record = _record(after, run, after.status, end)
-        return Outcome(unit, after, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)
+        record = _told(last, end)
+        return Outcome(unit, end.query, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)
 
     def _tell_bad(self, unit: Query, page: _Page) -> None:
         for bad in page.bad[:_TOLD]:
@@ -336,6 +342,22 @@ def _added(run: Run, items: Sequence[Item], taken: Taken) -> Run:
         changed=run.changed + taken.changed,
         companies=run.companies or taken.companies,
     )
+
+
+def _told(last: Query, end: Ended) -> Write:
+    """A run is over: one line of summary, and the record of it closed."""
+    run, after = run_of(last), end.query
+    log.info(
+        "queries.run",
+        query=after.name,
+        key=after.query_key,
+        run=str(after.run_id),
+        status=str(after.status),
+        stopped_by=str(end.stop),
+        error=after.error,
+        counts=run.counters(),
+    )
+    return _record(after, run, after.status, end)
 
 
 def _record(unit: Query, run: Run, status: S, end: Ended | None = None) -> Write:

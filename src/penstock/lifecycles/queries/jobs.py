@@ -51,10 +51,17 @@ def keep_queries(ledger: Ledger, settings: QueriesSettings, now: datetime, who: 
     units = [born(own, now) for own in wanted]
     made = ledger.birth(units, actor=Actor.SCHEDULER, who=who, reason="configured", if_absent=True)
     there: list[Query] = ledger.get_many(query, [own.key for own in wanted])
-    resting = [Ref(query.name, one.unit_id) for one in there if one.due_at is None and one.claimed_by is None]
+    late = [one for one in there if one.due_at is None or _planned_ahead(one, now, settings)]
+    resting = [Ref(query.name, one.unit_id) for one in late if one.claimed_by is None]
     if resting:
         ledger.wake(resting, who=who, reason="configured", actor=Actor.SCHEDULER)
     return made, len(resting)
+
+
+def _planned_ahead(one: Query, now: datetime, settings: QueriesSettings) -> bool:
+    """Whether its next run was planned by one that began in the future: the clock was set back since."""
+    began, due = one.last_run_at, one.due_at
+    return began is not None and due is not None and now < began and now < due <= began + settings.pause
 
 
 def born(own: Configured, now: datetime) -> Query:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from penstock.ledger.gates.status import gate_statuses
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
+from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.model.clock import instant
 
 log = structlog.get_logger()
@@ -40,6 +41,13 @@ def holder(cursor: Cursor) -> RunLock | None:
     for held_by, host, pid, key, since in rows:
         return RunLock(held_by, host, pid, key, instant(since))
     return None
+
+
+def running(ledger: Ledger, but: str) -> list[Query]:
+    """Queries that say that they run, but for one: whoever holds the lock knows that they do not."""
+    sql = f"SELECT unit_id FROM {query.table} WHERE status = :running AND unit_id <> :but AND claimed_by IS NULL"
+    rows = ledger.read(lambda cursor: cursor.rows(sql, running=str(S.RUNNING), but=but))
+    return ledger.get_many(query, [row[0] for row in rows]) if rows else []
 
 
 def closed_gate(ledger: Ledger, gates: Sequence[str]) -> tuple[str, datetime | None] | None:

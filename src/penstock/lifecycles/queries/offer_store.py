@@ -60,13 +60,15 @@ class OfferStore:
     def __init__(self, repost_within: timedelta) -> None:
         self._within = repost_within
 
-    def take(self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], now: datetime) -> Taken:
+    def take(  # noqa: PLR0917 - as a store is asked
+        self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], unread: Sequence[str], now: datetime
+    ) -> Taken:
         page = _Page(query, number, unique(items), now)
         page.look(ledger)
         for item in page.items:
             page.add(item)
         page.link(ledger, self._within)
-        return page.taken()
+        return page.taken(unread)
 
     def absent(
         self, ledger: Ledger, query: Query, unseen: Unseen, but: Collection[str], most: int
@@ -179,14 +181,15 @@ class _Page:
         for ref, found in links(self.born, known, within).items():
             self.rows[ref[1]][_LINK : _LINK + 3] = [*found.head, found.kind]
 
-    def taken(self) -> Taken:
+    def taken(self, unread: Sequence[str]) -> Taken:
         """All of it, as rows."""
         writes, updates = list(_stale(self.stale, self.now)), []
         if self.rows:
             writes.append(Write(offers, list(self.rows.values()), first=_FIRST, columns=_COLUMNS))
         if self.untouched:
             updates.append(Update(_offers(self.query, self.untouched), {"last_seen_at": self.now}))
-        listed, seen = [], []
+        listed: list[list[Any]] = []
+        seen = list(unread)
         for item in self.items:
             there = self.known[item.id]
             if there.seen_in is None or there.gone or item.at != there.record_at:

@@ -31,7 +31,9 @@ class OwnStore:
             *("content_hash", "payload", "seen_in", "first_seen_at", "last_seen_at", "gone_at"),
         )
 
-    def take(self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], now: datetime) -> Taken:
+    def take(  # noqa: PLR0917 - as a store is asked
+        self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], unread: Sequence[str], now: datetime
+    ) -> Taken:
         items = unique(items)
         known = self._known(ledger, query, [item.id for item in items])
         rows: list[list[Any]] = []
@@ -52,6 +54,7 @@ class OwnStore:
             rows.append([query.query_key, item.id, item.at, *item.values, *kept])
         writes = [Write(self.table, rows, first=_FIRST, columns=self._columns)] if rows else []
         seen = {"last_seen_at": now, "seen_in": number}
+        untouched += unread
         updates = [Update(self._where(query, untouched), seen)] if untouched else []
         return Taken(writes, updates, new, changed, fresh)
 

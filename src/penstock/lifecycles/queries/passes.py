@@ -3,7 +3,7 @@
 A pass remembers where it is, so that a limit, a throttle or a crash costs no more than a page. Lists change while they
 are read. What is added pushes the rest down, and is found by the next pass; what is removed pulls the rest up, past a
 border between two pages. So pages overlap: each has one of the records that the page before ended with, or the pass
-steps back. Everything here is pure.
+steps back until it finds its place again. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from penstock.model.clock import instant_text
 
 _TAIL = 10
 """So many ids of the last page are remembered."""
-_STEPS_BACK = 3
 _STEP_BACK = 25
+_LOST = 50
+"""After so many steps back a pass goes on where it is: the list is in another order at every look."""
 _REPEATS = 3
 """So many pages in a row without anything that was not seen before are a list that repeats itself."""
 _MIDNIGHT = time(0)
@@ -55,7 +56,9 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reached: datetime | None = None
     tail: tuple[str, ...] = ()
     pages: int = 0
+    #: Steps back since it last knew its place, and in all.
     steps_back: int = 0
+    lost: int = 0
     repeats: int = 0
     #: Whether everything was seen: what it did not find is not there.
     whole: bool = True
@@ -148,7 +151,7 @@ def _lost_its_place(now: Pass, batch: Batch, client: Client) -> bool:
 
     They have not where this page has a record of the last one, or begins above where the pass already was.
     """
-    if not (client.overlaps and now.tail and batch.place) or now.steps_back > _STEPS_BACK:
+    if not (client.overlaps and now.tail and batch.place) or now.lost > _LOST:
         return False
     first = next((one.at for one in batch.records if one.at is not None), None)
     if client.newest_first and first is not None and now.reached is not None and first > now.reached:
@@ -157,11 +160,11 @@ def _lost_its_place(now: Pass, batch: Batch, client: Client) -> bool:
 
 
 def _stepped_back(now: Pass, batch: Batch) -> Pass:
-    """Look further up; after some tries it goes on where it is, and no longer proves that anything is absent."""
-    if now.steps_back == _STEPS_BACK:
-        return msgspec.structs.replace(now, steps_back=now.steps_back + 1, whole=False)
-    place = max(0, batch.place - _STEP_BACK * (now.steps_back + 1))
-    return msgspec.structs.replace(now, place=place, steps_back=now.steps_back + 1)
+    """Look further up, ever further, at last at the beginning; one that loses its place for ever proves no absence."""
+    if now.lost == _LOST:
+        return msgspec.structs.replace(now, lost=now.lost + 1, whole=False)
+    place = max(0, batch.place - (_STEP_BACK << now.steps_back))
+    return msgspec.structs.replace(now, place=place, steps_back=now.steps_back + 1, lost=now.lost + 1)
 
 
 def day_of(moment: datetime, zone: ZoneInfo) -> date:

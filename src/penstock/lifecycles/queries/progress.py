@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 
 import msgspec
@@ -11,12 +11,11 @@ from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.passes import Kind, Pass, Step, closed_day
 from penstock.lifecycles.queries.registry import Configured
 from penstock.lifecycles.queries.runs import Unseen, run_of, seed_day
-from penstock.model.clock import instant_text
+from penstock.model.clock import MILLISECOND, instant_text
 from penstock.model.outcome import Event
 from penstock.model.unit import replace
 
 _MOST_HOLES = 50
-_MOMENT = timedelta(milliseconds=1)
 
 
 def after_page(
@@ -40,28 +39,33 @@ def after_page(
 def _read_on(query: Query, step: Step, own: Configured, moment: datetime) -> tuple[Query, list[Event]]:
     """What is new was read to its end."""
     done = step.following
-    through = max(filter(None, (query.covered_through, done.newest)), default=None)
+    before = query.covered_through
+    through = max(filter(None, (before, done.newest)), default=None)
     run = msgspec.structs.replace(run_of(query), recent=True)
     query = replace(query, covered_through=through, run=run.document())
     if done.kind is Kind.CENSUS:
         query = replace(query, census_at=moment)
     # What lies right at the end of a list that was cut may go on beyond it.
-    lower = done.until if not step.cut else (done.reached or done.begun) + _MOMENT
+    lower = done.until if not step.cut else (done.reached or done.begun) + MILLISECOND
     if done.whole:
-        query = _seen_everything(query, Unseen(done.number, lower))
-    return _with_hole(query, done, own) if step.cut and done.kind is Kind.RECENT else (query, [])
+        query = _seen_everything(query, done, Unseen(done.number, lower))
+    hole = step.cut and (before is None or done.reached is None or done.reached > before)
+    return _with_hole(query, done, own) if hole else (query, [])
 
 
-def _seen_everything(query: Query, mine: Unseen) -> Query:
+def _seen_everything(query: Query, done: Pass, mine: Unseen) -> Query:
     """What the last whole reading did not see, and this one neither, is closed; this one's turn is the next time.
 
-    One reading proves nothing: a record that was listed anew while it was read moved from below to above it.
+    One reading proves nothing: a record that was listed anew while it was read moved from below to above it. The next
+    one finds it there, unless that takes long as well: one over several runs closes nothing.
     """
-    before = query.unseen
-    run = run_of(query)
+    before, run = query.unseen, run_of(query)
+    after = msgspec.to_builtins(mine)
+    if run.pages_fetched < done.pages:
+        return replace(query, unseen=after if before is None or done.kind is Kind.CENSUS else before)
     if before is not None:
         run = msgspec.structs.replace(run, closing=msgspec.convert(before, Unseen))
-    return replace(query, unseen=msgspec.to_builtins(mine), run=run.document())
+    return replace(query, unseen=after, run=run.document())
 
 
 def _with_hole(query: Query, done: Pass, own: Configured) -> tuple[Query, list[Event]]:

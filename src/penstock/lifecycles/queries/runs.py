@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -104,8 +104,14 @@ def next_pass(query: Query, now: datetime, own: Configured, settings: QueriesSet
         return _recent(query, now, own, settings)
     if query.seeded_at is not None or (query.covered_through is None and recent):
         return None
-    until = begin_of(seed_day(query, now, own), own.zone)
-    return read_pass(query.seeding) or Pass(kind=Kind.SEED, number=query.readings + 1, begun=now, until=until)
+    history = read_pass(query.seeding)
+    if history is None:
+        until = begin_of(seed_day(query, now, own), own.zone)
+        return Pass(kind=Kind.SEED, number=query.readings + 1, begun=now, until=until)
+    if history.number < query.readings:
+        # What was read meanwhile has higher numbers: none may be seen in a lower one afterwards.
+        return msgspec.structs.replace(history, number=query.readings + 1)
+    return history
 
 
 def _recent(query: Query, now: datetime, own: Configured, settings: QueriesSettings) -> Pass:
@@ -115,7 +121,8 @@ def _recent(query: Query, now: datetime, own: Configured, settings: QueriesSetti
     until = query.covered_through - settings.overlap
     every, oldest = settings.census_every, query.last_processed_date
     counted = query.census_at or query.seeded_at
-    if every is not None and counted is not None and oldest is not None and now - counted >= every:
+    # One in the future was made while the clock was wrong.
+    if every is not None and counted is not None and oldest is not None and not timedelta() <= now - counted < every:
         return Pass(kind=Kind.CENSUS, number=number, begun=now, until=min(until, begin_of(oldest, own.zone)))
     return Pass(kind=Kind.RECENT, number=number, begun=now, until=until)
 

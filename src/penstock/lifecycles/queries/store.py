@@ -39,8 +39,10 @@ class Taken(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """A place for records. Its functions read the ledger and write nothing."""
 
-    def take(self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], now: datetime) -> Taken:
-        """Records that the reading of that number has found."""
+    def take(  # noqa: PLR0917 - what was read, by whom and when
+        self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], unread: Sequence[str], now: datetime
+    ) -> Taken:
+        """Records that the reading of that number has found; of some no more is known than that they are listed."""
 
     def absent(
         self, ledger: Ledger, query: Query, unseen: Unseen, but: Collection[str], most: int
