@@ -95,7 +95,8 @@ async def bare(about: dict[str, Any], offers: int) -> dict[str, float]:
     seconds, used = time.perf_counter() - seconds, time.process_time() - used
     if found != offers:
         raise SystemExit(f"the bare client found {found:,} offers of {offers:,}")
-    return {"seconds": round(seconds, 2), "per_second": round(offers / seconds), "cpu_seconds": round(used, 2)}
+    rate = round(offers / seconds)
+    return {"offers": offers, "seconds": round(seconds, 2), "per_second": rate, "cpu_seconds": round(used, 2)}
 
 
 class Reader:
@@ -106,25 +107,20 @@ class Reader:
         self.process = process
 
     def read(self, lists: Sequence[int], offers: int) -> dict[str, Any]:
-        """Read these lists; what it took, from their waking to the end of the last run."""
+        """Read these lists; what it took, from the beginning of the first run to the last commit."""
         pid, server = self.process.pid, server_pids(self._url)
         own, theirs, others = cpu_seconds(pid), cpu_seconds(*server), machine_seconds()
-        asked, runs = control(self._about), self._count("ingestion_runs WHERE finished_at IS NOT NULL")
-        woken, began = time.time(), time.perf_counter()
+        simulator, runs, began = control(self._about)["cpu_seconds"], self._ended(), time.perf_counter()
         keys = [query_key(CLIENT, {"list": number}) for number in lists]
         self._ledger.wake([Ref("query", key) for key in keys], who="benchmark", reason="measured")
         self.wait(runs + len(lists))
-        others = machine_seconds() - others
+        others, waited = machine_seconds() - others, time.perf_counter() - began
         own, theirs = cpu_seconds(pid) - own, cpu_seconds(*server_pids(self._url)) - theirs
-        simulator = control(self._about)["cpu_seconds"] - asked["cpu_seconds"]
-        waited = time.perf_counter() - began
-        sql = "SELECT finished_at, offers_fetched, new, changed, errors_count FROM ingestion_runs WHERE started_at >= :at"
-        moment = SystemClock().now().fromtimestamp(woken - 0.001, tz=SystemClock().now().tzinfo)
-        found = self._ledger.read(lambda c: c.rows(sql, at=moment.isoformat(timespec="milliseconds")))
-        seconds = max(instant(row[0]) for row in found).timestamp() - woken
-        fetched, new, changed, errors = (sum(int(row[place]) for row in found) for place in range(1, 5))
-        if fetched != offers or changed or errors or len(found) != len(lists):
-            raise SystemExit(f"{len(found)} runs fetched {fetched:,} of {offers:,}, {changed} changed, {errors} errors")
+        simulator = control(self._about)["cpu_seconds"] - simulator
+        seconds = self._seconds(len(lists))
+        fetched, new, changed, errors = self._counters(len(lists))
+        if fetched != offers or changed or errors:
+            raise SystemExit(f"{fetched:,} of {offers:,} offers were fetched, {changed:,} changed, {errors:,} errors")
         return {
             "offers": offers,
             "new": new,
@@ -135,10 +131,26 @@ class Reader:
             "cores_of_others": round((others - own - theirs - simulator) / waited, 2),
         }
 
+    def _seconds(self, runs: int) -> float:
+        """How long the last runs took, by their history."""
+        sql = "SELECT at FROM transition_log WHERE machine = 'query' AND {} ORDER BY seq DESC LIMIT :runs"
+        begun, over = "to_status = 'RUNNING'", "from_status = 'RUNNING' AND to_status <> 'RUNNING'"
+        first, last = (self._ledger.read(lambda c, w=w: c.rows(sql.format(w), runs=runs)) for w in (begun, over))
+        return float((instant(last[0][0]) - instant(first[-1][0])).total_seconds())
+
+    def _counters(self, runs: int) -> list[int]:
+        names = ("offers_fetched", "new", "changed", "errors_count")
+        sql = f"SELECT {', '.join(names)} FROM ingestion_runs ORDER BY started_at DESC LIMIT :runs"
+        rows = self._ledger.read(lambda cursor: cursor.rows(sql, runs=runs))
+        return [sum(map(int, column)) for column in zip(*rows, strict=True)]
+
+    def _ended(self) -> int:
+        return self._count("ingestion_runs WHERE finished_at IS NOT NULL")
+
     def wait(self, runs: int) -> None:
         """Until so many runs have ended."""
         until = time.perf_counter() + LONGEST_SECONDS
-        while self._count("ingestion_runs WHERE finished_at IS NOT NULL") < runs:
+        while self._ended() < runs:
             if self.process.poll() is not None or time.perf_counter() > until:
                 raise SystemExit("the worker is gone" if self.process.poll() is not None else "the runs do not end")
             time.sleep(POLL_SECONDS)
@@ -177,7 +189,7 @@ def ours(url: str, offers: int, about: dict[str, Any], full: int) -> dict[str, A
         counted = reader.counted()
         time.sleep(1)  # a census is due a second after the seeding
         again = reader.read([0], offers)
-        if reader.counted() != counted or counted["offers"] != counted["query_offers"] != offers:
+        if reader.counted() != counted or {counted["offers"], counted["query_offers"]} != {offers}:
             raise SystemExit(f"the database has {reader.counted()} after {counted}")
         line = {"first": first, "again": again, "counted": counted}
         if full:
@@ -204,6 +216,7 @@ def peer(url: str, about: dict[str, Any], offers: int, disposition: str) -> dict
         raise SystemExit(f"dlt: exit {done.returncode}\n{done.stderr[-2000:]}")
     line: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     server, simulator = cpu_seconds(*server_pids(url)) - theirs, control(about)["cpu_seconds"] - simulator
+    line["offers"] = line.pop("items")
     used = {"worker": line.pop("cpu_seconds"), "server": round(server, 1), "api": round(simulator, 1)}
     return {**line, "cpu_seconds": used}
 

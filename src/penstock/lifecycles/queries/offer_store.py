@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -178,7 +179,10 @@ class _Page:
             )
             for client, offer_id, alike, at, linked, linked_id in rows
         ]
-        for ref, found in links(self.born, known, within).items():
+        # Most are like none: these need no closer look.
+        often = Counter(one.likeness for one in (*self.born, *known))
+        alike = [one for one in self.born if often[one.likeness] > 1]
+        for ref, found in links(alike, known, within).items():
             self.rows[ref[1]][_LINK : _LINK + 3] = [*found.head, found.kind]
 
     def taken(self, unread: Sequence[str]) -> Taken:

@@ -28,8 +28,10 @@ def after_page(
         query = replace(query, reading=None if step.over else following.document())
         return _read_on(query, step, own, moment) if step.over else (query, [])
     query = replace(query, seeding=following.document(), seed_until=seed_day(query, moment, own))
-    if ordered and query.covered_through is None:
-        query = replace(query, covered_through=following.newest)
+    if ordered and query.covered_through is None and following.newest is not None:
+        # Its first page is what is new: this run need not look for that again.
+        run = msgspec.structs.replace(run_of(query), recent=True)
+        query = replace(query, covered_through=following.newest, run=run.document())
     if ordered and following.newest is not None:
         closed = closed_day(following.reached, own.zone, following.newest)
         query = replace(query, last_processed_date=_older(query.last_processed_date, closed))
