@@ -33,13 +33,30 @@ APART = timedelta(seconds=20)
 
 _ROLES = (
     *("Técnico/a de mantenimiento", "Camarero/a", "Mozo/a de almacén", "Desarrollador/a", "Administrativo/a contable"),
-    *("Comercial", "Enfermero/a", "Project Manager", "Conductor/a de camión", "Dependiente/a", "Soldador/a", "Cocinero/a"),
+    *(
+        "Comercial",
+        "Enfermero/a",
+        "Project Manager",
+        "Conductor/a de camión",
+        "Dependiente/a",
+        "Soldador/a",
+        "Cocinero/a",
+    ),
     *("Ingeniero de datos", "Recepcionista", "Teleoperador/a", "Electricista", "Jefe/a de obra", "Analista funcional"),
     *("Consultor SAP", "Carretillero/a", "Auxiliar de geriatría", "Diseñador/a gráfico", "Responsable de tienda"),
     *("Operario/a de producción", "Fisioterapeuta", "Abogado/a", "Farmacéutico/a", "Delineante", "QA Engineer"),
 )
 _FIELDS = (
-    *("Python", "Java", "con inglés", "turno de noche", "sector industrial", "Frontend", "a media jornada", "logística"),
+    *(
+        "Python",
+        "Java",
+        "con inglés",
+        "turno de noche",
+        "sector industrial",
+        "Frontend",
+        "a media jornada",
+        "logística",
+    ),
     *("alimentación", "retail", "exportación", "con experiencia", "en remoto", "junior", "sénior", "fin de semana"),
     *("construcción", "automoción", "hospital", "e-commerce", "banca", "seguros", "energías renovables", "textil"),
 )
@@ -49,7 +66,12 @@ _CITIES = (
     *(("Zaragoza", "Zaragoza"), ("Málaga", "Málaga"), ("Murcia", "Murcia"), ("Palma", "Illes Balears")),
     *(("Bilbao", "Bizkaia"), ("Alicante", "Alicante"), ("Córdoba", "Córdoba"), ("Valladolid", "Valladolid")),
     *(("Vigo", "Pontevedra"), ("Gijón", "Asturias"), ("A Coruña", "A Coruña"), ("Granada", "Granada")),
-    *(("Getafe", "Madrid"), ("L'Hospitalet de Llobregat", "Barcelona"), ("Vitoria-Gasteiz", "Araba"), ("Elche", "Alicante")),
+    *(
+        ("Getafe", "Madrid"),
+        ("L'Hospitalet de Llobregat", "Barcelona"),
+        ("Vitoria-Gasteiz", "Araba"),
+        ("Elche", "Alicante"),
+    ),
 )
 _FORMS = (" S.L.", " S.A.", "", " SLU", " Iberia", " y Asociados, S.L.", " Group", "")
 _NAMES = ("Construcciones", "Logística", "Grupo", "Talleres", "Servicios", "Distribuciones", "Clínica", "Soluciones")

@@ -210,7 +210,11 @@ def peer(url: str, about: dict[str, Any], offers: int, disposition: str) -> dict
     theirs, simulator = cpu_seconds(*pids), control(about)["cpu_seconds"]
     given = ["--url", url, "--api-url", about["api_url"], "--offers", str(offers), "--disposition", disposition]
     done = subprocess.run(
-        [str(environment.PEERS_PYTHON), *PEER, *given], cwd=environment.ROOT, capture_output=True, text=True, check=False
+        [str(environment.PEERS_PYTHON), *PEER, *given],
+        cwd=environment.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise SystemExit(f"dlt: exit {done.returncode}\n{done.stderr[-2000:]}")

@@ -236,7 +236,9 @@ def _queries_checks(results: Results) -> list[Check]:
             (f"as many beside {line['filling']['offers'] + first['offers']:,}", "full"),
         ):
             found.append(Check(f"{database}: {what}", line[name]["per_second"], "/s", limit=10_000))
-        found.append(Check(f"{database}: worker's memory, ingesting offers", first["peak_mb"], "MB", limit=150, at_most=True))
+        found.append(
+            Check(f"{database}: worker's memory, ingesting offers", first["peak_mb"], "MB", limit=150, at_most=True)
+        )
         big = line["big_page"]
         what = f"{database}: worker's memory, with a page of {big['megabytes']:.0f} MB"
         found.append(Check(what, big["peak_mb"], "MB", at_most=True))

@@ -67,7 +67,9 @@ def run(url: str, api_url: str, folder: str, disposition: str) -> tuple[int, flo
 def main() -> None:
     """Run once and print the result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.dlt_peer")
-    parser.add_argument("--url", required=True, help="postgresql://… of an empty database, or sqlite:///, for a file of its own")
+    parser.add_argument(
+        "--url", required=True, help="postgresql://… of an empty database, or sqlite:///, for a file of its own"
+    )
     parser.add_argument("--api-url", required=True, help="where the offers are served")
     parser.add_argument("--offers", type=int, required=True, help="how many there are")
     parser.add_argument("--disposition", choices=("merge", "append", "replace"), default="merge")
