@@ -6,6 +6,7 @@ rows it visited; SQLite says by which index it goes.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing

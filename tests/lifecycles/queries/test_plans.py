@@ -29,6 +29,8 @@ from penstock.model.outcome import Update
 from tests.support.databases import temporary_database
 from tests.support.plans import Plan
 
+pytestmark = pytest.mark.by_day
+
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ROWS, PAGE, SOME = 20_000, 500, 40
 QUERY = Query(query_key="jobs-1", client="jobs", name="all")
