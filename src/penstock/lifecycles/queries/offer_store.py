@@ -121,7 +121,7 @@ class _Page:
         for one, digest, updated, closed, gone_for_good, company, seen_in, gone, at in rows:
             flags = (closed is not None, gone_for_good is not None)
             self.known[one] = _Known(digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at))
-        keys = {company_id(item.values[_COMPANY]) for item in self.items} - {None}
+        keys = {company_id(name) for name in {item.values[_COMPANY] for item in self.items}} - {None}
         erased_sql = (
             f"SELECT company_key FROM {keyed(ledger.database, 'id')} JOIN {companies.name} ON company_key = n_id"
             " WHERE erased_at IS NOT NULL"
