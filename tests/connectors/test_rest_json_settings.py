@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.connectors.rest_json.settings import RESERVED, REST_EXAMPLE, RestSettings
 from penstock.connectors.searches import OFFER_COLUMNS
 from penstock.lifecycles.queries.settings import QueriesSettings
+from penstock.lifecycles.queries.tables import own_table
 from penstock.settings.reader import read_section
 from penstock.settings.sample import sample
 from penstock.settings.secret import ConfigError
@@ -104,6 +105,10 @@ def test_everything_is_told_at_once():
 def test_the_engines_columns_are_its_own(name):
     (line,) = refused(offer=None, table="t", fields={name: FIELD})
     assert f"fields.{name}" in line
+
+
+def test_every_column_of_the_engines_is_reserved():
+    assert {column.name for column in own_table("t", {}).columns} == RESERVED
 
 
 def test_what_is_left_out_has_sensible_defaults():

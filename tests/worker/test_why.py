@@ -9,7 +9,7 @@ import pytest
 from penstock.model.errors import UnknownUnit
 from penstock.model.limits import GateLimits, Limit
 from penstock.model.machine import Actor
-from penstock.model.outcome import Wait
+from penstock.model.outcome import Look, Wait
 from penstock.model.unit import Ref
 from penstock.operations.why import explain
 from tests.support.machines import DUE, batch_item, batch_run, invoice, partition
@@ -154,3 +154,32 @@ def test_a_guarded_unit_is_moved_by_no_worker(world):
 def test_an_unknown_unit_is_refused(world):
     with pytest.raises(UnknownUnit, match="no unit invoice:acme/404"):
         why(world, Ref("invoice", "acme/404"))
+
+
+def test_who_has_the_places_of_a_full_gate_is_named(world):
+    world.ledger.gates.providers = [GateLimits("shop/acme", max_in_flight=1)]
+    worker = world.worker("invoice")
+    world.born(invoice("1", gate_id="shop/acme"), invoice("2", gate_id="shop/acme"))
+    (held,) = worker.claim({"invoice": 2})
+    waiting = Ref("invoice", next(f"acme/{n}" for n in "12" if f"acme/{n}" != held.unit_id))
+    found = why(world, waiting)
+    me = worker.identity
+    full = f"shop/acme is full, its one place is taken: {me.id} (pid {me.pid} on {me.host}) has invoice:{held.unit_id}"
+    assert (holding(found), says(found, "place"), found.verdict) == (["place"], full, f"waits: {full}")
+    assert why(world, Ref("invoice", held.unit_id)).verdict == "a worker is working on it"
+
+
+def test_a_look_that_asks_the_ledger_alone_is_made(world):
+    class Peeks(Probe):
+        @staticmethod
+        def decide(unit, now, settings, seen):
+            return Look("what the ledger has") if seen is None else Wait(after(60), seen)
+
+        def peek(self, unit, ledger):
+            return f"{unit.unit_id} waits for {len(ledger.machines)} machines"
+
+    world.worker("invoice")
+    (ref,) = world.born(invoice())
+    found = why(world, ref, invoice=Peeks())
+    assert found.verdict == f"waits: acme/1 waits for {len(world.ledger.machines)} machines"
+    assert found.next_at == after(60)

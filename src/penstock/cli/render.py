@@ -62,12 +62,17 @@ def notes(answer: Any, width: int | None = None) -> list[str]:
     if answer.counts:
         said.append(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in answer.counts.items()))
     if answer.note:
-        said.append(answer.note)
+        said += [answer.note] if width is None else _unbroken(answer.note, width)
     if answer.next is not None:
         more, option = "there are more:", f"--after {_quoted(answer.next)}"
         fits = width is None or cells(f"{more} {option}") <= width
         said += [f"{more} {option}"] if fits else [more, option]
     return [inert(line) for line in said]
+
+
+def _unbroken(text: str, width: int) -> list[str]:
+    """Over several lines where it must be; no word is broken."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _quoted(text: str) -> str:

@@ -37,13 +37,15 @@ class Item(Struct, frozen=True):
     """One record. `at` is the date by which the list is in order; `values` are those of the client's `columns`.
 
     Only `values` tell whether a record has changed: what changes with every look at it (applicants, views) is left out
-    of them. `payload` is the whole record as a line of JSON.
+    of them. `payload` is the whole record as a line of JSON. `erased`: nothing may be kept of it but that it is listed;
+    no client says so, and its `values` are all None.
     """
 
     id: str
     at: datetime
     values: tuple[Any, ...]
     payload: str
+    erased: bool = False
 
 
 class Bad(Struct, frozen=True):

@@ -263,7 +263,9 @@ def _give_birth(ledger: Ledger, ask: Ask[Any], plan: Births, progress: Callable[
 def _change_gates(ledger: Ledger, ask: Ask[Any], plan: GateChange) -> int:
     who = f"{Actor.OPERATOR}:{ask.who}"
     if not plan.pause:
-        return ledger.gates.resume(plan.name, who)
+        opened = ledger.gates.resume(plan.name, who)
+        ledger.nudge(plan.wakes)
+        return opened
     if plan.span is None:
         ledger.gates.pause(plan.name, who, ask.reason)
         return len(plan)

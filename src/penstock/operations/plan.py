@@ -127,11 +127,12 @@ class Births(Struct, frozen=True):
 
 
 class _Named(Struct, frozen=True):
-    """Units by their references, each by itself."""
+    """Units by their references, each by itself. `warnings` are sentences to read before saying yes."""
 
     refs: Sequence[Ref]
     skipped: Skipped
     says: str
+    warnings: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.refs)
@@ -150,7 +151,10 @@ class Unpark(_Named, frozen=True):
 
 
 class GateChange(Struct, frozen=True):
-    """Gates that are paused or resumed: the one of that name and all below it. `span` None: until they are resumed."""
+    """Gates that are paused or resumed: the one of that name and all below it. `span` None: until they are resumed.
+
+    `wakes` are units that have put themselves off until a gate opens: they are looked at when it is resumed.
+    """
 
     name: str
     #: Those that exist today; one that does not exist yet may be paused too.
@@ -158,6 +162,8 @@ class GateChange(Struct, frozen=True):
     says: str
     pause: bool
     span: timedelta | None = None
+    wakes: Sequence[Ref] = ()
+    warnings: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.gates) or int(self.pause)

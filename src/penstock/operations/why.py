@@ -16,6 +16,7 @@ from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Act, Look, Wait
 from penstock.model.unit import NO_GATE, GuardedUnit, Ref, Unit, key_part, replace
 from penstock.operations.fields import column
+from penstock.operations.reader import Reader
 from penstock.worker.schedule_unit import Schedule, cadence_of
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from penstock.ledger.history import WorkerStatus
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.store.database import Cursor
-    from penstock.operations.reader import Reader
     from penstock.worker.flow import AnyFlow
+
+_PLACE = "place"
+_THEN_WAIT = "then wait: "
+_NAMED = 3
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -64,11 +68,12 @@ def explain(ledger: Ledger | Reader, flow: AnyFlow | str, ref: Ref) -> Why:
     if isinstance(unit, Unit) and not ended:
         links += _job(machine, flow)
         links += _driven(machine, unit, now, workers)
-        gates = ledger.read(lambda cursor: gate_statuses(database, cursor))
-        links += _gate(unit, {g.gate_id: g for g in gates})
+        gates = {g.gate_id: g for g in ledger.read(lambda cursor: gate_statuses(database, cursor))}
+        full = ledger.read(lambda cursor: list(_places(ledger, cursor, unit, gates, workers)))
+        links += [*_gate(unit, gates, full=bool(full)), *full]
     links += ledger.read(lambda cursor: list(_family(ledger, cursor, machine, unit)))
     if isinstance(unit, Unit) and not ended:
-        links += _decision(machine, unit, now, flow)
+        links += _decision(ledger, machine, unit, now, flow)
     return Why(str(ref), now, links, *_verdict(machine, unit, links, now))
 
 
@@ -133,7 +138,7 @@ def _window(unit: Schedule, cadence: Cadence, now: datetime) -> Link:
     return Link("window", f"{often}{hours} ({unit.time_zone}); the tick after now is {following:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
+def _gate(unit: Unit, gates: Mapping[str, GateStatus], *, full: bool) -> Iterator[Link]:
     if unit.gate_id == NO_GATE:
         yield Link("gate", "it needs none")
         return
@@ -141,10 +146,36 @@ def _gate(unit: Unit, gates: Mapping[str, GateStatus]) -> Iterator[Link]:
     shut = gate.state not in {"open", "half-open"} or gate.until is not None
     reason = f": {gate.reason}" if gate.reason else ""
     held = shut and gate.until is None
-    yield Link("gate", f"{gate.gate_id} is {gate.state}{reason}", holds=shut, until=gate.until, blocks=held)
+    # Whoever is inside needs no room. A gate that is full is asked again now and then, which is not when it has room.
+    if not (gate.state == "busy" and (full or unit.claimed_by is not None)):
+        yield Link("gate", f"{gate.gate_id} is {gate.state}{reason}", holds=shut, until=gate.until, blocks=held)
     for limit in gate.limits:
         said = f"{limit.name}: {limit.left:,.4g} of {limit.burst:,.4g} left, {limit.rate:,.4g} come back per second"
         yield Link("budget", f"{said}, a call takes {limit.cost:,.4g}")
+
+
+def _places(
+    ledger: Ledger | Reader, cursor: Cursor, unit: Unit, gates: Mapping[str, GateStatus], workers: list[WorkerStatus]
+) -> Iterator[Link]:
+    """Who is inside a gate that lets in only so many at once, where there is no room for one more."""
+    from penstock.ledger.gates.in_flight import steps_in_flight
+
+    gate = gates.get(unit.gate_id)
+    if gate is None or gate.max_in_flight is None or unit.claimed_by is not None:
+        return
+    inside = steps_in_flight(cursor, "t.gate_id = :gate", gate=gate.gate_id)[gate.gate_id]
+    if inside < gate.max_in_flight:
+        return
+    hosts = {worker.id: f"{worker.id} (pid {worker.pid} on {worker.host})" for worker in workers}
+    taken = []
+    for machine in ledger.machines.values():
+        if machine.driven:
+            sql = f"SELECT unit_id, claimed_by FROM {machine.table} WHERE gate_id = :gate AND claimed_by IS NOT NULL"
+            rows = cursor.rows(f"{sql} ORDER BY claimed_at LIMIT {_NAMED}", gate=gate.gate_id)
+            taken += [f"{hosts[by]} has {machine.name}:{key}" for key, by in rows if by in hosts]
+    named = f": {', '.join(taken[:_NAMED])}" if taken else ""
+    places = "its one place is" if gate.max_in_flight == 1 else f"all of its {gate.max_in_flight:,} places are"
+    yield Link(_PLACE, f"{gate.gate_id} is full, {places} taken{named}", holds=True)
 
 
 def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: GuardedUnit) -> Iterator[Link]:
@@ -165,7 +196,9 @@ def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: Gua
         yield Link("children", f"{done:,} of {expected:,} {child.name} units have ended; the last one wakes it")
 
 
-def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | str) -> Iterator[Link]:
+def _decision(
+    ledger: Ledger | Reader, machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | str
+) -> Iterator[Link]:
     if isinstance(flow, str):
         yield Link("decision", flow, holds=True, blocks=True)
         return
@@ -173,8 +206,12 @@ def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | str) 
     if edge is not None:
         unit = replace(unit, status=type(unit.status)(edge.target))
         yield Link("decision", f"a claim makes it {edge.target} ({edge.trigger})")
+    moment = max(now, unit.due_at or now)
     try:
-        decision = flow.decide(unit, max(now, unit.due_at or now), flow.settings, None)
+        decision = flow.decide(unit, moment, flow.settings, None)
+        if isinstance(decision, Look):
+            seen = flow.peek(unit, ledger.as_ledger() if isinstance(ledger, Reader) else ledger)
+            decision = decision if seen is None else flow.decide(unit, moment, flow.settings, seen)
     except Exception as error:  # noqa: BLE001 - a handler's bug is what is being asked about
         yield Link("decision", f"decide fails: {type(error).__name__}: {error}", holds=True, blocks=True)
         return
@@ -183,7 +220,7 @@ def _decision(machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | str) 
     elif isinstance(decision, Look):
         yield Link("decision", f"then look: {decision.reason}")
     elif isinstance(decision, Wait):
-        yield Link("decision", f"then wait: {decision.reason}", holds=True, until=decision.until)
+        yield Link("decision", f"{_THEN_WAIT}{decision.reason}", holds=True, until=decision.until)
 
 
 def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: datetime) -> tuple[str, datetime | None]:
@@ -193,14 +230,16 @@ def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: dateti
     blocking = [link for link in holding if link.blocks]
     if blocking:
         return f"blocked: {blocking[0].says}", None
-    resting = [link for link in holding if link.until is None]
+    resting = [link for link in holding if link.until is None and link.topic != _PLACE]
     if resting:
         if str(unit.status) in machine.dead:
             return f"is a dead letter: {unit.change_reason or 'no reason given'}", None
         return f"rests: {resting[0].says}", None
+    if full := [link for link in holding if link.topic == _PLACE and len(holding) == 1]:
+        return f"waits: {full[0].says}", now
     if holding:
         last: Any = max(holding, key=lambda link: link.until or now)
-        return f"waits: {last.topic}", last.until
+        return f"waits: {last.says.removeprefix(_THEN_WAIT) if last.topic == 'decision' else last.topic}", last.until
     if isinstance(unit, Unit) and unit.claimed_by is not None:
         return "a worker is working on it", now
     return f"a worker takes it next; nothing holds this {machine.name} back", now

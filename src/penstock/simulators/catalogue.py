@@ -153,6 +153,29 @@ def _google_ads(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Tro
     return Served(simulator, lines, secrets)
 
 
+def _google_sheets(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
+    from penstock.simulators.google_sheets import LOST, SPREADSHEET, Fault, GoogleSheetsSimulator, quota
+
+    simulator = GoogleSheetsSimulator(clock, per_minute=options["per_minute"] or None, latency=options["latency"])
+    faults = {
+        "throttle": quota(retry_after="1"),
+        "fail": Fault(500),
+        "cut": Fault(cut=True),
+        "lose": LOST,
+        "fail_late": Fault(500, carried_out=True),
+    }
+    for trouble in troubles:
+        _arrange(simulator, trouble, faults[trouble.fault])
+    secrets: dict[str, str] = {}
+
+    def lines(address: str) -> Iterator[str]:
+        secrets["GOOGLE_SHEETS_KEY"] = simulator.key(address)  # which names the address
+        yield f'[queries.sheet]\nspreadsheet_id = "{SPREADSHEET}"\nurl = "{address}"'
+        yield 'credentials = { env = "GOOGLE_SHEETS_KEY" }\nhours = "00:00-23:59"\nevery = "1m"'
+
+    return Served(simulator, lines, secrets)
+
+
 def _nivoda(clock: Clock, options: Mapping[str, Any], troubles: Sequence[Trouble]) -> Served:
     from penstock.simulators.nivoda import PATH, Churn, Fault, NivodaSimulator, errors, throttle
     from penstock.simulators.nivoda_data import Catalogue
@@ -376,6 +399,28 @@ SIMULATORS = {
             ),
         ),
         Simulator(
+            "google_sheets",
+            "Google Sheets, for queries: a spreadsheet and its quotas.",
+            _google_sheets,
+            (
+                Option("per_minute", 60, "Reads, and writes, in a minute before the quota is spent; 0: any number."),
+                Option("latency", 0.0, "Seconds before each answer."),
+            ),
+            {
+                **_each(
+                    "token tabs read write change",
+                    {"throttle": _THROTTLED, "fail": "500, and nothing is done", "cut": _CUT},
+                ),
+                **_each(
+                    "write change",
+                    {
+                        "lose": "it is done, and the connection breaks",
+                        "fail_late": "it is done, and the answer is a 500",
+                    },
+                ),
+            },
+        ),
+        Simulator(
             "invoices",
             "The example's accounting API, which fails now and then.",
             _invoices,
@@ -399,7 +444,7 @@ SIMULATORS = {
         ),
         Simulator(
             "paged",
-            "A generic JSON API, for queries: job offers, in every way of paging.",
+            "A JSON API, for queries: job offers, in every way of paging.",
             _paged,
             (
                 _SEED,
@@ -419,7 +464,7 @@ SIMULATORS = {
         ),
         Simulator(
             "shopify",
-            "Shopify, for rules: the prices of a store, and its bucket of points.",
+            "Shopify, for rules: a store's prices, and its bucket of points.",
             _shopify,
             (
                 _SEED,

@@ -152,6 +152,10 @@ class Flow(ABC, Generic[U, S, Seen]):
         """One observation of the outside, asked for by `decide`."""
         raise NotImplementedError
 
+    def peek(self, unit: U, ledger: Ledger) -> Seen | None:  # noqa: ARG002 - most looks ask a provider
+        """For `why`: what a look would find that asks the ledger alone; None where it takes more than that."""
+        return None
+
     @abstractmethod
     async def act(self, what: str, unit: U, seen: Seen | None, io: Io) -> Outcome[U]:
         """Do what was decided. Raise a StepError when the other side fails."""

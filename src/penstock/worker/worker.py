@@ -46,6 +46,7 @@ T = TypeVar("T")
 log = structlog.get_logger()
 _CLOSE_SECONDS = 0.5
 _RENEW_AGAIN_SECONDS = 1.0
+_TEND_AGAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,15 +288,25 @@ class Worker:
     async def _look_around(self, incarnation: Incarnation) -> None:
         """Warn of a disk that fills up and of whoever holds the database back, before it is too late.
 
-        And let the flows tend what is theirs.
+        And let the flows tend what is theirs: at the start, soon after it, when those that were started together have
+        begun their work, and then as often.
         """
-        while self.settings.place_seconds is not None:
+        pause = self.settings.place_seconds
+        first = True
+        while pause is not None:
             for finding in await self._quietly(incarnation.watch) or []:
                 log.warning("ledger.place", subject=finding.subject, finding=finding.message)
-            for flow in self.flows.values():
-                await self._quietly(functools.partial(flow.tend, self.ledger))
-            await asyncio.sleep(self.settings.place_seconds)
+            await self._tend()
+            if first and pause > _TEND_AGAIN_SECONDS:
+                await asyncio.sleep(_TEND_AGAIN_SECONDS)
+                await self._tend()
+            first = False
+            await asyncio.sleep(pause)
         await self._stop.wait()
+
+    async def _tend(self) -> None:
+        for flow in self.flows.values():
+            await self._quietly(functools.partial(flow.tend, self.ledger))
 
     async def _lease(self, incarnation: Incarnation, holding: Holding) -> None:
         """Renew the lease in time; returns when it was taken away."""

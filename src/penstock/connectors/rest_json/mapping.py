@@ -71,11 +71,9 @@ class Mapper:
         payload = _encode(record)
         if type(record) is not dict:
             return self._bad("the record is not an object", payload)
-        found = self._id(record)
-        if type(found) is int:
-            found = str(found)
-        if type(found) is not str or not 0 < len(found) <= LONGEST_ID or not _keepable(found):
-            return self._bad(self._id_fault(found), payload, at=self._at(record))
+        found = self.record_id(record)
+        if found is None:
+            return self._bad(self._id_fault(self._id(record)), payload, at=self.date_of(record))
         try:
             at = self._instant(self._date(record))
         except (ValueError, OverflowError):
@@ -91,7 +89,16 @@ class Mapper:
             values = [values[place] for place in self._order]
         return Item(found, at, tuple(values), payload.decode())
 
-    def _at(self, record: Any) -> datetime | None:
+    def record_id(self, record: Any) -> str | None:
+        """The id of a record; None where it has none that can be used."""
+        found = self._id(record)
+        if type(found) is int:
+            found = str(found)
+        usable = type(found) is str and 0 < len(found) <= LONGEST_ID and _keepable(found)
+        return found if usable else None
+
+    def date_of(self, record: Any) -> datetime | None:
+        """The date of a record; None where it has none that can be read."""
         try:
             return self._instant(self._date(record))
         except (ValueError, OverflowError):

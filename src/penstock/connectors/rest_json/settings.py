@@ -16,7 +16,7 @@ from penstock.settings.typed import Secret, Settings, TimeZone, Url, says
 DateFormat = Literal["iso", "date", "unix", "unix_ms"]
 FieldType = Literal["text", "integer", "number", "boolean", "instant", "date", "json"]
 RESERVED = frozenset(
-    {"query_key", "record_id", "record_at", "first_seen_at", "last_seen_at"}
+    {"query_key", "record_id", "record_at", "seen_in", "first_seen_at", "last_seen_at"}
     | {"gone_at", "erased_at", "content_hash", "payload"}
 )
 """The columns that every table of records has anyway."""

@@ -6,11 +6,13 @@ describes. What it finds goes to `offers` and `companies`, or to a table of its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.queries import jobs
+from penstock.lifecycles.queries import jobs, operations, readings, sheet_job
+from penstock.lifecycles.queries.erasure import operations as erasing
+from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machine
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.model.limits import GateLimits, Limit
@@ -19,16 +21,21 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
     from penstock.app.ports import Ports
+    from penstock.ledger.ledger import Ledger
+    from penstock.raw.collect import Held
+    from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow
+    from penstock.worker.schedule_unit import Schedule
 
-MACHINES = (query,)
+MACHINES = (query, erasure_machine)
 
 
 def data() -> Data:
-    """Runs, offers, companies, and what was set aside."""
+    """Runs, offers, companies, what was set aside, and people's feedback."""
+    from penstock.lifecycles.queries.sheet_tables import SHEET_TABLES
     from penstock.lifecycles.queries.tables import DATA_TABLES, VIEWS
 
-    return Data(DATA_TABLES, VIEWS)
+    return Data((*DATA_TABLES, *SHEET_TABLES), VIEWS)
 
 
 def tables(settings: QueriesSettings) -> Sequence[Table]:
@@ -41,21 +48,38 @@ def tables(settings: QueriesSettings) -> Sequence[Table]:
 
 
 def build(settings: QueriesSettings, ports: Ports) -> Sequence[AnyFlow]:
-    """The flow of queries, with connections for every client."""
+    """The flow of queries, with connections for every client, and that of erasures."""
+    from penstock.lifecycles.queries.erasure.flow import Erasures
     from penstock.lifecycles.queries.flow import Queries
     from penstock.lifecycles.queries.sources import make_source
 
-    return [Queries(settings, {name: make_source(name, settings, ports) for name in settings.clients()})]
+    sources = {name: make_source(name, settings, ports) for name in settings.clients()}
+    return [Queries(settings, sources), Erasures(settings, lambda: ports.raw)]
 
 
 def gates(settings: QueriesSettings) -> Sequence[GateLimits]:
-    """One query runs at a time; and how fast each client may be called."""
+    """One query runs at a time; and how fast each client, and the spreadsheet, may be called."""
+    from penstock.lifecycles.queries.sheet_calls import gates as sheet_gates
+
     rates = [(name, own.requests_per_second) for name, own in settings.infojobs.items()]
     rates += [(name, own.requests_per_second) for name, own in settings.rest_json.items()]
     limits = [
         GateLimits(client_gate(name), (Limit("requests", rate, max(rate, 1.0)),)) for name, rate in rates if rate > 0
     ]
-    return [GateLimits(RUN_GATE, max_in_flight=1), *limits]
+    return [GateLimits(RUN_GATE, max_in_flight=1), *limits, *sheet_gates(settings)]
+
+
+def schedules(settings: QueriesSettings) -> Sequence[Schedule]:
+    """Those that keep queries and prune their records, and that of the spreadsheet."""
+    sheet = sheet_job.schedule(settings)
+    return [*jobs.schedules(settings), *([] if sheet is None else [sheet])]
+
+
+def holds(ledger: Ledger, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
+    """Which landed pages count."""
+    from penstock.lifecycles.queries.landing import held
+
+    return held(ledger, keys)
 
 
 lifecycle = Lifecycle(
@@ -66,7 +90,10 @@ lifecycle = Lifecycle(
     data=data,
     tables=tables,
     build=build,
-    jobs=[jobs.update_queries, jobs.prune_queries],
+    jobs=[jobs.update_queries, jobs.prune_queries, sheet_job.sync_sheet],
     gates=gates,
-    schedules=jobs.schedules,
+    schedules=schedules,
+    readings=[*readings.READINGS, *erasing.READINGS],
+    operations=[*operations.OPERATIONS, *erasing.OPERATIONS],
+    holds=holds,
 )

@@ -22,7 +22,7 @@ from penstock.model.outcome import Write
 AT_ONCE = 500
 _TRIES = 4
 _MOST_CITIES = 20
-_COLUMNS = (
+COLUMNS = (
     *("company_key", "cities", "offers_total", "offers_open", "first_seen_at", "last_seen_at"),
     *("aggregated_at", "stale", "failed"),
 )
@@ -55,7 +55,7 @@ def aggregate(ledger: Ledger, now: datetime, compute: Compute | None = None) -> 
     except Exception as error:  # noqa: BLE001 - whatever one company does, the others are aggregated
         log.warning("queries.companies", reason="aggregated one by one", error=repr(error))
         rows, failed = _one_by_one(ledger, keys, now, compute)
-    writes = [Write(companies, rows, columns=_COLUMNS)] if rows else []
+    writes = [Write(companies, rows, columns=COLUMNS)] if rows else []
     if failed:
         writes.append(Write(companies, failed, first=("first_seen_at", "last_seen_at"), columns=_FAILED))
     return Aggregated(writes, len(rows), len(failed), more)

@@ -7,6 +7,7 @@ here: it ends the run in the state that it deserves, and never reaches the run l
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,8 +19,10 @@ import structlog
 from penstock.connectors.searches import Bad, Batch, Item
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.aggregate import aggregate
+from penstock.lifecycles.queries.closing import freed, held_back, too_many
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
+from penstock.lifecycles.queries.erasure.guard import without_erased
 from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
 from penstock.lifecycles.queries.lock import closed_gate, holder, running
 from penstock.lifecycles.queries.machine import Query, S, query
@@ -27,7 +30,7 @@ from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page
 from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
-from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
+from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.store import Taken
 from penstock.lifecycles.queries.tables import ingestion_runs, rejected_records
@@ -40,8 +43,7 @@ from penstock.worker.flow import Flow, Gate, Io
 _PART, _PART_BYTES = 1_000, 512 * 1024
 """So many records, of so many bytes, are one commit: a worker's memory holds them several times over."""
 _CLOSED_AT_ONCE = 1_000
-_FEW = 20
-"""So few may vanish at once, whatever share they are."""
+_TWICE = 2
 _TOLD = 5
 """So many bad records of a page are told one by one."""
 _MOST_BAD, _BAD_PAYLOAD = 200, 4_000
@@ -79,19 +81,23 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self._sources = sources
         #: Pages whose first parts are written, by run. Lost with the process, they are fetched again.
         self._pages: dict[str, _Page] = {}
-        self._told: str | None = None
+        #: Which worker this is, once it has claimed anything; how often others were seen with the lock.
+        self._me: str | None = None
+        self._seen: Counter[str] = Counter()
 
     def gate(self, unit: Query) -> Gate:  # noqa: ARG002 - the same for all: one query runs at a time
         return Gate(RUN_GATE)
 
     async def look(self, unit: Query, io: Io) -> Seen:
-        gates = [query_gate(unit.query_key), client_gate(unit.client)]
-        closed = await io.ledger(lambda ledger: closed_gate(ledger, gates))
-        if closed is not None:
-            return Seen(*closed)
-        return Seen(abandoned=await io.ledger(lambda ledger: running(ledger, but=unit.unit_id)))
+        self._me = unit.claimed_by
+        return await io.ledger(lambda ledger: self.peek(unit, ledger))
+
+    def peek(self, unit: Query, ledger: Ledger) -> Seen:
+        closed = closed_gate(ledger, unit.query_key, unit.client)
+        return Seen(*closed) if closed is not None else Seen(abandoned=running(ledger, but=unit.unit_id))
 
     async def act(self, what: str, unit: Query, seen: Seen | None, io: Io) -> Outcome[Query]:
+        self._me = unit.claimed_by
         if what == "abandon":
             return self._over(unit, unit, abandoned(unit, io.now()), (), keep_claim=True)
         if what == "begin":
@@ -106,12 +112,14 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         return await self._aggregate(unit, own, io)
 
     def tend(self, ledger: Ledger) -> None:
-        """Say who holds the run lock, once, where it is somebody else."""
+        """Say who holds the run lock, once of each, where it is somebody else."""
         found = ledger.read(holder)
-        told = None if found is None else found.held_by
-        if found is not None and told != self._told:
-            log.info("queries.lock", held=str(found), next="queries run here when it is free")
-        self._told = told
+        if found is None or found.held_by == self._me:
+            return
+        self._seen[found.held_by] += 1
+        # A claim of its own may be so new that it knows nothing of it yet.
+        if self._seen[found.held_by] == _TWICE:
+            log.info("queries.lock", held=str(found), next="this worker waits, and runs queries when the lock is free")
 
     async def stop(self) -> None:
         for source in self._sources.values():
@@ -153,8 +161,12 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             fetched = await self._fetch(source, own, now, io)
             if fetched.batch is None:
                 return self._halted(unit, fetched, own, io.now())
+            # Nothing is erased meanwhile: that takes the run lock.
+            columns = source.client.columns
+            batch = await io.ledger(partial(without_erased, client=own.client, columns=columns, batch=fetched.batch))
+            fetched = msgspec.structs.replace(fetched, batch=batch)
             try:
-                landed = await source.land(unit, own, fetched.batch, io)
+                landed = await source.land(unit, own, batch, io)
             except RawError as error:
                 halted = Halted(Stop.ERROR, f"a page could not be landed: {error}")
                 return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
@@ -240,27 +252,26 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
     async def _close(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
         """Close what is no longer listed, unless that is suspiciously much."""
         run, store, moment = run_of(unit), self._sources[own.client].store, io.now()
-        assert run.closing is not None  # noqa: S101 - decide asks only then
-        look = partial(store.absent, query=unit, unseen=run.closing, but=(), most=_CLOSED_AT_ONCE)
-        ids, missing, live = await io.ledger(look)
-        events: list[Event] = []
-        taken = Taken()
-        if missing + run.closed > _FEW and missing > live * self.settings.most_closed:
-            why = "too many vanished at once; none is closed"
-            said = {"query": own.name, "missing": missing, "listed": live, "reason": why}
+        closing = run.closing
+        assert closing is not None  # noqa: S101 - decide asks only then
+        look = partial(store.absent, query=unit, but=(), most=_CLOSED_AT_ONCE)
+        ids, missing, live = await io.ledger(partial(look, unseen=closing))
+        after, events = unit, list[Event]()
+        if too_many(missing, run.closed, live, self.settings):
+            long_gone = freed(unit, closing, moment, self.settings)
+            ids = [] if long_gone is None else (await io.ledger(partial(look, unseen=long_gone)))[0]
+            after = held_back(unit, closing, moment, anew=long_gone is not None and not ids)
+            said = {"query": own.name, "missing": missing, "listed": live, "reason": "too many vanished at once"}
             key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
-            events = [Event(key, "queries.many_closed", said, "warning")]
-            ids = []
-        elif ids:
-            taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment))
-        more = len(ids) == _CLOSED_AT_ONCE
+            events = [] if ids else [Event(key, "queries.many_closed", said, "warning")]
+        taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment)) if ids else Taken()
         run = msgspec.structs.replace(
             run,
-            closing=run.closing if more else None,
+            closing=closing if len(ids) == _CLOSED_AT_ONCE else None,
             closed=run.closed + taken.changed,
             companies=run.companies or taken.companies,
         )
-        after = replace(unit, run=run.document())
+        after = replace(after, run=run.document())
         return self._going(unit, after, taken, (), f"{len(ids):,} are no longer listed", events, moment=moment, own=own)
 
     async def _aggregate(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:

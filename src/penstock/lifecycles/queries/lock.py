@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-import structlog
 from msgspec import Struct
 
-from penstock.ledger.gates.status import gate_statuses
-from penstock.ledger.ledger import Ledger
-from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.queries.machine import Query, S, query
+from penstock.lifecycles.queries.settings import client_gate, query_gate
 from penstock.model.clock import instant
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from penstock.ledger.gates.status import GateStatus
+    from penstock.ledger.ledger import Ledger
+    from penstock.ledger.store.database import Cursor
+    from penstock.operations.reader import Reader
+
 _SHUT = frozenset({"closed", "paused", "stopped"})
+_PERSON = "operator:"
 
 
 class RunLock(Struct, frozen=True):
@@ -50,14 +54,35 @@ def running(ledger: Ledger, but: str) -> list[Query]:
     return ledger.get_many(query, [row[0] for row in rows]) if rows else []
 
 
-def closed_gate(ledger: Ledger, gates: Sequence[str]) -> tuple[str, datetime | None] | None:
-    """Why one of these gates is closed, and until when; None: all are open, or nobody has come to them yet."""
+def shut_gates(ledger: Ledger | Reader, gates: Sequence[str]) -> dict[str, GateStatus]:
+    """Those of these gates that let nobody through: closed for a time, paused by a person, or stopped."""
+    from penstock.ledger.gates.status import gate_statuses
 
-    def read(cursor: Cursor) -> tuple[str, datetime | None] | None:
-        for gate in gate_statuses(ledger.database, cursor, only=gates):
-            if gate.state in _SHUT:
-                by = f" by {gate.by}" if gate.state == "paused" and gate.by else ""
-                return f"{gate.gate_id} is {gate.state}{by}: {gate.reason or 'no reason was given'}", gate.until
-        return None
+    found = ledger.read(lambda cursor: gate_statuses(ledger.database, cursor, only=gates))
+    return {gate.gate_id: gate for gate in found if gate.state in _SHUT}
 
-    return ledger.read(read)
+
+def closed_gate(ledger: Ledger | Reader, key: str, client: str) -> tuple[str, datetime | None] | None:
+    """Why this query of that client may not run, and until when; None: nothing keeps it, or nobody has come to it yet.
+
+    A person who paused it comes before its client.
+    """
+    mine, its = query_gate(key), client_gate(client)
+    shut = shut_gates(ledger, [mine, its])
+    if mine in shut:
+        return closed_words("it", shut[mine]), shut[mine].until
+    if its in shut:
+        return closed_words(f"its client {client}", shut[its]), shut[its].until
+    return None
+
+
+def closed_words(what: str, gate: GateStatus) -> str:
+    """That it is closed, by whom and why: `its client shop is paused by ada: too many calls`."""
+    reason = gate.reason or "no reason was given"
+    if gate.state == "paused":
+        return f"{what} is paused by {(gate.by or 'somebody').removeprefix(_PERSON)}: {reason}"
+    paused = f"paused by {_PERSON}"
+    if reason.startswith(paused):
+        # A pause for a time closes the gate for it.
+        return f"{what} is paused by {reason.removeprefix(paused)}"
+    return f"{what} is {gate.state}: {reason}"

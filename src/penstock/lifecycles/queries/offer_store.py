@@ -15,19 +15,17 @@ from penstock.ledger.store import statements
 from penstock.lifecycles.queries.likeness import Candidate, company_key, likeness, links
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import Taken, absent_from, content_hash, keyed, unique
+from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, keyed, unique
 from penstock.lifecycles.queries.tables import companies, offers, query_offers
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
 
-_TITLE, _COMPANY, _COMPANY_REF, _CITY = (
-    OFFER_COLUMNS.index(name) for name in ("title", "company", "company_ref", "city")
-)
+_TITLE, COMPANY, _CITY = (OFFER_COLUMNS.index(name) for name in ("title", "company", "city"))
 _COLUMNS = (
     *("client", "offer_id"),
     *OFFER_COLUMNS,
     *("updated_at", "company_key", "likeness", "linked_client", "linked_offer_id", "link_kind", "content_hash"),
-    *("payload", "first_seen_at", "last_seen_at", "closed_at"),
+    *("payload", "first_seen_at", "last_seen_at", "closed_at", "erased_at"),
 )
 _LINK = _COLUMNS.index("linked_client")
 _FIRST = ("first_seen_at", "linked_client", "linked_offer_id", "link_kind")
@@ -99,7 +97,6 @@ class _Page:
     def __init__(self, query: Query, number: int, items: Sequence[Item], now: datetime) -> None:
         self.query, self.number, self.items, self.now = query, number, items, now
         self.known: dict[str, _Known] = {}
-        self.forgotten: set[str] = set()
         self.rows: dict[str, list[Any]] = {}
         self.born: list[Candidate] = []
         #: Companies whose offers are others than before, with their names.
@@ -108,7 +105,7 @@ class _Page:
         self.changed = 0
 
     def look(self, ledger: Ledger) -> None:
-        """What the ledger has of these offers, and which of their companies were erased."""
+        """What the ledger has of these offers."""
         client, key = self.query.client, self.query.query_key
         sql = (
             "SELECT n_id, o.content_hash, o.updated_at, o.closed_at, o.erased_at, o.company_key, q.seen_in, q.gone_at,"
@@ -121,18 +118,13 @@ class _Page:
         for one, digest, updated, closed, gone_for_good, company, seen_in, gone, at in rows:
             flags = (closed is not None, gone_for_good is not None)
             self.known[one] = _Known(digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at))
-        keys = {company_id(name) for name in {item.values[_COMPANY] for item in self.items}} - {None}
-        erased_sql = (
-            f"SELECT company_key FROM {keyed(ledger.database, 'id')} JOIN {companies.name} ON company_key = n_id"
-            " WHERE erased_at IS NOT NULL"
-        )
-        batch = statements.batch_text([[key] for key in sorted(filter(None, keys))])
-        erased = ledger.read(lambda c: c.rows(erased_sql, batch=batch)) if keys else ()
-        self.forgotten = {str(row[0]) for row in erased}
 
     def add(self, item: Item) -> None:
         """One offer: a row to be written, or nothing but that it was seen."""
         there = self.known[item.id]
+        if item.erased and not there.erased:
+            self._blank(item, there)
+            return
         digest = content_hash(item.values)
         is_new = there.content_hash is None
         older = there.updated_at is not None and item.at < there.updated_at
@@ -141,10 +133,9 @@ class _Page:
         if there.erased or same or (older and not there.closed):
             self.untouched.append(item.id)
             return
-        key = company_id(item.values[_COMPANY])
-        forgotten = key in self.forgotten
-        values = _without_company(item.values) if forgotten else item.values
-        alike = likeness(values[_COMPANY], values[_TITLE], values[_CITY])
+        values = item.values
+        key = company_id(values[COMPANY])
+        alike = likeness(values[COMPANY], values[_TITLE], values[_CITY])
         if is_new and alike is not None:
             self.born.append(Candidate(ref=(self.query.client, item.id), likeness=alike, at=item.at))
         self.changed += differs
@@ -152,12 +143,23 @@ class _Page:
             if there.company_key is not None:
                 self.stale.setdefault(there.company_key, None)
             if key is not None:
-                self.stale[key] = values[_COMPANY]
+                self.stale[key] = values[COMPANY]
         self.rows[item.id] = [
             *(self.query.client, item.id),
             *values,
             *(item.at, key, alike, None, None, None, digest),
-            *(None if forgotten else item.payload, self.now, self.now, None),
+            *(item.payload, self.now, self.now, None, None),
+        ]
+
+    def _blank(self, item: Item, there: _Known) -> None:
+        """An offer that was erased, or is of a company that was: a row that says no more than that it is listed."""
+        if there.company_key is not None:
+            self.stale.setdefault(there.company_key, None)
+        self.rows[item.id] = [
+            *(self.query.client, item.id),
+            *item.values,
+            *(item.at, there.company_key, None, None, None, None, ERASED),
+            *(None, self.now, self.now, None, self.now),
         ]
 
     def link(self, ledger: Ledger, within: timedelta) -> None:
@@ -223,8 +225,3 @@ def _stale(names: Mapping[str, str | None], now: datetime) -> list[Write]:
     """Companies that are to be aggregated again; the name and the moment of the first time stay."""
     rows = [[key, name, now, now, True] for key, name in sorted(names.items())]
     return [Write(companies, rows, first=("name", "first_seen_at"), columns=_COMPANY_COLUMNS)] if rows else []
-
-
-def _without_company(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What an offer says, without whose it is."""
-    return tuple(None if place in (_COMPANY, _COMPANY_REF) else value for place, value in enumerate(values))

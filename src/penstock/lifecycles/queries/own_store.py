@@ -13,7 +13,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import Taken, absent_from, content_hash, keyed, unique
+from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, keyed, unique
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
 
@@ -28,7 +28,7 @@ class OwnStore:
         self._columns = (
             *("query_key", "record_id", "record_at"),
             *fields,
-            *("content_hash", "payload", "seen_in", "first_seen_at", "last_seen_at", "gone_at"),
+            *("content_hash", "payload", "seen_in", "first_seen_at", "last_seen_at", "gone_at", "erased_at"),
         )
 
     def take(  # noqa: PLR0917 - as a store is asked
@@ -42,6 +42,10 @@ class OwnStore:
         for item in items:
             digest, at, seen_in, gone, erased = known.get(item.id, (None, None, None, False, False))
             fresh += seen_in != number
+            if item.erased and not erased:
+                blank = (ERASED, None, number, now, now, None, now)
+                rows.append([query.query_key, item.id, item.at, *item.values, *blank])
+                continue
             here = content_hash(item.values)
             older = at is not None and item.at < at
             differs = digest is not None and not older and here != digest
@@ -50,7 +54,7 @@ class OwnStore:
                 untouched.append(item.id)
                 continue
             new, changed = new + (digest is None), changed + differs
-            kept = (here, item.payload, number, now, now, None)
+            kept = (here, item.payload, number, now, now, None, None)
             rows.append([query.query_key, item.id, item.at, *item.values, *kept])
         writes = [Write(self.table, rows, first=_FIRST, columns=self._columns)] if rows else []
         seen = {"last_seen_at": now, "seen_in": number}

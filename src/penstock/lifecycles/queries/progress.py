@@ -29,9 +29,8 @@ def after_page(
         return _read_on(query, step, own, moment) if step.over else (query, [])
     query = replace(query, seeding=following.document(), seed_until=seed_day(query, moment, own))
     if ordered and query.covered_through is None and following.newest is not None:
-        # Its first page is what is new: this run need not look for that again.
-        run = msgspec.structs.replace(run_of(query), recent=True)
-        query = replace(query, covered_through=following.newest, run=run.document())
+        # Its first page has what is new as well.
+        query = replace(_not_again(query), covered_through=following.newest)
     if ordered and following.newest is not None:
         closed = closed_day(following.reached, own.zone, following.newest)
         query = replace(query, last_processed_date=_older(query.last_processed_date, closed))
@@ -43,8 +42,7 @@ def _read_on(query: Query, step: Step, own: Configured, moment: datetime) -> tup
     done = step.following
     before = query.covered_through
     through = max(filter(None, (before, done.newest)), default=None)
-    run = msgspec.structs.replace(run_of(query), recent=True)
-    query = replace(query, covered_through=through, run=run.document())
+    query = replace(_not_again(query), covered_through=through)
     if done.kind is Kind.CENSUS:
         query = replace(query, census_at=moment)
     # What lies right at the end of a list that was cut may go on beyond it.
@@ -53,6 +51,11 @@ def _read_on(query: Query, step: Step, own: Configured, moment: datetime) -> tup
         query = _seen_everything(query, done, Unseen(done.number, lower))
     hole = step.cut and (before is None or done.reached is None or done.reached > before)
     return _with_hole(query, done, own) if hole else (query, [])
+
+
+def _not_again(query: Query) -> Query:
+    """What is new was read, in this run."""
+    return replace(query, run=msgspec.structs.replace(run_of(query), recent=True).document())
 
 
 def _seen_everything(query: Query, done: Pass, mine: Unseen) -> Query:
@@ -85,10 +88,10 @@ def _seeded(query: Query, step: Step, own: Configured, moment: datetime) -> tupl
     done = step.following
     if done.newest is None:
         # Nothing was ever listed: the next run looks for it again, from the beginning.
-        run = msgspec.structs.replace(run_of(query), recent=True)
-        return replace(query, seeding=None, run=run.document()), []
-    through = query.covered_through or done.newest
-    query = replace(query, seeding=None, seeded_at=moment, covered_through=through)
+        return replace(_not_again(query), seeding=None), []
+    if query.covered_through is None:
+        query = replace(_not_again(query), covered_through=done.newest)
+    query = replace(query, seeding=None, seeded_at=moment)
     if not step.cut:
         return replace(query, last_processed_date=query.seed_until, unreachable_before=None), []
     reached = query.last_processed_date

@@ -100,7 +100,12 @@ class QueriesSettings(Settings):
         says("How often everything is listed again, to find what was closed; or 'never'.", never=True),
     ] = timedelta(days=7)
     most_closed: Annotated[
-        float, says("The share of a query's offers that may vanish at once; if more do, none is closed.", ge=0, le=1)
+        float,
+        says(
+            "The share of a query's offers that may vanish at once; if more do, they are closed a census later.",
+            ge=0,
+            le=1,
+        ),
     ] = 0.5
     silent_after: Annotated[
         timedelta, says("A query that once had results and has had none for this long is told as an alert.")
@@ -147,8 +152,8 @@ class QueriesSettings(Settings):
 
 
 def client_gate(client: str) -> str:
-    """The gate of a client's calls."""
-    return f"queries/clients/{quote(client, safe='')}"
+    """The gate of a client's calls. Wrong credentials stop all below the first two parts of its name: one client."""
+    return f"queries/client-{quote(client, safe='')}"
 
 
 def query_gate(key: str) -> str:

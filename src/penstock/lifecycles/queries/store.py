@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.lifecycles.queries.runs import Unseen
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+ERASED = "erased"
+"""In place of the digest of what a record says, where that was erased."""
 
 
 class Taken(msgspec.Struct, frozen=True):

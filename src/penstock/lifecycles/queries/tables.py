@@ -158,7 +158,18 @@ landed_pages = sa.Table(
     sqlite_strict=True,
 )
 
-DATA_TABLES = (ingestion_runs, offers, query_offers, companies, rejected_records, landed_pages)
+#: Records that were erased, by their client: whatever a provider lists later, nothing of them is kept again.
+erased_records = sa.Table(
+    "erased_records",
+    _data,
+    sa.Column("client", sa.Text, primary_key=True),
+    sa.Column("record_id", sa.Text, primary_key=True),
+    sa.Column("erased_at", Instant, nullable=False),
+    sqlite_with_rowid=False,
+    sqlite_strict=True,
+)
+
+DATA_TABLES = (ingestion_runs, offers, query_offers, companies, rejected_records, landed_pages, erased_records)
 
 VIEWS: Mapping[str, str] = {
     # The run lock is the claim itself: who holds it, with what, and since when.
@@ -166,6 +177,8 @@ VIEWS: Mapping[str, str] = {
         f"SELECT '{RUN_GATE}' AS name, q.claimed_by AS held_by, w.host, w.pid, q.query_key, q.status, q.claimed_at"
         " AS held_since, q.version AS fence FROM query_state q JOIN worker w ON w.id = q.claimed_by"
         " WHERE q.claimed_by IS NOT NULL"
+        f" UNION ALL SELECT '{RUN_GATE}', e.claimed_by, w.host, w.pid, 'erasure ' || e.unit_id, e.status, e.claimed_at,"
+        " e.version FROM erasure e JOIN worker w ON w.id = e.claimed_by WHERE e.claimed_by IS NOT NULL"
     ),
 }
 

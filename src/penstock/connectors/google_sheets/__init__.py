@@ -1,0 +1,1 @@
+"""Google Sheets: ranges of a spreadsheet read and written."""

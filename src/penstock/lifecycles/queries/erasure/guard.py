@@ -1,0 +1,103 @@
+"""What was erased stays erased, whatever a provider lists later: its records are blank before anything is kept.
+
+A record is known by its client and id, a company by the digest of its name. An offer of an erased company is erased
+whole under any id: its title, its description and its address may hold the name as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item
+from penstock.ledger.ledger import Ledger
+from penstock.ledger.store import statements
+from penstock.lifecycles.queries.likeness import LONGEST_COMPANY
+from penstock.lifecycles.queries.offer_store import COMPANY, company_id
+from penstock.lifecycles.queries.tables import companies, erased_records
+from penstock.model.clock import instant_text
+
+_MOST_TEXTS = 2_000
+_REASON = "it was erased"
+_KEYS = frozenset({"id", "date", "erased"})
+
+
+def erased_line(record_id: str, at: datetime | None) -> bytes:
+    """What stands for an erased record among landed ones: a line of JSON."""
+    return msgspec.json.encode({"id": record_id, "date": None if at is None else instant_text(at), "erased": True})
+
+
+def is_erased_line(record: Any) -> bool:
+    """Whether a landed record is one of these already."""
+    return type(record) is dict and record.keys() == _KEYS and record["erased"] is True
+
+
+def without_erased(ledger: Ledger, client: str, columns: Sequence[str], batch: Batch) -> Batch:
+    """The page, with nothing of what was erased but that it is there: places and dates are as they were."""
+    ids = {one.id for one in batch.records if one.id is not None}
+    offers = batch.records if tuple(columns) == OFFER_COLUMNS else ()
+    named = {place: keys for place, one in enumerate(offers) if (keys := _company_keys(one))}
+    gone = _erased(ledger, client, ids)
+    forgotten = _forgotten(ledger, {key for keys in named.values() for key in keys})
+    if not gone and not forgotten:
+        return batch
+    records = [
+        blank(one) if one.id in gone or not forgotten.isdisjoint(named.get(place, ())) else one
+        for place, one in enumerate(batch.records)
+    ]
+    return msgspec.structs.replace(batch, records=records)
+
+
+def blank(one: Item | Bad) -> Item | Bad:
+    """A record that may not be kept."""
+    if isinstance(one, Bad):
+        return Bad(_REASON, "", one.id, one.at)
+    return Item(one.id, one.at, (None,) * len(one.values), erased_line(one.id, one.at).decode(), erased=True)
+
+
+def texts_of(payload: str) -> Iterator[str]:
+    """Every text in a document that may be the name of a company; none where it is no document."""
+    try:
+        todo: list[Any] = [msgspec.json.decode(payload)]
+    except (msgspec.DecodeError, RecursionError):
+        return
+    left = _MOST_TEXTS
+    while todo and left:
+        found = todo.pop()
+        if type(found) is dict:
+            todo.extend(found.values())
+        elif type(found) is list:
+            todo.extend(found)
+        elif type(found) is str and 0 < len(found) <= LONGEST_COMPANY:
+            left -= 1
+            yield found
+
+
+def _company_keys(one: Item | Bad) -> Collection[str]:
+    """The keys of the companies that a record may be of."""
+    if isinstance(one, Bad):
+        return {key for text in texts_of(one.payload) if (key := company_id(text)) is not None}
+    key = company_id(one.values[COMPANY])
+    return () if key is None else (key,)
+
+
+def _erased(ledger: Ledger, client: str, ids: Collection[str]) -> set[str]:
+    source = statements.batch(ledger.database, {"id": statements.TEXT})
+    sql = f"SELECT n_id FROM {source} JOIN {erased_records.name} e ON e.client = :client AND e.record_id = n_id"
+    return _found(ledger, sql, ids, client=client)
+
+
+def _forgotten(ledger: Ledger, keys: Collection[str]) -> set[str]:
+    source = statements.batch(ledger.database, {"id": statements.TEXT})
+    sql = f"SELECT n_id FROM {source} JOIN {companies.name} c ON c.company_key = n_id WHERE c.erased_at IS NOT NULL"
+    return _found(ledger, sql, keys)
+
+
+def _found(ledger: Ledger, sql: str, ids: Collection[str], **given: Any) -> set[str]:
+    if not ids:
+        return set()
+    batch = statements.batch_text([[one] for one in sorted(ids)])
+    return {str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, batch=batch, **given))}
