@@ -76,12 +76,11 @@ _CITIES = (
 _FORMS = (" S.L.", " S.A.", "", " SLU", " Iberia", " y Asociados, S.L.", " Group", "")
 _NAMES = ("Construcciones", "Logística", "Grupo", "Talleres", "Servicios", "Distribuciones", "Clínica", "Soluciones")
 _PLACES = ("Mediterránea", "del Norte", "Ibérica", "Levante", "Castilla", "Costa", "Atlántica", "Central", "Global")
-_WORDS = (
-    "buscamos una persona para nuestro equipo con ganas de aprender y experiencia en tareas de atención al cliente"
-    " gestión coordinación mantenimiento seguimiento calidad prevención almacén herramientas planificación jornada"
-    " completa contrato indefinido salario según convenio formación a cargo de la empresa posibilidad real de crecimiento"
-    " carné de conducir vehículo propio disponibilidad horaria ofimática nivel alto inglés valorable trabajo por turnos"
-).split()
+_TEXT = """buscamos una persona para nuestro equipo con ganas de aprender y experiencia en tareas de atención al cliente
+gestión coordinación mantenimiento seguimiento calidad prevención almacén herramientas planificación jornada completa
+contrato indefinido salario según convenio formación a cargo de la empresa posibilidad real de crecimiento carné de
+conducir vehículo propio disponibilidad horaria ofimática nivel alto inglés valorable trabajo por turnos"""
+_WORDS = _TEXT.split()
 _CONTRACTS = ("indefinido", "temporal", "de duración determinada", "autónomo")
 _COMPANIES = 12_000
 _encode = msgspec.json.Encoder().encode
@@ -102,7 +101,7 @@ def _often(number: int, count: int) -> int:
 
 def company(number: int) -> str:
     name, place, form = _NAMES[number % 8], _PLACES[number // 8 % 9], _FORMS[number // 72 % 8]
-    return f"{name} {place} {number // 576}{form}" if number >= 576 else f"{name} {place}{form}"  # noqa: PLR2004 - 8 · 9 · 8
+    return f"{name} {place} {number // 576}{form}" if number >= 576 else f"{name} {place}{form}"
 
 
 def offer(number: int, at: datetime) -> dict[str, Any]:
@@ -151,7 +150,7 @@ class OffersApi:
         following = f"{page + 1}" if (page + 1) * self._size < self._offers else None
         return _encode({"data": found, "meta": {"next": following}})
 
-    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> tuple[int, Headers, bytes]:
+    def answer(self, method: str, target: str, *_: object) -> tuple[int, Headers, bytes]:
         """What is sent to a request."""
         parts = urlsplit(target)
         if parts.path == CONTROL:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from penstock.connectors.searches import OFFER_COLUMNS, Item
+from penstock.connectors.searches import OFFER_COLUMNS, Batch, Item
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.queries import MACHINES
 from penstock.lifecycles.queries.aggregate import aggregate
+from penstock.lifecycles.queries.erasure.guard import without_erased
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.offer_store import OfferStore
 from penstock.lifecycles.queries.own_store import OwnStore
@@ -40,6 +42,7 @@ BY_KEY = {
     "offers": {"client=? AND offer_id=?", "likeness=?", "company_key=?"},
     "query_offers": {"query_key=? AND offer_id=?", "client=? AND offer_id=?", "query_key=? AND record_at>?"},
     "companies": {"company_key=?"},
+    "erased_records": {"client=? AND record_id=?"},
     "issues": {"query_key=? AND record_id=?", "query_key=? AND record_at>?"},
 }
 
@@ -76,17 +79,12 @@ class _Cursor:
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     """A ledger with many offers, all of one client and one query."""
-    tables = {"data_tables": [*DATA_TABLES, OWN], "views": VIEWS}
-    if request.param == "sqlite":
+    with ExitStack() as stack:
         url = f"sqlite:///{tmp_path_factory.mktemp('plans') / 'penstock.db'}"
-        with Ledger.open(url, MACHINES, create=True, **tables) as ledger:
-            fill(ledger)
-            yield ledger
-        return
-    with (
-        temporary_database(request.getfixturevalue("postgres_server")) as url,
-        Ledger.open(url, MACHINES, create=True, **tables) as ledger,
-    ):
+        if request.param == "postgres":
+            url = stack.enter_context(temporary_database(request.getfixturevalue("postgres_server")))
+        tables = [*DATA_TABLES, OWN]
+        ledger = stack.enter_context(Ledger.open(url, MACHINES, create=True, data_tables=tables, views=VIEWS))
         fill(ledger)
         yield ledger
 
@@ -99,24 +97,31 @@ def fill(ledger: Ledger) -> None:
     text = "CAST(i AS text)"
     shared = "content_hash, first_seen_at, last_seen_at"
     for insert in (
-        f"offers (client, offer_id, updated_at, company_key, likeness, {shared}) {numbers} SELECT 'jobs',"
-        f" {text}, {at}, CAST(i % 500 AS text), {text}, 'x', {at}, {at} FROM s",
-        f"query_offers (query_key, offer_id, client, record_at, seen_in) {numbers} SELECT 'jobs-1', {text}, 'jobs',"
-        f" {when}, 1 FROM s",
-        f"issues (query_key, record_id, record_at, seen_in, {shared}) {numbers} SELECT 'jobs-1', {text}, {when}, 1,"
-        f" 'x', {at}, {at} FROM s",
-        f"companies (company_key, first_seen_at, last_seen_at, stale) {numbers} SELECT {text}, {at}, {at}, i <= {SOME}"
-        " FROM s",
+        f"erased_records (client, record_id, erased_at) {numbers} SELECT 'jobs', {text}, {at} FROM s",
+        (
+            f"offers (client, offer_id, updated_at, company_key, likeness, {shared}) {numbers} SELECT 'jobs',"
+            f" {text}, {at}, CAST(i % 500 AS text), {text}, 'x', {at}, {at} FROM s"
+        ),
+        (
+            f"query_offers (query_key, offer_id, client, record_at, seen_in) {numbers} SELECT 'jobs-1', {text}, 'jobs',"
+            f" {when}, 1 FROM s"
+        ),
+        (
+            f"issues (query_key, record_id, record_at, seen_in, {shared}) {numbers} SELECT 'jobs-1', {text}, {when}, 1,"
+            f" 'x', {at}, {at} FROM s"
+        ),
+        (
+            f"companies (company_key, first_seen_at, last_seen_at, stale) {numbers} SELECT {text}, {at}, {at},"
+            f" i <= {SOME} FROM s"
+        ),
     ):
         ledger.database.write(lambda cursor, insert=insert: cursor.run(f"INSERT INTO {insert}"))
 
 
 def items(columns: int) -> list[Item]:
     """A page: half of it is there, the other half is new."""
-    return [
-        Item(str(ROWS - PAGE // 2 + n), NOW, (f"Work {n}", f"Firm {n}") + (None,) * (columns - 2), "{}")
-        for n in range(PAGE)
-    ]
+    ids = range(ROWS - PAGE // 2, ROWS + PAGE // 2)
+    return [Item(str(n), NOW, (f"Work {n}", f"Firm {n}", *[None] * (columns - 2)), "{}") for n in ids]
 
 
 def check(ledger: Ledger, sql: str, given: dict[str, Any], most: int) -> None:
@@ -193,3 +198,12 @@ def test_companies_are_aggregated_by_their_keys(full):
     assert len(watched.asked) == 2
     for sql, given in watched.asked:
         check(full, sql, given, SOME * ROWS // 500)
+
+
+def test_what_was_erased_is_found_by_its_keys(full):
+    watched = Watched(full)
+    page = without_erased(watched, "jobs", OFFER_COLUMNS, Batch(items(len(OFFER_COLUMNS))))
+    assert sum(isinstance(one, Item) and one.erased for one in page.records) == PAGE // 2 + 1
+    assert len(watched.asked) == 2
+    for sql, given in watched.asked:
+        check(full, sql, given, PAGE)

@@ -76,9 +76,10 @@ class OwnStore:
     def _known(
         self, ledger: Ledger, query: Query, ids: Sequence[str]
     ) -> dict[str, tuple[str | None, datetime | None, int | None, bool, bool]]:
+        source = keyed(ledger.database, "id", "key")
         sql = (
-            "SELECT record_id, content_hash, record_at, seen_in, gone_at, erased_at"
-            f" FROM {keyed(ledger.database, 'id', 'key')} JOIN {self.table.name} ON query_key = n_key AND record_id = n_id"
+            f"SELECT record_id, content_hash, record_at, seen_in, gone_at, erased_at FROM {source}"
+            f" JOIN {self.table.name} ON query_key = n_key AND record_id = n_id"
         )
         batch = statements.batch_text([[one, query.query_key] for one in ids])
         rows = ledger.read(lambda cursor: cursor.rows(sql, batch=batch))
