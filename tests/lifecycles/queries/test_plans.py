@@ -7,9 +7,10 @@ analysed the tables, as in the first hours of a ledger: what a planner does not 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.offer_store import OfferStore
 from penstock.lifecycles.queries.own_store import OwnStore
 from penstock.lifecycles.queries.runs import Unseen
+from penstock.lifecycles.queries.store import Store
 from penstock.lifecycles.queries.tables import DATA_TABLES, VIEWS, own_table
 from penstock.model.clock import instant_text
 from penstock.model.outcome import Update
@@ -37,7 +39,7 @@ NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ROWS, PAGE, SOME = 20_000, 500, 40
 QUERY = Query(query_key="jobs-1", client="jobs", name="all")
 OWN = own_table("issues", {"title": "text"})
-STORES = {"offers": OfferStore(timedelta(days=30)), "own": OwnStore(OWN, ["title"])}
+STORES: Mapping[str, Store] = {"offers": OfferStore(timedelta(days=30)), "own": OwnStore(OWN, ["title"])}
 BY_KEY = {
     "offers": {"client=? AND offer_id=?", "likeness=?", "company_key=?"},
     "query_offers": {"query_key=? AND offer_id=?", "client=? AND offer_id=?", "query_key=? AND record_at>?"},
@@ -115,7 +117,7 @@ def fill(ledger: Ledger) -> None:
             f" i <= {SOME} FROM s"
         ),
     ):
-        ledger.database.write(lambda cursor, insert=insert: cursor.run(f"INSERT INTO {insert}"))
+        ledger.database.write(methodcaller("run", f"INSERT INTO {insert}"))
 
 
 def items(columns: int) -> list[Item]:
@@ -167,7 +169,7 @@ def check_words(ledger: Ledger, sql: str, given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", STORES)
 def test_a_page_is_compared_with_what_is_there_by_its_keys(full, name):
-    watched = Watched(full)
+    watched: Any = Watched(full)
     page = items(len(OFFER_COLUMNS) if name == "offers" else 1 + 1)
     taken = STORES[name].take(watched, QUERY, 2, page, ["1"], NOW)
     assert watched.asked
@@ -180,7 +182,8 @@ def test_a_page_is_compared_with_what_is_there_by_its_keys(full, name):
 
 @pytest.mark.parametrize("name", STORES)
 def test_what_is_absent_is_found_and_closed_by_its_keys(full, name):
-    watched, unseen = Watched(full), Unseen(2, NOW - timedelta(days=1))
+    watched: Any = Watched(full)
+    unseen = Unseen(2, NOW - timedelta(days=1))
     ids, missing, live = STORES[name].absent(watched, QUERY, unseen, ["1"], 10)
     assert (len(ids), missing, live) == (10, SOME, SOME)
     taken = STORES[name].close(watched, QUERY, ids, NOW)
@@ -192,7 +195,7 @@ def test_what_is_absent_is_found_and_closed_by_its_keys(full, name):
 
 
 def test_companies_are_aggregated_by_their_keys(full):
-    watched = Watched(full)
+    watched: Any = Watched(full)
     found = aggregate(watched, NOW)
     assert found.done == SOME
     assert len(watched.asked) == 2
@@ -201,7 +204,7 @@ def test_companies_are_aggregated_by_their_keys(full):
 
 
 def test_what_was_erased_is_found_by_its_keys(full):
-    watched = Watched(full)
+    watched: Any = Watched(full)
     page = without_erased(watched, "jobs", OFFER_COLUMNS, Batch(items(len(OFFER_COLUMNS))))
     assert sum(isinstance(one, Item) and one.erased for one in page.records) == PAGE // 2 + 1
     assert len(watched.asked) == 2
