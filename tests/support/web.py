@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from starlette.applications import Starlette
 
@@ -22,6 +22,7 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.machine import Actor
 from penstock.settings.file import Configuration
 from penstock.settings.kernel import KernelSettings, WebSettings
+from penstock.web.pages import make_desk
 from tests.support import shop
 
 HOME = "127.0.0.1:8642"
@@ -36,6 +37,10 @@ class Answer:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
 
 
 @dataclass
@@ -53,6 +58,11 @@ class Client:
     def post(self, path: str, given: Any = None, **headers: str) -> Answer:
         body = b"" if given is None else json.dumps(given).encode()
         return self.call("POST", path, body, {"Content-Type": "application/json", **headers})
+
+    def send(self, path: str, **fields: str) -> Answer:
+        """Send a form."""
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        return self.call("POST", path, urlencode(fields).encode(), kind)
 
     def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         return asyncio.run(self._call(method, path, body, {**self.headers, **named(headers or {})}))
@@ -126,12 +136,18 @@ class Site:
         ]
         self.ledger.birth(made, actor=Actor.API, who="test")
 
-    def application(self, web: WebSettings | None = None, bound: Bound | None = None) -> Starlette:
-        """Over a connection of its own."""
+    def application(
+        self, web: WebSettings | None = None, bound: Bound | None = None, *, pages: bool = False
+    ) -> Starlette:
+        """Over a connection of its own; with `pages` the whole desk."""
         made = program(self.app, web or self.web, self.clock)
         desk = Desk(lambda: made, self._open, bound or self.bound)
         self.desks.append(desk)
-        return make_application(desk)
+        return make_desk(desk) if pages else make_application(desk)
+
+    def browser(self, web: WebSettings | None = None, bound: Bound | None = None, **wishes: Any) -> Client:
+        """A client of the pages."""
+        return Client(self.application(web, bound, pages=True), **wishes)
 
     def client(self, web: WebSettings | None = None, bound: Bound | None = None, **wishes: Any) -> Client:
         return Client(self.application(web, bound), **wishes)
