@@ -34,11 +34,14 @@ ARGUMENTS: dict[str, list[str]] = {
     "penstock dead retry": ["01234567"],
     "penstock dead show": ["01234567"],
     "penstock demo": ["--once"],
+    "penstock gates history": ["accounting/acme"],
     "penstock gates pause": ["accounting/acme"],
     "penstock gates resume": ["accounting/acme"],
     "penstock schedules pause": ["nightly"],
     "penstock schedules resume": ["nightly"],
     "penstock schedules run": ["nightly"],
+    "penstock token create": ["ci", "--role", "viewer"],
+    "penstock token revoke": ["ci"],
     "penstock units create": ["invoice", "--set", "tenant=acme", "--set", "number=17", "--set", "amount_minor=1"],
     "penstock units move": ["invoice:acme/17", "--to", "QUEUED"],
     "penstock units park": ["invoice:acme/17"],
@@ -47,7 +50,7 @@ ARGUMENTS: dict[str, list[str]] = {
 }
 UNIT = {name: ["invoice:acme/17"] for name in ("history", "why", "units show", "units history", "units why")}
 # These wait for a server that is away, because it may come back.
-PATIENT = {"penstock worker", "penstock up"}
+PATIENT = {"penstock worker", "penstock up", "penstock web"}
 # This one is there to say how far the schema is from this program's: that is its finding, not its error.
 REPORTS = {"penstock db check"}
 # The care of a ledger needs no lifecycle.

@@ -10,10 +10,11 @@ import pytest
 
 from penstock.cli.render import Showing, answer_lines, notes
 from penstock.cli.terminal import Screen, cells, counted, shortened
+from penstock.model.spoken import duration
 from penstock.operations.answers import json_text
 from penstock.operations.declare import Page
 from penstock.operations.fields import Row, column
-from penstock.operations.words import duration, sentence, word
+from penstock.operations.words import sentence, word
 from tests.support.shop import S
 
 NOW = datetime(2026, 11, 17, 22, 8, tzinfo=UTC)

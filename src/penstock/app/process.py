@@ -8,9 +8,10 @@ import functools
 import re
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -70,11 +71,20 @@ class Process:
 
     SIGHUP asks `again` for another configuration. What it refuses changes nothing; what it gives is put into force by a
     worker under a fresh id, so that the history tells under which configuration each step was made. `create` makes a
-    ledger where there is nothing at all.
+    ledger where there is nothing at all. `beside` is entered while it works on its ledger: for what runs on threads of
+    its own.
     """
 
-    def __init__(self, first: InForce, *, again: Callable[[], InForce] | None = None, create: bool = False) -> None:
+    def __init__(
+        self,
+        first: InForce,
+        *,
+        again: Callable[[], InForce] | None = None,
+        create: bool = False,
+        beside: Callable[[Process], AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
         self._now = first
+        self._beside = beside
         self._url = first.program.configuration.ledger_url()
         self._again = again
         self._create = create
@@ -103,7 +113,7 @@ class Process:
         ledger = await self._patiently(self._open)
         if ledger is None:
             return
-        with ledger:
+        with ledger, self._beside(self):
             while not self._stop.is_set():
                 await self._work(ledger)
 
@@ -168,9 +178,7 @@ class Process:
         try:
             ledger = self._found_or_made()
         except LedgerUnavailable as error:
-            if _HOPELESS.search(str(error)):
-                msg = f"{error}; correct the ledger's address"
-                raise UsageError(msg) from error
+            refuse_hopeless(error)
             raise
         # Until here a failure may be hopeless, and is then told once, as an error.
         ledger.database.presence = self._presence
@@ -191,6 +199,12 @@ class Process:
         ledger = Ledger.open(self._url, app.machines, migrations=app.migrations, connections=connections)
         _require_tables(ledger, self._now.program)
         return ledger
+
+
+def refuse_hopeless(error: LedgerUnavailable) -> None:
+    """Raise UsageError for a ledger that is not merely away."""
+    if _HOPELESS.search(str(error)):
+        raise UsageError(f"{error}; correct the ledger's address") from error
 
 
 def _require_tables(ledger: Ledger, program: Program) -> None:

@@ -91,7 +91,7 @@ def run_worker(
 ) -> None:
     """Run one process until it is told to stop. With the scheduler, it also keeps the ledger's schedules.
 
-    `beside` is entered while the process works: for what runs on threads of its own.
+    `beside` is entered while the process works on its ledger: for what runs on threads of its own.
     """
 
     def read() -> Program:
@@ -112,9 +112,7 @@ def run_worker(
     tune_interpreter()
 
     async def work() -> None:
-        process = Process(ready, again=again, create=scheduler)
-        with beside(process):
-            await process.run()
+        await Process(ready, again=again, create=scheduler, beside=beside).run()
 
     asyncio.run(work())
     # A thread may still wait for somebody's lock on the ledger. Everything is given back; nobody waits for it.

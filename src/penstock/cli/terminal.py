@@ -21,7 +21,7 @@ from penstock.model.inert import inert
 
 if TYPE_CHECKING:
     from penstock.model.clock import Clock
-from penstock.operations.words import duration
+from penstock.model.spoken import duration
 
 
 class Declined(Exception):

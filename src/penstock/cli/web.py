@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from penstock.cli.setup import open_ledger
-from penstock.model.errors import LedgerError, UsageError
+from penstock.model.errors import LedgerError, LedgerUnavailable, UsageError
 
 if TYPE_CHECKING:
     import socket
@@ -35,10 +35,22 @@ def run_web(path: Path | None, given: Mapping[str, Any]) -> None:
     configure_logs(settings.log.level, settings.log.format)
     with serve.bind(settings.web.address) as listening:
         desk = _desk(lambda: program, listening)
+        _look_at_ledger(desk)
         serve.require_token(desk)
         application = made(desk)
         log.info("web.serving", address=_address(desk))
         serve.serve(application, listening)
+
+
+def _look_at_ledger(desk: Desk) -> None:
+    """A ledger that is away may come back; one that cannot be worked with is refused at once."""
+    from penstock.app.process import refuse_hopeless
+
+    try:
+        desk.ledger()
+    except LedgerUnavailable as error:
+        refuse_hopeless(error)
+        log.warning("web.waiting", error=str(error))
 
 
 @contextlib.contextmanager

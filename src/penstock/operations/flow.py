@@ -70,7 +70,7 @@ class HourRow(Row, frozen=True):
     states: Annotated[dict[str, int], column("How many came into which state; '' is gone.", show="detail")]
 
 
-@reading("flow", "Edges that units took, how long they stay in states, and how they ended.")
+@reading("flow", "Edges taken, time spent in states, and how units ended.")
 def flow(ask: Ask[KernelSettings], wanted: FlowWanted) -> FlowAnswer:
     """Stays are reckoned from the newest two hundred departures from each state."""
     from penstock.ledger import flow as flows

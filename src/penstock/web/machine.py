@@ -9,9 +9,9 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.model.spoken import duration
 from penstock.operations.flow import FlowWanted, flow
 from penstock.operations.units import UnitList, list_units
-from penstock.operations.words import duration
 from penstock.web.answers import Answers
 from penstock.web.overview import Overview
 from penstock.web.svg.charts import spans

@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.model.inert import inert
+from penstock.model.spoken import duration
 from penstock.model.state import Meaning
 from penstock.operations.dead import DeadFilter, list_dead
 from penstock.operations.flow import FlowWanted, activity, flow
 from penstock.operations.status import StatusAnswer, StatusWanted, status
-from penstock.operations.words import duration
 from penstock.web.svg.charts import Bar, Tick, rows, time_bar
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
+from penstock.model.spoken import duration
 from penstock.model.unit import Ref
 from penstock.operations.units import HistoryWanted, OneUnit, show_unit, unit_history, why
-from penstock.operations.words import duration
 from penstock.web.answers import Answers
 from penstock.web.frame import moment, pill
 
