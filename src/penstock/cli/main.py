@@ -35,7 +35,7 @@ COMMANDS = {
     "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
     "status": Entry("Look", "How everything stands: units, workers, gates, alerts."),
     "workers": Entry("Look", "Workers that hold a lease."),
-    "flow": Entry("Look", "Edges that units took, how long they stay in states, and how they ended."),
+    "flow": Entry("Look", "Edges taken, time spent in states, and how units ended."),
     "activity": Entry("Look", "How much happened, hour by hour."),
     "machines": Entry("Look", "State machines: their states, and who moves units where."),
     "why": Entry("Look", "What holds a unit back or moves it on, and until when."),
