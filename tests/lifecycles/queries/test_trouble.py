@@ -12,8 +12,9 @@ from penstock.lifecycles.queries.ending import CRITICAL_FROM, FAILING_FROM
 from penstock.lifecycles.queries.machine import S
 from penstock.lifecycles.queries.settings import QuerySettings, client_gate
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
+from penstock.model.unit import replace
 from penstock.testing import KILL, Fault, inject
-from tests.support.queries import DAY, HOUR, PAUSE, START, Lists, bench, ladder, offer
+from tests.support.queries import DAY, HOUR, START, Lists, bench, ladder, offer
 
 
 def _gate(world, client="jobs"):
@@ -179,16 +180,19 @@ def test_a_query_that_never_had_results_is_fine(queries_url):
 
 
 def test_limits_that_get_nowhere_are_told(queries_url):
-    # One page is all that a run may read, and what is new takes more than that again and again.
-    client = Lists(ladder(30), by_place=False)
-    with bench(queries_url, client, max_pages=1) as world:
+    # One page is all that a run may read: what is new takes it, and history is never come to.
+    with bench(queries_url, Lists(ladder(30)), max_pages=1) as world:
         world.work()
-        client.trouble.extend([None, Rejected("gone"), None, Rejected("gone")])
-        for _ in range(6):
-            client.records = [*ladder(30, world.clock.now() + PAUSE, timedelta(minutes=1), 1_000), *client.records]
+        world.later()
+        assert (world.state("jobs").stuck, world.events("queries.stuck")) == (1, [])
+        for _ in range(3):
             world.later()
-        state = world.state("jobs")
-        assert state.stuck <= 2
+        (told,) = world.events("queries.stuck")
+        assert (told["query"], world.state("jobs").status) == ("jobs", S.SUCCESS)
+        assert "max_pages" in told["reason"]
+        world.settings = replace(world.settings, max_pages=10)
+        world.later()
+        assert (world.state("jobs").stuck, len(world.offers())) == (0, 30)
 
 
 @pytest.mark.by_day

@@ -6,7 +6,7 @@ What contradicts itself is refused when it is read: one line for each fault, all
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
@@ -282,6 +282,12 @@ class RestSettings(Settings):
     def columns(self) -> tuple[str, ...]:
         """The columns of its records."""
         return tuple(self.fields) if self.table is not None else OFFER_COLUMNS
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What is sent where a query says nothing, by the names that queries use."""
+        named = {sent: name for name, sent in self.send_as.items()}
+        return {named.get(name, name): value for name, value in self.parameters.items()}
 
     def _asking_faults(self) -> Iterator[str]:
         if "?" in self.url or "#" in self.url:

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from penstock.connectors.searches import OFFER_COLUMNS, Item
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
@@ -73,15 +75,17 @@ class OfferStore:
     ) -> tuple[list[str], int, int]:
         return absent_from(ledger, query_offers, "offer_id", query, unseen, but, most)
 
-    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], now: datetime) -> Taken:
-        """An offer is closed when no other query lists it either."""
+    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], others: Sequence[str], now: datetime) -> Taken:
+        """An offer is closed when no other query lists it either. One that is not read any more lists nothing."""
         source = statements.batch(ledger.database, {"id": statements.TEXT})
         sql = (
             f"SELECT o.offer_id, o.company_key FROM {source} JOIN {offers.name} o ON o.client = :client AND"
             f" o.offer_id = n_id WHERE o.closed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {query_offers.name} q WHERE"
-            " q.client = o.client AND q.offer_id = o.offer_id AND q.query_key <> :key AND q.gone_at IS NULL)"
+            " q.client = o.client AND q.offer_id = o.offer_id AND q.gone_at IS NULL"
+            f" AND q.query_key IN ({ledger.database.sql.listed('others')}))"
         )
-        given = {"batch": statements.batch_text([[one] for one in ids]), "client": query.client, "key": query.query_key}
+        given = {"batch": statements.batch_text([[one] for one in ids]), "client": query.client}
+        given["others"] = msgspec.json.encode(others).decode()
         closed = ledger.read(lambda cursor: cursor.rows(sql, **given))
         updates = [Update(_listing(query, ids), {"gone_at": now})]
         if closed:

@@ -26,7 +26,7 @@ from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import begin_of, day_of, read_pass
 from penstock.lifecycles.queries.registry import Configured
 from penstock.lifecycles.queries.runs import seed_day
-from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
+from penstock.lifecycles.queries.settings import EARLIEST, RUN_GATE, QueriesSettings, client_gate, query_gate
 from penstock.lifecycles.queries.showing import WhichQuery
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
@@ -36,8 +36,6 @@ from penstock.operations.declare import Ask, operation
 from penstock.operations.fields import Parameters, argument, option
 from penstock.operations.plan import GateChange, Together, Wake
 from penstock.settings.scalars import span_text
-
-_EARLIEST = date(1990, 1, 1)
 
 
 class RunParameters(Parameters, frozen=True):
@@ -266,8 +264,8 @@ def _refuse_day(ask: Ask[QueriesSettings], one: Known, own: Configured, unit: Qu
     today, now_to = day_of(ask.now, own.zone), seed_day(unit, ask.now, own)
     if day > today:
         raise UsageError(f"--from {day} lies in the future; it is {today} where {own.client} is")
-    if day < _EARLIEST:
-        raise UsageError(f"--from {day} is before {_EARLIEST}, which no provider lists")
+    if day < EARLIEST:
+        raise UsageError(f"--from {day} is before {EARLIEST}, which no provider lists")
     if day >= now_to:
         done = "is seeded" if unit.seeded_at is not None else "is to be seeded"
         raise UsageError(

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from penstock.connectors.feed_jsonl import EVERY_FILE
 from penstock.connectors.rest_json.settings import REST_EXAMPLE, RestSettings
 from penstock.lifecycles.queries.key import query_key
 from penstock.settings.typed import Hours, Secret, Settings, TimeZone, Url, says
 
 RUN_GATE = "queries/run"
 """The run lock: a gate with one place. Whoever is through it runs a query; everybody else waits."""
+EARLIEST = date(1990, 1, 1)
+"""No provider lists older days."""
+_FARTHEST = timedelta(days=36_500)
 _MANY = 1_000_000
 
 
@@ -29,6 +33,11 @@ class InfojobsSettings(Settings):
     ] = 1.0
     time_zone: Annotated[TimeZone, says("In which time zone days begin.")] = TimeZone("Europe/Madrid")
 
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What is searched for where a query says nothing."""
+        return {}
+
 
 class FeedSettings(Settings):
     """`[queries.feed_jsonl.*]`: offers in a folder of JSON-lines files."""
@@ -36,6 +45,11 @@ class FeedSettings(Settings):
     folder: Annotated[Path, says("Where the files are: *.jsonl, one offer per line.", examples=["feed"])]
     page_size: Annotated[int, says("Offers per page.", ge=1, le=5_000)] = 1_000
     time_zone: Annotated[TimeZone, says("In which time zone days begin.")] = TimeZone("UTC")
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What is searched for where a query says nothing."""
+        return {"files": EVERY_FILE}
 
 
 class QuerySettings(Settings):
@@ -62,6 +76,14 @@ class QuerySettings(Settings):
     def __post_init__(self) -> None:
         if self.horizon is not None and self.seed_from is not None:
             raise ValueError("has both 'horizon' and 'seed_from'; give one of them")
+        if self.seed_from is not None and self.seed_from < EARLIEST:
+            raise ValueError(f"seed_from: {self.seed_from} is before {EARLIEST}, which no provider lists")
+        _refuse_horizon(self.horizon)
+
+
+def _refuse_horizon(horizon: timedelta | None) -> None:
+    if horizon is not None and horizon > _FARTHEST:
+        raise ValueError(f"horizon: {horizon.days:,} days are too many; {_FARTHEST.days:,} is the most")
 
 
 class SheetSettings(Settings):
@@ -126,6 +148,7 @@ class QueriesSettings(Settings):
     sheet: Annotated[SheetSettings | None, says("A spreadsheet to write to.")] = None
 
     def __post_init__(self) -> None:
+        _refuse_horizon(self.horizon)
         wrong = [
             f"two clients are called {name!r}; rename one of them"
             for name in {*self.infojobs} & {*self.feed_jsonl} | {*self.infojobs, *self.feed_jsonl} & {*self.rest_json}
@@ -136,7 +159,7 @@ class QueriesSettings(Settings):
                 known = ", ".join(sorted(self.clients())) or "none"
                 wrong.append(f"queries.{name}: there is no client {own.client!r}; there are: {known}")
             try:
-                key = query_key(own.client, own.parameters)
+                key = self.key_of(own)
             except ValueError as error:
                 wrong.append(f"queries.{name}.parameters: {error}")
                 continue
@@ -149,6 +172,11 @@ class QueriesSettings(Settings):
     def clients(self) -> Mapping[str, InfojobsSettings | FeedSettings | RestSettings]:
         """Every client, by its name."""
         return {**self.infojobs, **self.feed_jsonl, **self.rest_json}
+
+    def key_of(self, query: QuerySettings) -> str:
+        """The key of a query. Raises ValueError for parameters that cannot be normalised."""
+        client = self.clients().get(query.client)
+        return query_key(query.client, query.parameters, defaults={} if client is None else client.defaults)
 
 
 def client_gate(client: str) -> str:
