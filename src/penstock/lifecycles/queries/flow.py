@@ -176,7 +176,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:
-            return self._going(unit, replace(unit, run=run.document()), taken, (), f"a part of a page: {len(items):,}")
+            return self._going(
+                unit, replace(unit, run=run.document()), taken, (), f"part of a page: {len(items):,} records"
+            )
         del self._pages[str(unit.run_id)]
         return await self._turned(unit, own, page, run, taken, io)
 
@@ -218,7 +220,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self, unit: Query, after: Query, run: Run, taken: Taken, page: _Page, moment: datetime
     ) -> Outcome[Query]:
         """The list gives the same records for ever: the run ends, and the reading begins anew the next time."""
-        why = f"its pages repeat: {page.now.says()} has nothing that was not read before"
+        why = f"its pages repeat: {page.now.says()} has nothing new"
         run = msgspec.structs.replace(run, stop=Stop.ERROR, error=why)
         after = replace(after, run=run.document(), reading=None)
         tell_bad(after, page.bad)
@@ -260,7 +262,12 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             long_gone = freed(unit, closing, moment, self.settings)
             ids = [] if long_gone is None else (await io.ledger(partial(look, unseen=long_gone)))[0]
             after = held_back(unit, closing, moment, anew=long_gone is not None and not ids)
-            said = {"query": own.name, "missing": missing, "listed": live, "reason": "too many vanished at once"}
+            said = {
+                "query": own.name,
+                "missing": missing,
+                "listed": live,
+                "reason": "too many vanished at once; they are closed if they are still missing a census later",
+            }
             key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
             events = [] if ids else [Event(key, "queries.many_closed", said, "warning")]
         others = [one.key for one in registry(self.settings).values() if one.key != own.key]
@@ -273,7 +280,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             companies=run.companies or taken.companies,
         )
         after = replace(after, run=run.document())
-        return self._going(unit, after, taken, (), f"{len(ids):,} are no longer listed", events, moment=moment, own=own)
+        return self._going(
+            unit, after, taken, (), f"{len(ids):,} records are no longer listed", events, moment=moment, own=own
+        )
 
     async def _aggregate(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
         moment = io.now()
@@ -287,7 +296,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         )
         taken = Taken(found.writes)
         after = replace(unit, run=run.document())
-        return self._going(unit, after, taken, (), f"{found.done:,} companies", moment=moment, own=own)
+        return self._going(unit, after, taken, (), f"{found.done:,} companies aggregated", moment=moment, own=own)
 
     def _going(  # noqa: PLR0917 - one place where a run commits
         self,
