@@ -11,8 +11,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from penstock.app.app import App
-from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item, Parameters, Wanted
+from penstock.connectors.searches import OFFER_COLUMNS, Batch, Item, Parameters, Wanted
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries import gates, lifecycle
@@ -64,7 +66,7 @@ class Lists:
 
     def __init__(
         self,
-        records: Sequence[Item | Bad] = (),
+        records: Sequence[Any] = (),
         *,
         size: int = 10,
         newest_first: bool = True,
@@ -72,14 +74,14 @@ class Lists:
         overlap: int = 2,
         cap: int | None = None,
     ) -> None:
-        self.records = list(records)
+        self.records: list[Any] = list(records)
         self.size, self.overlap, self.cap = size, overlap, cap
         self.newest_first, self.by_place = newest_first, by_place
         self.trouble: deque[Trouble | None] = deque()
         self.asked: list[Wanted] = []
         self.repeats = False
         #: Lists of their own for some queries, by the words they ask for.
-        self.lists: dict[str, list[Item | Bad]] = {}
+        self.lists: dict[str, list[Any]] = {}
         self.closed = False
 
     @property
@@ -96,7 +98,7 @@ class Lists:
             trouble()
         return self._batch(self.lists.get(parameters.get("q", ""), self.records), wanted)
 
-    def _batch(self, records: list[Item | Bad], wanted: Wanted) -> Batch:
+    def _batch(self, records: list[Any], wanted: Wanted) -> Batch:
         if self.repeats:
             return Batch(records[: self.size], wanted.place, after="again")
         start = max(0, wanted.place - self.overlap) if self.by_place else int(wanted.token or 0)
@@ -116,22 +118,22 @@ class Lists:
         return [one.place for one in self.asked]
 
 
-def open_ledger(url: str, clock: VirtualClock) -> Ledger:
-    """The ledger, or a new one; it may be a copy of one that was made before."""
+def open_ledger(url: str, clock: VirtualClock, tables: Sequence[sa.Table] = ()) -> Ledger:
+    """The ledger, or a new one, with more tables; it may be a copy of one that was made before."""
     app = App(lifecycle)
     try:
         return Ledger.open(url, app.machines, clock=clock, rng=Rng(7))
     except LedgerMismatch:
-        tables, views = app.data.tables, app.data.views
+        made = (*app.data.tables, *tables)
         return Ledger.open(
             url,
             app.machines,
             clock=clock,
             rng=Rng(7),
             create=True,
-            data_tables=tables,
+            data_tables=made,
             migrations=app.migrations,
-            views=views,
+            views=app.data.views,
         )
 
 
@@ -144,10 +146,11 @@ class Bench:
         clients: Mapping[str, Lists],
         queries: Mapping[str, QuerySettings] | None = None,
         sources: Mapping[str, Source] | None = None,
+        tables: Sequence[sa.Table] = (),
         **settings: Any,
     ) -> None:
         self.clock = VirtualClock(START)
-        self.ledger = open_ledger(url, self.clock)
+        self.ledger = open_ledger(url, self.clock, tables)
         self.clients = clients
         own = FeedSettings(folder=Path("feed"), time_zone=TimeZone("UTC"))
         self.settings = QueriesSettings(

@@ -50,12 +50,19 @@ class Stay:
     dates: tuple[tuple[datetime, datetime], ...]
 
 
-def stays(year: Year, query: str) -> Iterator[tuple[Seen, Stay]]:
-    own = year.settings.queries[query]
-    simulator = year.providers[own.client].simulator
-    for seen in simulator.offers_of(own.parameters, START, year.clock.now()):
-        dates = tuple((start, updated) for start, _, updated in seen.spans)
-        yield seen, Stay(seen.id, seen.spans[0][0], seen.spans[-1][1], dates)
+def stays(year: Year, query: str) -> Sequence[tuple[Seen, Stay]]:
+    """Every offer that was ever to be found by a query."""
+    if query not in year.listed:
+        own = year.settings.queries[query]
+        simulator = year.providers[own.client].simulator
+        found = simulator.offers_of(own.parameters, START, year.clock.now())
+        year.listed[query] = [(seen, _stay(seen)) for seen in found]
+    return year.listed[query]
+
+
+def _stay(seen: Seen) -> Stay:
+    dates = tuple((start, updated) for start, _, updated in seen.spans)
+    return Stay(seen.id, seen.spans[0][0], seen.spans[-1][1], dates)
 
 
 def holes(year: Year) -> Iterator[str]:
@@ -121,13 +128,20 @@ def wrongly_closed(year: Year) -> Iterator[str]:
     listed: dict[str, set[str]] = {name: set() for name in year.providers}
     for query, own in year.settings.queries.items():
         listed[own.client] |= {stay.id for _, stay in stays(year, query) if stay.start <= now < stay.end}
-    closed = year.rows("SELECT client, offer_id FROM offers WHERE closed_at IS NOT NULL")
+    closed = year.rows("SELECT client, offer_id, closed_at FROM offers WHERE closed_at IS NOT NULL")
     wrong = [row for row in closed if row[1] in listed[row[0]]]
     if wrong:
         yield f"{len(wrong)} of {len(closed)} closed offers are still listed, such as {wrong[0]}"
-    reopened = year.wrongly_closed
-    if reopened:
-        yield f"{len(reopened)} offers were closed while they were listed, such as {reopened[0]}"
+    # And it was gone when it was closed, by a clock that may have been wrong by some days.
+    margin = max((abs(window.skew) for window in year.jumps), default=timedelta())
+    ends = {
+        (own.client, stay.id): stay.end
+        for query, own in year.settings.queries.items()
+        for _, stay in stays(year, query)
+    }
+    early = [row for row in closed if instant(row[2]) + margin < ends[row[0], row[1]]]
+    if early:
+        yield f"{len(early)} of {len(closed)} offers were closed while they were listed, such as {early[0]}"
 
 
 def never_closed(year: Year) -> Iterator[str]:
@@ -227,11 +241,11 @@ def overlaps(year: Year) -> Iterator[str]:
     names = dict(year.rows("SELECT query_key, name FROM query_state"))
     ran = [name for name, _ in groupby(names[unit] for unit in order)]
     called = [name for name, _ in groupby(call.query for call in year.journal.calls)]
-    if not _within(called, ran):
+    if not within(called, ran):
         yield "the providers were asked in another order than queries ran"
 
 
-def _within(some: Sequence[str], every: Sequence[str]) -> bool:
+def within(some: Sequence[str], every: Sequence[str]) -> bool:
     """Whether one sequence is the other with some left out: runs that made no call."""
     rest = iter(every)
     return all(one in rest for one in some)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -49,6 +49,7 @@ QUIET = timedelta(days=2)
 """At the end nothing goes wrong for so long."""
 SECRET_NAME = "SIMULATED_INFOJOBS_SECRET"
 _LATE = timedelta(hours=1)
+_HISTORY = timedelta(days=60)
 _KEEP_SECONDS = 4 * 3_600.0
 _LATENCY = 0.4
 # Nobody else is there, and a year is to pass in a minute: renewals would take most of it.
@@ -60,6 +61,8 @@ _SETTINGS = WorkerSettings(
     unknown_seconds=1e9,
     place_seconds=None,
 )
+# Where another is there, it takes over soon.
+_SOON = replace(_SETTINGS, lease_ms=300_000, renew_seconds=200.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,8 @@ class Year:
     ended: list[Ended] = field(default_factory=list)
     killed: int = 0
     jumps: Sequence[Window] = ()
-    #: Offers that were closed while they were listed.
-    wrongly_closed: list[tuple[str, str]] = field(default_factory=list)
+    #: What the audit has found out of what there was to be found, by query.
+    listed: dict[str, Any] = field(default_factory=dict)
     #: What the runs took, in seconds: by the wall clock, and of the processor.
     seconds: float = 0.0
     processor: float = 0.0
@@ -153,7 +156,7 @@ def _build(year: Year, rng: Rng, troubles: Troubles, *, seed: int, rate: float, 
     seconds = days * 86_400 - QUIET.total_seconds()
     share = days / 365
     for name in QUERIES:
-        market = Market(START, seed=seed, rate=rate, bad=0.003, late=_LATE)
+        market = Market(START, seed=seed, history=_HISTORY, rate=rate, bad=0.003, late=_LATE)
         simulator = InfoJobsSimulator(year.clock, market, latency=_LATENCY, most_offers=CAP if name == CAPPED else None)
         provider = Provider(name, simulator, year.journal, rng.child(), troubles)
         provider.outages = outages(rng.child(), round(troubles.outages * share), seconds)
@@ -167,6 +170,7 @@ class _Life:
 
     def __init__(self, year: Year, clock: Skewed, workers: int) -> None:
         self._year, self._clock, self._workers = year, clock, workers
+        self._settings = _SETTINGS if workers == 1 else _SOON
         self._working: dict[int, Worker] = {}
 
     async def live(self, seconds: float) -> None:
@@ -181,7 +185,7 @@ class _Life:
             task.cancel()
         for worker in self._working.values():
             worker.stop()
-        done, _ = await asyncio.wait(members, timeout=10 * _SETTINGS.lease_ms / 1_000)
+        done, _ = await asyncio.wait(members, timeout=10 * self._settings.lease_ms / 1_000)
         assert len(done) == len(members), "a worker does not stop"
         await asyncio.gather(*others, return_exceptions=True)
 
@@ -190,7 +194,7 @@ class _Life:
         while True:
             killed = asyncio.Event()
             worker = self._working[number] = Worker(
-                self._year.ledger, [self._flow(killed)], _SETTINGS, executor=InlineExecutor()
+                self._year.ledger, [self._flow(killed)], self._settings, executor=InlineExecutor()
             )
             running = asyncio.create_task(worker.run())
             dying = asyncio.create_task(killed.wait())
@@ -204,7 +208,7 @@ class _Life:
             self._year.killed += 1
             # Mostly the next one comes when the lease has ended; waiting for that, it would look every second.
             if self._year.killed % 8:
-                await asyncio.sleep(_SETTINGS.lease_ms / 1_000)
+                await asyncio.sleep(self._settings.lease_ms / 1_000)
 
     def _flow(self, killed: asyncio.Event) -> Queries:
         settings, sources = self._year.settings, {}

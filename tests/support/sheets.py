@@ -38,6 +38,7 @@ ADDRESS = "http://127.0.0.1:1"
 GATE = f"google_sheets/{SPREADSHEET}"
 _FOREVER = 1e9
 
+
 class Sheets:
     """One ledger and one spreadsheet, on virtual time."""
 

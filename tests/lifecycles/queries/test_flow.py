@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_the_first_run_reads_history_down_to_the_horizon(queries_url):
 def test_seeding_goes_on_over_runs_and_begins_no_day_at_page_one(queries_url):
     client = Lists(ladder(130))
     with bench(queries_url, client, max_pages=3, horizon=4 * DAY) as world:
-        days = []
+        days: list[Any] = []
         while world.state("jobs").seeded_at is None:
             world.later()
             days.append(world.state("jobs").last_processed_date)
@@ -169,5 +170,7 @@ def test_a_query_is_not_begun_before_the_day_that_it_is_to_be_seeded_from(querie
     queries = {"jobs": QuerySettings(client="jobs", parameters={"q": "x"}, seed_from=wanted)}
     with bench(queries_url, Lists(ladder(5)), queries) as world:
         world.work()
-        assert world.state("jobs").due_at.date() == wanted
+        due = world.state("jobs").due_at
+        assert due is not None
+        assert due.date() == wanted
         assert world.value("SELECT count(*) FROM ingestion_runs") == 0

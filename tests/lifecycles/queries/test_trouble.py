@@ -23,10 +23,6 @@ def _gate(world, client="jobs"):
     return row
 
 
-def _text(moment):
-    return moment if isinstance(moment, str) else moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
-
-
 @pytest.mark.by_day
 @pytest.mark.parametrize(("retry_after", "hours"), [(None, 6), (600.0, 6), (10 * 3600.0, 10)])
 def test_a_throttle_closes_the_client_for_hours_and_the_others_go_on(queries_url, retry_after, hours):
@@ -43,6 +39,7 @@ def test_a_throttle_closes_the_client_for_hours_and_the_others_go_on(queries_url
         assert world.state("b1").status is S.SUCCESS
         assert len(a.asked) == 1
         opens = START + timedelta(hours=hours)
+        assert state.due_at is not None
         assert abs(state.due_at - opens) < timedelta(minutes=1)
         world.later(timedelta(hours=hours) - 2 * HOUR, within=timedelta(minutes=30))
         assert len(a.asked) == 1

@@ -37,8 +37,8 @@ from penstock.model.unit import replace
 from penstock.raw.store import RawError
 from penstock.worker.flow import Flow, Gate, Io
 
-_PART = 1_000
-_PART_BYTES = 2 * 1024 * 1024
+_PART, _PART_BYTES = 1_000, 512 * 1024
+"""So many records, of so many bytes, are one commit: a worker's memory holds them several times over."""
 _CLOSED_AT_ONCE = 1_000
 _TWICE = 2
 
@@ -171,8 +171,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             page = self._pages[str(unit.run_id)] = _paged(now, fetched, landed)
         items = page.parts.pop(0) if page.parts else []
         unread = [] if page.parts else [one.id for one in page.bad if one.id is not None]
-        given = {"query": unit, "number": page.now.number, "items": items, "unread": unread, "now": io.now()}
-        taken = await io.ledger(partial(source.store.take, **given))
+        take = partial(source.store.take, query=unit, number=page.now.number, items=items, unread=unread)
+        taken = await io.ledger(partial(take, now=io.now()))
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:

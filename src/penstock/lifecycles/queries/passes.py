@@ -109,13 +109,15 @@ def advance(now: Pass, batch: Batch, client: Client, fresh: int) -> Step:
     )
     if _lost_its_place(now, batch, client):
         return Step(_stepped_back(following, batch))
-    frontier = not client.newest_first or now.reached is None or last is None or last <= now.reached
-    repeats = now.repeats + 1 if records and not fresh and frontier else 0
+    tail = _tail(records)
+    # Records that were pushed down are read once more, but the page is another one.
+    same = bool(tail) and (tail == now.tail or not (client.by_place or client.newest_first))
+    repeats = now.repeats + 1 if same and not fresh else 0
     following = msgspec.structs.replace(
         following,
         place=batch.place + len(records) if client.by_place else 0,
         token=batch.after,
-        tail=_tail(records) or now.tail,
+        tail=tail or now.tail,
         reached=_oldest(now.reached, last, ordered=client.newest_first),
         repeats=repeats,
         steps_back=0,

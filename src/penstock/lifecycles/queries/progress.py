@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from penstock.lifecycles.queries.machine import Query
-from penstock.lifecycles.queries.passes import Kind, Pass, Step, closed_day
+from penstock.lifecycles.queries.passes import Kind, Pass, Step, closed_day, day_of
 from penstock.lifecycles.queries.registry import Configured
 from penstock.lifecycles.queries.runs import Unseen, run_of, seed_day
 from penstock.model.clock import MILLISECOND, instant_text
@@ -94,7 +94,7 @@ def _seeded(query: Query, step: Step, own: Configured, moment: datetime) -> tupl
     query = replace(query, seeding=None, seeded_at=moment)
     if not step.cut:
         return replace(query, last_processed_date=query.seed_until, unreachable_before=None), []
-    reached = query.last_processed_date
+    reached = query.last_processed_date or day_of(done.reached or done.begun, own.zone) + timedelta(days=1)
     query = replace(query, unreachable_before=reached)
     said = {
         "query": own.name,

@@ -119,7 +119,7 @@ def _recent(query: Query, now: datetime, own: Configured, settings: QueriesSetti
     assert query.covered_through is not None  # noqa: S101 - asked for only then
     number = query.readings + 1
     until = query.covered_through - settings.overlap
-    every, oldest = settings.census_every, query.last_processed_date
+    every, oldest = settings.census_every, query.last_processed_date or query.unreachable_before
     counted = query.census_at or query.seeded_at
     # One in the future was made while the clock was wrong.
     if every is not None and counted is not None and oldest is not None and not timedelta() <= now - counted < every:
