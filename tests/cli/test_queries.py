@@ -33,8 +33,8 @@ def queries(tmp_path, penstock):
 def test_queries_are_shown_before_any_worker_has_made_them(queries):
     listed = json.loads(queries("list", "--json").out)
     assert [(row["query"], row["state"], row["waits"]) for row in listed["rows"]] == [
-        ("python", None, "a worker makes it soon"),
-        ("java", None, "a worker makes it soon"),
+        ("python", None, "a worker will create it soon"),
+        ("java", None, "a worker will create it soon"),
     ]
     assert listed["note"] == "nobody holds the run lock; no running worker serves queries; 'penstock up' starts one"
     shown = queries("show", "python")
@@ -59,11 +59,11 @@ def test_a_pause_is_planned_asked_for_and_made(queries):
     ("words", "said"),
     [
         (("show", "pyton"), "no query is called 'pyton'; did you mean python?"),
-        (("show", "files-"), "'files-' may be any of files-"),
+        (("show", "files-"), "'files-' matches several queries: files-"),
         (("list", "--client", "filse"), "no client is called 'filse'; did you mean files?"),
         (("list", "--state", "RUNING"), "must be one of IDLE, RUNNING, SUCCESS, ERROR; did you mean RUNNING?"),
         (("run",), "name queries to run, or give --all; 'penstock queries list' lists them"),
-        (("run", "python"), "the ledger does not have it yet; 'penstock up' makes it and runs it"),
+        (("run", "python"), "the ledger does not have it yet; 'penstock up' creates it and runs it"),
         (("runs", "--since", "2999-01-01T00:00:00Z"), "lies in the future"),
         (("runs", "--since", "2026-02-01T00:00:00Z", "--until", "2026-01-01T00:00:00Z"), "is not after --since"),
         (("resume",), "the whole pipeline is not paused; there is nothing to resume"),

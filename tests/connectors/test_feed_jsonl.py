@@ -93,8 +93,8 @@ def test_the_same_id_comes_as_often_as_it_is_written(tmp_path):
     ("text", "reason"),
     [
         ("{nothing", "the line is not JSON: "),
-        ("[1]", "it is no object"),
-        ("null", "it is no object"),
+        ("[1]", "it is not an object"),
+        ("null", "it is not an object"),
         (json.dumps({"updated_at": AT, "title": "x"}), "it has no id"),
         (json.dumps({"id": "1", "title": "x"}), "it has no date"),
         (json.dumps({"id": "1", "title": "x", "updated_at": "soon"}), "its date cannot be read: 'soon'"),

@@ -84,8 +84,8 @@ def test_what_changes_with_every_look_is_no_change():
     [
         ({"id": None}, "it has no id", (None, True)),
         ({"id": ""}, "it has no id", (None, True)),
-        ({"id": {"a": 1}}, "its id is none: {'a': 1}", (None, True)),
-        ({"id": "x" * 300}, "its id is none: ", (None, True)),
+        ({"id": {"a": 1}}, "its id cannot be used: {'a': 1}", (None, True)),
+        ({"id": "x" * 300}, "its id cannot be used: ", (None, True)),
         ({"updated": None, "published": None}, "it has no date", ("2f1", False)),
         ({"updated": "hace un rato"}, "its date cannot be read: 'hace un rato'", ("2f1", False)),
         ({"updated": 1_700_000_000}, "its date cannot be read", ("2f1", False)),
@@ -108,7 +108,7 @@ def test_an_offer_that_cannot_be_used_says_why(change, reason, knows):
 def test_what_is_no_object_is_no_offer(record):
     found = read_offer(record)
     assert isinstance(found, Bad)
-    assert found.reason == "it is no object"
+    assert found.reason == "it is not an object"
     assert json.loads(found.payload) == record
 
 

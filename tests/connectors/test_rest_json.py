@@ -200,7 +200,7 @@ def test_a_link_to_another_host_is_not_followed(style):
             await api.client.page({}, Wanted(token=page.after))
         assert len(api.simulator.requests) == 2
         for token in ("https://elsewhere.example.com/", "@elsewhere.example.com/", "x"):
-            with pytest.raises(Rejected, match="none of this client's"):
+            with pytest.raises(Rejected, match="not one of this client's"):
                 await api.client.page({}, Wanted(token=token))
 
     on(test, style)
@@ -225,7 +225,7 @@ def test_a_cursor_of_the_last_record_with_a_flag():
     async def wrong(api: Api) -> None:
         with pytest.raises(Rejected, match="neither text nor a number"):
             await api.first()
-        with pytest.raises(Rejected, match="none of this client's"):
+        with pytest.raises(Rejected, match="not one of this client's"):
             await api.client.page({}, Wanted(token="1-2"))
 
     on(wrong, "cursor", given={"paging": {"cursor": {"next": "data.items.-1"}}})
@@ -290,7 +290,7 @@ def test_parameters_go_where_the_description_says():
     ("parameters", "said"),
     [
         ({}, "no parameter 'style', which the path needs"),
-        ({"style": ".."}, "cannot stand in a path"),
+        ({"style": ".."}, "cannot be part of a path"),
         ({"style": "page", "page": 3}, "which the paging or 'since' sets"),
         ({"style": "page", "deep": {"a": 1}}, "'deep' cannot be sent"),
     ],

@@ -90,7 +90,7 @@ def offer(record: Mapping[str, Any], at: Any, values: tuple[Any, ...], payload: 
     found, moment = identity(record.get("id")), instant_of(at)
     reason = None
     if found is None:
-        reason = "it has no id" if record.get("id") in (None, "") else f"its id is none: {record['id']!r:.60}"
+        reason = "it has no id" if record.get("id") in (None, "") else f"its id cannot be used: {record['id']!r:.60}"
     elif moment is None:
         reason = "it has no date" if at in (None, "") else f"its date cannot be read: {at!r:.60}"
     elif values[0] is None:

@@ -9,6 +9,7 @@ import pytest
 from penstock.connectors.searches import Bad
 from penstock.lifecycles.queries.settings import QuerySettings
 from penstock.model.errors import Transient
+from penstock.model.unit import replace
 from tests.support.queries import DAY, HOUR, PAUSE, START, Lists, bench, ladder, offer
 
 CLOSED = "closed_at IS NOT NULL"
@@ -69,6 +70,19 @@ def test_an_offer_is_open_as_long_as_any_query_lists_it(queries_url):
         assert world.offers(CLOSED) == []
         assert world.value("SELECT count(*) FROM query_offers WHERE gone_at IS NOT NULL") == 1
         client.lists["b"].pop(3)
+        _census(world)
+        world.later()
+        assert world.offers(CLOSED) == [gone.id]
+
+
+@pytest.mark.by_day
+def test_a_query_that_the_configuration_no_longer_has_keeps_no_offer_open(queries_url):
+    queries = {name: QuerySettings(client="jobs", parameters={"q": name}) for name in ("a", "b")}
+    client = Lists(ladder(30))
+    with bench(queries_url, client, queries) as world:
+        world.work()
+        world.settings = replace(world.settings, queries={"a": queries["a"]})
+        gone = client.records.pop(3)
         _census(world)
         world.later()
         assert world.offers(CLOSED) == [gone.id]

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.lifecycles.queries.machine import S, query
 from penstock.lifecycles.queries.settings import QuerySettings
+from penstock.model.unit import replace
 from tests.support.queries import DAY, HOUR, PAUSE, START, Lists, bench, ladder, offer
 
 
@@ -151,6 +152,17 @@ def test_a_query_that_the_configuration_no_longer_has_rests_and_keeps_its_state(
         world.later()
         (after,) = world.ledger.get_many(query, [before.query_key])
         assert (after.status, after.covered_through, after.due_at) == (S.SUCCESS, before.covered_through, None)
+
+
+def test_a_query_that_is_called_otherwise_goes_on_under_its_new_name(queries_url):
+    with bench(queries_url, Lists(ladder(5))) as world:
+        world.work()
+        before = world.state("jobs")
+        world.settings = replace(world.settings, queries={"better": world.settings.queries["jobs"]})
+        world.later()
+        after = world.state("better")
+        assert (after.query_key, after.name, after.seeded_at) == (before.query_key, "better", before.seeded_at)
+        assert len(world.runs("better", "id")) == 2
 
 
 def test_a_query_is_not_begun_before_the_day_that_it_is_to_be_seeded_from(queries_url):

@@ -40,7 +40,7 @@ def test_what_cannot_be_run_says_why(ledger_url, tmp_path):
         at.refused("run", "no query is called 'jav'; did you mean java", query=["jav"])
         at.without("sales")
         at.configure("java", paused=True)
-        at.refused("run", "query sales cannot be run: the configuration no longer has it", query=["sales"])
+        at.refused("run", "query sales cannot be run: it is no longer in the configuration", query=["sales"])
         at.refused("run", r"it is paused by the configuration: \[queries.queries.java\]", query=["java"])
         planned = at.plan("run", every=True).preview
         assert (planned.count, planned.skipped) == (
@@ -97,7 +97,7 @@ def test_one_query_rests_and_goes_on_at_once_when_it_is_resumed(ledger_url, tmp_
         assert runs_of(at, "python") == 1
         at.refused("resume", "query python is not paused; there is nothing to resume", query="python")
         at.refused("pause", "give a query or --client, not both", query="python", client="jobs")
-        at.refused("pause", "--for must be longer than nothing", span=timedelta())
+        at.refused("pause", "--for must be more than zero", span=timedelta())
 
 
 def test_a_pause_for_a_time_ends_by_itself(ledger_url, tmp_path):
@@ -200,7 +200,7 @@ def test_days_that_add_nothing_are_refused(ledger_url, tmp_path):
         at.refused("seed", "query python is seeded back to 2026-11-05 already", query="python", day=date(2026, 11, 10))
         at.refused("seed", "which no provider lists", query="python", day=date(1, 1, 1))
         at.without("java")
-        at.refused("seed", "the configuration no longer has it", query="java", again=True)
+        at.refused("seed", "it is no longer in the configuration", query="java", again=True)
 
 
 def test_days_that_the_provider_did_not_list_are_told(ledger_url, tmp_path):

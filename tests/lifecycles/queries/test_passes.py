@@ -164,7 +164,7 @@ def test_records_without_an_id_leave_it_open_what_was_seen():
 
 
 def test_a_pass_says_where_it_is():
-    assert FIRST.says() == "what is new, page 1, at its beginning"
+    assert FIRST.says() == "new records, page 1, at its beginning"
     gone = msgspec.structs.replace(FIRST, kind=Kind.SEED, pages=3, reached=START)
     assert gone.says() == "history, page 4, down to 2026-06-15T12:00:00.000Z"
 

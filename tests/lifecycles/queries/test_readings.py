@@ -57,11 +57,11 @@ def test_a_query_that_only_the_ledger_has_is_listed_as_such(ledger_url, tmp_path
         assert waits == {
             "python": "a worker takes it next",
             "java": "paused by the configuration: [queries.queries.java]",
-            "sales": "only in the ledger: the configuration no longer has it",
+            "sales": "it is no longer in the configuration",
         }
         at.work()
         assert at.unit("sales").due_at is None
-        assert at.why("sales").links[-1].says == "then wait: the configuration no longer has it; its state stays"
+        assert at.why("sales").links[-1].says == "then wait: it is no longer in the configuration; its state stays"
         assert at.read("show", query="sales").searches == {"q": "ventas"}
 
 
@@ -72,13 +72,13 @@ def test_one_query_answers_four_questions_in_a_line_each(ledger_url, tmp_path):
             assert said in lines
         at.work()
         shown = at.read("show", query="python")
-        assert (shown.last_executed, shown.was_it_successful) == (START, "yes (stopped by max_pages)")
+        assert (shown.last_executed, shown.was_it_successful) == (START, "yes (stopped: max_pages)")
         assert shown.running_now == "no"
         assert shown.seeding.startswith("under way, back to 2026-11-05, history, page 3, down to 2026-11-")
         assert (shown.offers_open, shown.offers_closed, shown.rejected) == (98, 0, 0)
         assert at.read("list").rows[0].how_far == f"seeding, {shown.processed_back_to}"
         lines = at.text("show", query="python")
-        assert "was it successful: yes (stopped by max_pages)" in lines
+        assert "was it successful: yes (stopped: max_pages)" in lines
         assert f"processed back to: {shown.processed_back_to}" in lines
         assert [run.stopped_by for run in shown.runs] == [Stop.MAX_PAGES]
 
@@ -88,7 +88,9 @@ def test_a_query_is_named_by_its_name_its_key_or_the_beginning_of_it(ledger_url,
         key = at.key("sales")
         for text in ("sales", key, key[:7], f"query:{key}", "other-"):
             assert at.read("show", query=text).query == "sales"
-        with pytest.raises(UsageError, match=r"'jobs-' may be any of jobs-\w+, jobs-\w+; give more of the key"):
+        with pytest.raises(
+            UsageError, match=r"'jobs-' matches several queries: jobs-\w+, jobs-\w+; give more of the key"
+        ):
             at.read("show", query="jobs-")
         with pytest.raises(UnknownUnit, match="no query is called 'pyton'; did you mean python"):
             at.read("show", query="pyton")
@@ -198,7 +200,7 @@ def test_a_run_under_way_says_what_it_is_at(ledger_url, tmp_path):
         at.simulators["jobs"].every[OPERATION, 2] = Fault(503)
         with at.stopped_in_a_retry():
             shown = at.read("show", query="python")
-            assert (shown.state, shown.was_it_successful) == (S.RUNNING, "no run is over yet")
+            assert (shown.state, shown.was_it_successful) == (S.RUNNING, "no run has finished yet")
             assert shown.running_now.startswith("yes, history, page 2")
             told = at.why("python")
             assert told.verdict == "a worker is working on it"

@@ -12,6 +12,7 @@ from penstock.lifecycles.queries.ending import CRITICAL_FROM, FAILING_FROM
 from penstock.lifecycles.queries.machine import S
 from penstock.lifecycles.queries.settings import QuerySettings, client_gate
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
+from penstock.model.unit import replace
 from penstock.testing import KILL, Fault, inject
 from tests.support.queries import DAY, HOUR, START, Lists, bench, ladder, offer
 
@@ -173,6 +174,22 @@ def test_a_query_that_never_had_results_is_fine(queries_url):
         client.records = ladder(30)
         world.later()
         assert len(world.offers()) == 30
+
+
+def test_limits_that_get_nowhere_are_told(queries_url):
+    # One page is all that a run may read: what is new takes it, and history is never come to.
+    with bench(queries_url, Lists(ladder(30)), max_pages=1) as world:
+        world.work()
+        world.later()
+        assert (world.state("jobs").stuck, world.events("queries.stuck")) == (1, [])
+        for _ in range(3):
+            world.later()
+        (told,) = world.events("queries.stuck")
+        assert (told["query"], world.state("jobs").status) == ("jobs", S.SUCCESS)
+        assert "max_pages" in told["reason"]
+        world.settings = replace(world.settings, max_pages=10)
+        world.later()
+        assert (world.state("jobs").stuck, len(world.offers())) == (0, 30)
 
 
 @pytest.mark.by_day

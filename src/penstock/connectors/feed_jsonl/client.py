@@ -11,13 +11,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from penstock.connectors.csv_catalog.client import Run
+from penstock.connectors.feed_jsonl import EVERY_FILE
 from penstock.connectors.feed_jsonl.files import Feed, Place
 from penstock.connectors.searches import OFFER_COLUMNS, Batch, Parameters, Wanted
 from penstock.model.errors import Rejected
 
 __all__ = ["JsonLines", "check"]
 
-_ALL = "*.jsonl"
 _KNOWN = ("files", "q")
 
 
@@ -46,7 +46,7 @@ class JsonLines:
             raise Rejected("; ".join(faults))
         place = Place.read(wanted.token) if wanted.token is not None else None
         words = tuple(str(parameters.get("q", "")).casefold().split())
-        pattern = str(parameters.get("files", _ALL))
+        pattern = str(parameters.get("files", EVERY_FILE))
         return await self._run(self._feed.page, pattern, words, place, wanted.since)
 
     async def close(self) -> None:
@@ -65,7 +65,7 @@ def _faults(parameters: Parameters) -> Iterator[str]:
         elif not isinstance(value, str) or not value.strip() or "\x00" in value:
             yield f"{name!r} must be a text"
         elif name == "files" and not _inside(value):
-            yield f"'files' must be a pattern of files within the folder, such as {_ALL}, not {value!r:.100}"
+            yield f"'files' must be a pattern of files within the folder, such as {EVERY_FILE}, not {value!r:.100}"
 
 
 def _inside(pattern: Any) -> bool:

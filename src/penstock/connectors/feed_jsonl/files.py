@@ -139,7 +139,7 @@ class _Page:
             return True
         if not isinstance(record, dict):
             if line.endswith(b"\n"):
-                self.records.append(bad("it is no object", record))
+                self.records.append(bad("it is not an object", record))
             return line.endswith(b"\n")
         found = _offer(record)
         if isinstance(found, Bad) or self._matches(found):

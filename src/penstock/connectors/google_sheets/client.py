@@ -22,7 +22,6 @@ from penstock.model.errors import Fatal, Rejected, StepError, Throttled, Transie
 from penstock.settings.redaction import redact
 from penstock.settings.secret import Secret
 
-PRODUCTION = "https://sheets.googleapis.com"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _THROTTLED = 401, 403, 404, 429
 _OUTSIDE = "exceeds grid limits"
 _SPENT = "RESOURCE_EXHAUSTED"

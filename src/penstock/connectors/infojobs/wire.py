@@ -146,7 +146,7 @@ def _short(words: str) -> str:
 def read_offer(record: Any) -> Item | Bad:
     """One offer of a list. What changes with every look at it (applicants, promotion) is in its payload alone."""
     if not isinstance(record, dict):
-        return bad("it is no object", record)
+        return bad("it is not an object", record)
     author = record.get("author")
     author = author if isinstance(author, dict) else {}
     updated, published = record.get("updated"), record.get("published")

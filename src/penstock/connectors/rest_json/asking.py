@@ -69,7 +69,7 @@ def _filled(name: str, parameters: Parameters) -> str:
         raise Rejected(f"the query has no parameter {name!r}, which the path needs")
     text = _text(name, parameters[name])
     if text in _UNSAFE:
-        raise Rejected(f"the query's parameter {name!r} is {text!r}, which cannot stand in a path")
+        raise Rejected(f"the query's parameter {name!r} is {text!r}, which cannot be part of a path")
     return quote(text, safe="")
 
 

@@ -67,7 +67,9 @@ class RestJson:
     async def follow(self, target: str) -> Reply:
         """One page by its path and parameters."""
         if not target.startswith("/"):
-            raise Rejected("the token of the next page is none of this client's; the list is read from its beginning")
+            raise Rejected(
+                "the token of the next page is not one of this client's; the list is read from its beginning"
+            )
         return await self._reply(target, end_ok=False)
 
     async def _reply(self, target: str, *, end_ok: bool) -> Reply:

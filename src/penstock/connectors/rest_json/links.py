@@ -39,7 +39,7 @@ def followed(call: str, origin: str, current: str, link: str) -> str:
         parts = urlsplit(urljoin(f"{origin}{current}", link.strip()))
         leads_home = _site(parts) == _site(urlsplit(origin)) and parts.username is None and parts.password is None
     except ValueError:
-        raise Rejected(f"{call}: the link to the next page is no address: {shown}") from None
+        raise Rejected(f"{call}: the link to the next page is not an address: {shown}") from None
     if not leads_home:
         raise Rejected(f"{call}: the link to the next page leads away from {origin}, and is not followed: {shown}")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

@@ -218,7 +218,7 @@ class ByLink:
         else:
             link = self._next(reply.document)
             if link is not None and link is not False and not isinstance(link, str):
-                raise Rejected(f"{reply.call}: what is at {self._path!r} is no address of a next page")
+                raise Rejected(f"{reply.call}: what is at {self._path!r} is not the address of a next page")
         if not link:
             return Batch(reply.records, last=True, total=reply.total)
         after = followed(reply.call, source.origin, reply.target, link)
@@ -254,5 +254,5 @@ def _parted(token: str) -> tuple[str, str | None]:
         return msgspec.json.decode(token, type=tuple[str, str | None])
     except (msgspec.MsgspecError, ValueError):
         raise Rejected(
-            "the token of the next page is none of this client's; the list is read from its beginning"
+            "the token of the next page is not one of this client's; the list is read from its beginning"
         ) from None

@@ -6,7 +6,7 @@ What contradicts itself is refused when it is read: one line for each fault, all
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
@@ -78,7 +78,7 @@ class HeaderAuth(Settings):
 
 
 class BearerAuth(Settings):
-    """`[….auth.bearer]`: a token that does not end, as `Authorization: Bearer …`."""
+    """`[….auth.bearer]`: a token that does not expire, as `Authorization: Bearer …`."""
 
     secret: Annotated[Secret, says("The token.", examples=[{"env": "API_TOKEN"}])]
 
@@ -97,7 +97,7 @@ class BasicAuth(Settings):
 class OAuth(Settings):
     """`[….auth.oauth]`: the client-credentials grant of OAuth 2."""
 
-    token_url: Annotated[Url, says("Where tokens are given.", examples=["https://login.example.com/oauth/token"])]
+    token_url: Annotated[Url, says("Where tokens are issued.", examples=["https://login.example.com/oauth/token"])]
     client_id: Annotated[str, says("The client's id.", examples=["your-client-id"])]
     secret: Annotated[Secret, says("The client's secret.", examples=[{"env": "API_CLIENT_SECRET"}])]
     scope: Annotated[str | None, says("The scope that is asked for.")] = None
@@ -107,7 +107,7 @@ class AuthSettings(Settings):
     """`[….auth]`: how the API knows who asks; one way, or none at all."""
 
     header: Annotated[HeaderAuth | None, says("A key in a header of its own.")] = None
-    bearer: Annotated[BearerAuth | None, says("A token that does not end, as Authorization: Bearer.")] = None
+    bearer: Annotated[BearerAuth | None, says("A token that does not expire, as Authorization: Bearer.")] = None
     basic: Annotated[BasicAuth | None, says("A user and a password.")] = None
     oauth: Annotated[OAuth | None, says("Client credentials of OAuth 2, exchanged for tokens.")] = None
 
@@ -239,11 +239,11 @@ class RestSettings(Settings):
     send_as: Annotated[
         dict[str, str],
         says(
-            "Parameters of the query that the API calls otherwise; others keep their names.", examples=[{"text": "q"}]
+            "Parameters of the query that the API calls by another name; others keep theirs.", examples=[{"text": "q"}]
         ),
     ] = {}
     lists: Annotated[
-        Literal["repeat", "comma"], says("How a list is sent: as a parameter repeated, or as one joined by commas.")
+        Literal["repeat", "comma"], says("How a list is sent: as repeated parameters, or as one joined by commas.")
     ] = "repeat"
     auth: Annotated[AuthSettings, says("How the API knows who asks; left out: it does not.")] = AuthSettings()
     paging: Annotated[PagingSettings, says("How a list is read; left out: one answer has it all.")] = PagingSettings()
@@ -259,18 +259,20 @@ class RestSettings(Settings):
     ] = None
     id: Annotated[str, says("Where the id is in a record.")] = "id"
     date: Annotated[
-        str, says("Where the date is in a record: of its last change, or of its birth.", examples=["updated_at"])
+        str, says("Where the date is in a record: of its last change, or of its creation.", examples=["updated_at"])
     ]
     date_format: Annotated[DateFormat, says("How that date is written.")] = "iso"
     offer: Annotated[
         dict[str, str],
-        says("Records are job offers: which column is where in a record.", examples=[{"title": "job.title"}]),
+        says("Records are job offers: where each column is in a record.", examples=[{"title": "job.title"}]),
     ] = {}
     table: Annotated[
         str | None, says("Records have a table of their own, of this name.", examples=["github_issues"])
     ] = None
     fields: Annotated[dict[str, FieldSettings], says("The columns of that table, by name.", examples=["title"])] = {}
-    time_zone: Annotated[TimeZone, says("In which time zone days begin, and dates without one are.")] = TimeZone("UTC")
+    time_zone: Annotated[TimeZone, says("The time zone in which days begin, and of dates that name none.")] = TimeZone(
+        "UTC"
+    )
     requests_per_second: Annotated[
         float, says("How fast the API may be called; 0 means no limit. [gates] takes precedence.", ge=0, le=1_000)
     ] = 1.0
@@ -282,6 +284,12 @@ class RestSettings(Settings):
     def columns(self) -> tuple[str, ...]:
         """The columns of its records."""
         return tuple(self.fields) if self.table is not None else OFFER_COLUMNS
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What is sent where a query says nothing, by the names that queries use."""
+        named = {sent: name for name, sent in self.send_as.items()}
+        return {named.get(name, name): value for name, value in self.parameters.items()}
 
     def _asking_faults(self) -> Iterator[str]:
         if "?" in self.url or "#" in self.url:
@@ -306,7 +314,7 @@ class RestSettings(Settings):
     def _header_faults(self) -> Iterator[str]:
         for name, value in self.headers.items():
             if name.lower() in _OWN_HEADERS:
-                yield f"headers.{name}: is not for here; who asks is said by 'auth', and the rest by itself"
+                yield f"headers.{name}: cannot be set here; 'auth' says who asks, and the client sets the others"
             elif not _HEADER.fullmatch(name) or not _PLAIN.fullmatch(value):
                 yield f"headers.{name}: has characters that no header can have"
         if self.auth.header is not None and self.auth.header.name.lower() in {name.lower() for name in self.headers}:
@@ -334,14 +342,14 @@ class RestSettings(Settings):
     def _table_faults(self, table: str) -> Iterator[str]:
         yield from _name_faults("table", table)
         if table.startswith(("sqlite_", "pg_", "penstock_")):
-            yield f"table: {table!r} begins as a database's own tables do; call it otherwise"
+            yield f"table: {table!r} begins like a database's own tables; choose another name"
         if not self.fields:
             yield f"table: {table!r} has no 'fields'; give at least one"
         if len(self.fields) > _MOST_FIELDS:
-            yield f"fields: are {len(self.fields)}; {_MOST_FIELDS} is the most"
+            yield f"fields: there are {len(self.fields)}; {_MOST_FIELDS} is the most"
         for name in self.fields:
             if name in RESERVED:
-                yield f"fields.{name}: every table has that column anyway; call it otherwise"
+                yield f"fields.{name}: every table has this column already; choose another name"
             else:
                 yield from _name_faults(f"fields.{name}", name)
 

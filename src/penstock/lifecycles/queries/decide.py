@@ -27,10 +27,10 @@ class Seen(Struct, frozen=True):
 def decide(query: Query, now: datetime, settings: QueriesSettings, seen: Seen | None) -> Decision:
     """Close a run that was abandoned, go on with one that is under way, or begin one where it is due and may run."""
     if query.status is S.RUNNING and query.version != query.run_version:
-        return Act("abandon", "whoever ran it is gone", counts_attempt=False)
+        return Act("abandon", "the worker that ran it is gone", counts_attempt=False)
     own = registry(settings).get(query.query_key)
     if own is None:
-        return Wait(None, "the configuration no longer has it; its state stays")
+        return Wait(None, "it is no longer in the configuration; its state stays")
     if own.paused:
         return Wait(None, f"paused by the configuration: [queries.queries.{own.name}]")
     if query.status is S.RUNNING:

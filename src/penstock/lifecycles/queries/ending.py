@@ -82,7 +82,7 @@ def _stuck(query: Query, run: Run, stop: Stop) -> tuple[Query, list[Event]]:
     query = replace(query, stuck=query.stuck + 1)
     if query.stuck != _STUCK:
         return query, []
-    why = f"two runs in a row stopped at {stop} and got nowhere"
+    why = f"two runs in a row reached {stop} and read nothing further; raise it"
     said = {"query": query.name, "key": query.query_key, "reason": why}
     return query, [Event(f"queries.stuck:{query.query_key}:{query.version}", "queries.stuck", said, "warning")]
 
@@ -93,10 +93,15 @@ def _silent(query: Query, now: datetime, settings: QueriesSettings) -> list[Even
     if found is None or now - found < settings.silent_after:
         return []
     since = instant_text(found)
-    said = {"query": query.name, "key": query.query_key, "since": since, "reason": "it had results, and has none"}
+    said = {
+        "query": query.name,
+        "key": query.query_key,
+        "since": since,
+        "reason": "it used to have results, and has had none since",
+    }
     return [Event(f"queries.silent:{query.query_key}:{since}", "queries.silent", said, "warning")]
 
 
 def _summary(run: Run, stop: Stop) -> str:
     counts = f"{run.pages_fetched:,} pages, {run.offers_fetched:,} offers: {run.new:,} new, {run.changed:,} changed"
-    return f"{counts}, {run.closed:,} closed; stopped by {stop}"
+    return f"{counts}, {run.closed:,} closed; stopped: {stop}"

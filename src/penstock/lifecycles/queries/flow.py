@@ -6,12 +6,10 @@ here: it ends the run in the state that it deserves, and never reaches the run l
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import msgspec
 import structlog
@@ -28,13 +26,12 @@ from penstock.lifecycles.queries.lock import closed_gate, holder, running
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page
+from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad
 from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.store import Taken
-from penstock.lifecycles.queries.tables import ingestion_runs, rejected_records
-from penstock.model.clock import Rng
 from penstock.model.outcome import Event, Move, Outcome, Write
 from penstock.model.unit import replace
 from penstock.raw.store import RawError
@@ -44,10 +41,6 @@ _PART, _PART_BYTES = 1_000, 512 * 1024
 """So many records, of so many bytes, are one commit: a worker's memory holds them several times over."""
 _CLOSED_AT_ONCE = 1_000
 _TWICE = 2
-_TOLD = 5
-"""So many bad records of a page are told one by one."""
-_MOST_BAD, _BAD_PAYLOAD = 200, 4_000
-"""So many of them are kept, and so much of each."""
 
 log = structlog.get_logger()
 
@@ -100,9 +93,10 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self._me = unit.claimed_by
         if what == "abandon":
             return self._over(unit, unit, abandoned(unit, io.now()), (), keep_claim=True)
-        if what == "begin":
-            return self._begin(unit, io.now(), io.rng, () if seen is None else seen.abandoned)
         own = registry(self.settings).get(unit.query_key)
+        if what == "begin":
+            name = unit.name if own is None else own.name
+            return self._begin(unit, name, io, () if seen is None else seen.abandoned)
         if what == "finish" or own is None:
             return self._over(unit, unit, ended(unit, io.now(), own, self.settings), ())
         if what == "page":
@@ -125,15 +119,19 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         for source in self._sources.values():
             await source.close()
 
-    def _begin(self, unit: Query, now: datetime, rng: Rng, left: Sequence[Query]) -> Outcome[Query]:
-        """Begin a run, and close those that others have left behind: they are over before this one begins."""
-        run = Run(mark=mark_of(unit))
+    def _begin(self, unit: Query, name: str, io: Io, left: Sequence[Query]) -> Outcome[Query]:
+        """Begin a run, and close those that others have left behind: they are over before this one begins.
+
+        `name` is what the configuration calls it by now.
+        """
+        now, run = io.now(), Run(mark=mark_of(unit))
         ends = [(one, abandoned(one, now)) for one in left]
-        records = [_told(one, end) for one, end in ends]
+        records = [ended_record(one, end) for one, end in ends]
         after = replace(
             unit,
             status=S.RUNNING,
-            run_id=rng.uuid(),
+            name=name,
+            run_id=io.rng.uuid(),
             run_started_at=now,
             run_version=unit.version + 1,
             last_run_at=now,
@@ -145,7 +143,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             unit,
             after,
             "a run began",
-            writes=[*records, _record(after, run, S.RUNNING)],
+            writes=[*records, record(after, run, S.RUNNING)],
             others=[Move(one, end.query, end.reason) for one, end in ends],
             keep_claim=True,
             keep_crashes=True,
@@ -178,7 +176,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:
-            return self._going(unit, replace(unit, run=run.document()), taken, (), f"a part of a page: {len(items):,}")
+            return self._going(
+                unit, replace(unit, run=run.document()), taken, (), f"part of a page: {len(items):,} records"
+            )
         del self._pages[str(unit.run_id)]
         return await self._turned(unit, own, page, run, taken, io)
 
@@ -203,8 +203,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         run = run_of(after)
         if run.closing is not None:
             after = await self._worth_closing(after, own, page, io)
-        self._tell_bad(after, page)
-        writes = [*page.landed, *_rejected(after, page.bad, moment)]
+        tell_bad(after, page.bad)
+        writes = [*page.landed, *rejected(after, page.bad, moment)]
         reason = f"{page.now.says()}: {len(page.batch.records):,} records"
         return self._going(unit, after, taken, writes, reason, events, moment=moment, own=own)
 
@@ -220,10 +220,11 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self, unit: Query, after: Query, run: Run, taken: Taken, page: _Page, moment: datetime
     ) -> Outcome[Query]:
         """The list gives the same records for ever: the run ends, and the reading begins anew the next time."""
-        why = f"its pages repeat: {page.now.says()} has nothing that was not read before"
+        why = f"its pages repeat: {page.now.says()} has nothing new"
         run = msgspec.structs.replace(run, stop=Stop.ERROR, error=why)
         after = replace(after, run=run.document(), reading=None)
-        return self._going(unit, after, taken, [*page.landed, *_rejected(after, page.bad, moment)], why)
+        tell_bad(after, page.bad)
+        return self._going(unit, after, taken, [*page.landed, *rejected(after, page.bad, moment)], why)
 
     async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io) -> Fetched:
         gate, pause = client_gate(own.client), self.settings.client_pause
@@ -261,10 +262,17 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             long_gone = freed(unit, closing, moment, self.settings)
             ids = [] if long_gone is None else (await io.ledger(partial(look, unseen=long_gone)))[0]
             after = held_back(unit, closing, moment, anew=long_gone is not None and not ids)
-            said = {"query": own.name, "missing": missing, "listed": live, "reason": "too many vanished at once"}
+            said = {
+                "query": own.name,
+                "missing": missing,
+                "listed": live,
+                "reason": "too many vanished at once; they are closed if they are still missing a census later",
+            }
             key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
             events = [] if ids else [Event(key, "queries.many_closed", said, "warning")]
-        taken = await io.ledger(partial(store.close, query=unit, ids=ids, now=moment)) if ids else Taken()
+        others = [one.key for one in registry(self.settings).values() if one.key != own.key]
+        close = partial(store.close, query=unit, ids=ids, others=others, now=moment)
+        taken = await io.ledger(close) if ids else Taken()
         run = msgspec.structs.replace(
             run,
             closing=closing if len(ids) == _CLOSED_AT_ONCE else None,
@@ -272,7 +280,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             companies=run.companies or taken.companies,
         )
         after = replace(after, run=run.document())
-        return self._going(unit, after, taken, (), f"{len(ids):,} are no longer listed", events, moment=moment, own=own)
+        return self._going(
+            unit, after, taken, (), f"{len(ids):,} records are no longer listed", events, moment=moment, own=own
+        )
 
     async def _aggregate(self, unit: Query, own: Configured, io: Io) -> Outcome[Query]:
         moment = io.now()
@@ -286,7 +296,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         )
         taken = Taken(found.writes)
         after = replace(unit, run=run.document())
-        return self._going(unit, after, taken, (), f"{found.done:,} companies", moment=moment, own=own)
+        return self._going(unit, after, taken, (), f"{found.done:,} companies aggregated", moment=moment, own=own)
 
     def _going(  # noqa: PLR0917 - one place where a run commits
         self,
@@ -309,22 +319,14 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             return replace(outcome, updates=taken.updates)
         run = run_of(after)
         after = replace(after, run_version=unit.version + 1)
-        record = _record(after, run, S.RUNNING)
-        return Outcome(
-            unit, after, reason, writes=[*writes, record], updates=taken.updates, events=events, keep_claim=True
-        )
+        writes = [*writes, record(after, run, S.RUNNING)]
+        return Outcome(unit, after, reason, writes=writes, updates=taken.updates, events=events, keep_claim=True)
 
     def _over(
         self, unit: Query, last: Query, end: Ended, writes: Sequence[Write], *, keep_claim: bool = False
     ) -> Outcome[Query]:
-        record = _told(last, end)
-        return Outcome(unit, end.query, end.reason, writes=[*writes, record], events=end.events, keep_claim=keep_claim)
-
-    def _tell_bad(self, unit: Query, page: _Page) -> None:
-        for bad in page.bad[:_TOLD]:
-            log.warning("queries.bad_record", query=unit.name, record=bad.id, reason=bad.reason)
-        if len(page.bad) > _TOLD:
-            log.warning("queries.bad_records", query=unit.name, more=len(page.bad) - _TOLD)
+        writes = [*writes, ended_record(last, end)]
+        return Outcome(unit, end.query, end.reason, writes=writes, events=end.events, keep_claim=keep_claim)
 
 
 def _paged(now: Pass, fetched: Fetched, landed: Sequence[Write]) -> _Page:
@@ -353,54 +355,3 @@ def _added(run: Run, items: Sequence[Item], taken: Taken) -> Run:
         changed=run.changed + taken.changed,
         companies=run.companies or taken.companies,
     )
-
-
-def _told(last: Query, end: Ended) -> Write:
-    """A run is over: one line of summary, and the record of it closed."""
-    run, after = run_of(last), end.query
-    log.info(
-        "queries.run",
-        query=after.name,
-        key=after.query_key,
-        run=str(after.run_id),
-        status=str(after.status),
-        stopped_by=str(end.stop),
-        error=after.error,
-        counts=run.counters(),
-    )
-    return _record(after, run, after.status, end)
-
-
-def _record(unit: Query, run: Run, status: S, end: Ended | None = None) -> Write:
-    """The row of `ingestion_runs`."""
-    row: dict[str, Any] = {
-        "id": unit.run_id,
-        "query_key": unit.query_key,
-        "client": unit.client,
-        "status": str(status),
-        **run.counters(),
-        "stopped_by": None if end is None else str(end.stop),
-        "error": None if end is None else run.error or (unit.error if status is S.ERROR else None),
-        "started_at": unit.run_started_at,
-        # A clock that was set back does not end a run before it began.
-        "finished_at": None if end is None else max(filter(None, (end.at, unit.run_started_at))),
-    }
-    return Write(ingestion_runs, [row])
-
-
-def _rejected(unit: Query, bad: Sequence[Bad], now: datetime) -> list[Write]:
-    """Records that could not be used are kept where a person can see them."""
-    rows = {}
-    for one in bad[:_MOST_BAD]:
-        digest = hashlib.blake2b(f"{one.id}|{one.payload}".encode(errors="replace"), digest_size=16).hexdigest()
-        rows[digest] = {
-            "query_key": unit.query_key,
-            "digest": digest,
-            "run_id": unit.run_id,
-            "record_id": one.id,
-            "reason": one.reason,
-            "payload": one.payload[:_BAD_PAYLOAD],
-            "first_seen_at": now,
-            "last_seen_at": now,
-        }
-    return [Write(rejected_records, list(rows.values()), first=("first_seen_at",))] if rows else []

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 UPDATE, PRUNE = "update-queries", "prune-queries"
 
 
-@job(UPDATE, "Makes the queries that the configuration has and the ledger has not, and wakes those that rest.")
+@job(UPDATE, "Creates the queries that are new in the configuration, and wakes those that rest.")
 async def update_queries(settings: QueriesSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     from penstock.worker.schedule import JobResult
 
     born, woken = await io.ledger(lambda ledger: keep_queries(ledger, settings, io.now(), "schedule"))
-    return JobResult(f"{born} made, {woken} woken" if born or woken else "all queries are there")
+    return JobResult(f"{born} created, {woken} woken" if born or woken else "all queries are there")
 
 
 @job(PRUNE, "Removes the records of old runs, and old records that were set aside.")

@@ -99,7 +99,7 @@ def find_query(known: Sequence[Known], text: str) -> Known:
         if len(these) > 1:
             keys = ", ".join(one.key for one in these[:_NAMED])
             more = f" and {len(these) - _NAMED:,} more" if len(these) > _NAMED else ""
-            raise UsageError(f"{text!r:.100} may be any of {keys}{more}; give more of the key")
+            raise UsageError(f"{text!r:.100} matches several queries: {keys}{more}; give more of the key")
         if these:
             return these[0]
     raise UnknownUnit(f"no query is called {text!r:.100}; {_perhaps(wanted, known)}")
@@ -140,7 +140,7 @@ def keeps(ask: Ask[QueriesSettings], one: Known, all_of_them: Pipeline, known: S
     unit, own = one.unit, one.own
     if unit is None:
         paused = own is not None and own.paused
-        why = f"paused by the configuration: [queries.queries.{one.name}]" if paused else "a worker makes it soon"
+        why = f"paused by the configuration: [queries.queries.{one.name}]" if paused else "a worker will create it soon"
         return Keeps(why)
     if unit.parked_at is not None:
         return Keeps(f"set aside: {unit.parked_reason}; 'penstock units unpark query:{one.key}' lets it go on")

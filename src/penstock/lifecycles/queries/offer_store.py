@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from penstock.connectors.searches import OFFER_COLUMNS, Item
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
@@ -74,16 +76,20 @@ class OfferStore:
     ) -> tuple[list[str], int, int]:
         return absent_from(ledger, query_offers, "offer_id", query, unseen, but, most)
 
-    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], now: datetime) -> Taken:
-        """An offer is closed when no other query lists it either."""
+    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], others: Sequence[str], now: datetime) -> Taken:
+        """An offer is closed when no other query lists it either. One that is not read any more lists nothing."""
         source = keyed(ledger.database, "id", "client")
         sql = (
             f"SELECT o.offer_id, o.company_key FROM {source} JOIN {offers.name} o ON o.client = n_client AND"
             f" o.offer_id = n_id WHERE o.closed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {query_offers.name} q WHERE"
-            " q.client = o.client AND q.offer_id = o.offer_id AND q.query_key <> :key AND q.gone_at IS NULL)"
+            " q.client = o.client AND q.offer_id = o.offer_id AND q.gone_at IS NULL"
+            f" AND q.query_key IN ({ledger.database.sql.listed('others')}))"
         )
-        given = {"batch": statements.batch_text([[one, query.client] for one in ids]), "key": query.query_key}
-        closed = ledger.read(lambda cursor: cursor.rows(sql, **given))
+        batch, listed = (
+            statements.batch_text([[one, query.client] for one in ids]),
+            msgspec.json.encode(others).decode(),
+        )
+        closed = ledger.read(lambda cursor: cursor.rows(sql, batch=batch, others=listed))
         updates = [Update(_listing(query, ids), {"gone_at": now})]
         if closed:
             updates.append(Update(_offers(query, [str(row[0]) for row in closed]), {"closed_at": now}))

@@ -26,7 +26,7 @@ from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import begin_of, day_of, read_pass
 from penstock.lifecycles.queries.registry import Configured
 from penstock.lifecycles.queries.runs import seed_day
-from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
+from penstock.lifecycles.queries.settings import EARLIEST, RUN_GATE, QueriesSettings, client_gate, query_gate
 from penstock.lifecycles.queries.showing import WhichQuery
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
@@ -37,14 +37,12 @@ from penstock.operations.fields import Parameters, argument, option
 from penstock.operations.plan import GateChange, Together, Wake
 from penstock.settings.scalars import span_text
 
-_EARLIEST = date(1990, 1, 1)
-
 
 class RunParameters(Parameters, frozen=True):
     """Which queries."""
 
     query: Annotated[
-        list[str], argument("Their names, their keys, or the beginnings of these.", example="python-madrid")
+        list[str], argument("Queries: names, keys, or the beginnings of keys.", example="python-madrid")
     ] = []
     every: Annotated[bool, option("All queries of the configuration.")] = msgspec.field(default=False, name="all")
 
@@ -54,7 +52,10 @@ class GateParameters(Parameters, frozen=True):
 
     query: Annotated[
         str | None,
-        argument("A query, by its name, its key, or the beginning of it; none: all of them.", example="python-madrid"),
+        argument(
+            "A query: its name, its key, or the beginning of its key. Without one: all queries.",
+            example="python-madrid",
+        ),
     ] = None
     client: Annotated[str | None, option("All queries of this client, and every call to it.")] = None
 
@@ -63,7 +64,7 @@ class PauseParameters(GateParameters, frozen=True):
     """What is held, and for how long."""
 
     span: Annotated[
-        timedelta | None, option("Go on by itself after this time; by default only 'resume' does it.", example="6h")
+        timedelta | None, option("Resume by itself after this time; by default only 'resume' does.", example="6h")
     ] = msgspec.field(default=None, name="for")
 
 
@@ -109,12 +110,12 @@ def run(ask: Ask[QueriesSettings], wanted: RunParameters) -> Wake:
     return Wake([_ref(one) for one in ready], skipped, f"run {names} now", warnings)
 
 
-@operation("pause", "Hold all queries, those of a client, or one.")
+@operation("pause", "Pause all queries, those of a client, or one.")
 def pause(ask: Ask[QueriesSettings], wanted: PauseParameters) -> GateChange:
     """A run that is under way goes on to its end, unless its client is paused: then it stops at its next call."""
     target = _target(ask, wanted)
     if wanted.span is not None and wanted.span <= timedelta():
-        raise UsageError("--for must be longer than nothing, for example 6h")
+        raise UsageError("--for must be more than zero, for example 6h")
     shut = shut_gates(ask.reader, [target.gate]).get(target.gate)
     if shut is not None and shut.state != "closed":
         raise UsageError(f"{closed_words(target.subject, shut)}; there is nothing to pause")
@@ -131,7 +132,7 @@ def pause(ask: Ask[QueriesSettings], wanted: PauseParameters) -> GateChange:
     )
 
 
-@operation("resume", "Let all queries, those of a client, or one go on.", wants_reason=False)
+@operation("resume", "Resume all queries, those of a client, or one.", wants_reason=False)
 def resume(ask: Ask[QueriesSettings], wanted: GateParameters) -> GateChange:
     """Whatever closed them: a person, a client that limited the rate of calls, or wrong credentials."""
     target = _target(ask, wanted)
@@ -143,9 +144,9 @@ def resume(ask: Ask[QueriesSettings], wanted: GateParameters) -> GateChange:
     return GateChange(target.gate, [target.gate], f"let {target.what} go on", pause=False, wakes=wakes)
 
 
-@operation("seed", "Have more of a query's history read, or all of it again.")
+@operation("seed", "Read more of a query's history, or all of it again.")
 def seed(ask: Ask[QueriesSettings], wanted: SeedParameters) -> Together:
-    """The next run begins it, from the newest record down. What is known already is not doubled."""
+    """The next run starts it, from the newest record down. Nothing is stored twice."""
     one = find_query(known_queries(ask), wanted.query)
     unit, own = _resting(one)
     if wanted.day is None and not wanted.again:
@@ -195,11 +196,11 @@ def _chosen(known: Sequence[Known], wanted: RunParameters) -> list[Known]:
 
 def _why_no_run(one: Known) -> str | None:
     if one.own is None:
-        return "the configuration no longer has it"
+        return "it is no longer in the configuration"
     if one.own.paused:
         return f"it is paused by the configuration: [queries.queries.{one.name}]"
     if one.unit is None:
-        return "the ledger does not have it yet; 'penstock up' makes it and runs it"
+        return "the ledger does not have it yet; 'penstock up' creates it and runs it"
     if one.unit.parked_at is not None:
         return f"it is set aside; 'penstock units unpark {_ref(one)}' lets it go on"
     if one.unit.status is S.RUNNING:
@@ -250,9 +251,11 @@ def _why_no_resume(ask: Ask[QueriesSettings], wanted: GateParameters, target: _T
 def _resting(one: Known) -> tuple[Query, Configured]:
     """A query that may be changed. Raises UsageError."""
     if one.own is None:
-        raise UsageError(f"query {one.name}: the configuration no longer has it, so it is not read any more")
+        raise UsageError(f"query {one.name}: it is no longer in the configuration, so it is not read any more")
     if one.unit is None:
-        raise UsageError(f"query {one.name} is not in the ledger yet; 'penstock up' makes it, seed_from says how far")
+        raise UsageError(
+            f"query {one.name} is not in the ledger yet; 'penstock up' creates it, and seed_from says how far back"
+        )
     if one.unit.status is S.RUNNING:
         raise UsageError(
             f"query {one.name} is running, and its run would be lost; try again when it is over:"
@@ -266,8 +269,8 @@ def _refuse_day(ask: Ask[QueriesSettings], one: Known, own: Configured, unit: Qu
     today, now_to = day_of(ask.now, own.zone), seed_day(unit, ask.now, own)
     if day > today:
         raise UsageError(f"--from {day} lies in the future; it is {today} where {own.client} is")
-    if day < _EARLIEST:
-        raise UsageError(f"--from {day} is before {_EARLIEST}, which no provider lists")
+    if day < EARLIEST:
+        raise UsageError(f"--from {day} is before {EARLIEST}, which no provider lists")
     if day >= now_to:
         done = "is seeded" if unit.seeded_at is not None else "is to be seeded"
         raise UsageError(

@@ -67,7 +67,14 @@ class OwnStore:
     ) -> tuple[list[str], int, int]:
         return absent_from(ledger, self.table, "record_id", query, unseen, but, most)
 
-    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], now: datetime) -> Taken:  # noqa: ARG002 - one shape
+    def close(
+        self,
+        ledger: Ledger,  # noqa: ARG002 - one shape
+        query: Query,
+        ids: Sequence[str],
+        others: Sequence[str],  # noqa: ARG002 - a row is of one query alone
+        now: datetime,
+    ) -> Taken:
         return Taken(updates=[Update(self._where(query, ids), {"gone_at": now})], changed=len(ids))
 
     def _where(self, query: Query, ids: Sequence[str]) -> Where:

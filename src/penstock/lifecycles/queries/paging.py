@@ -56,4 +56,4 @@ def refuse_window(now: datetime, since: datetime | None, until: datetime | None)
     if since is not None and since > now:
         raise UsageError(f"--since {instant_text(since)} lies in the future; nothing has happened since")
     if since is not None and until is not None and until <= since:
-        raise UsageError(f"--until {instant_text(until)} is not after --since {instant_text(since)}; exchange them")
+        raise UsageError(f"--until {instant_text(until)} is not after --since {instant_text(since)}; swap them")

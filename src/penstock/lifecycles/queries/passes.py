@@ -78,7 +78,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{_WORDS[self.kind]}, page {self.pages + 1}, {down}"
 
 
-_WORDS = {Kind.RECENT: "what is new", Kind.CENSUS: "everything once more", Kind.SEED: "history"}
+_WORDS = {Kind.RECENT: "new records", Kind.CENSUS: "the whole list", Kind.SEED: "history"}
 
 
 def read_pass(document: dict[str, Any] | None) -> Pass | None:

@@ -59,7 +59,7 @@ class QueryRow(Row, frozen=True):
     """A query, in a list."""
 
     query: Annotated[str, column("What the configuration calls it.", show="reference")]
-    client: Annotated[str, column("Whom it asks.")]
+    client: Annotated[str, column("The client that it asks.")]
     state: Annotated[S | None, column("Its state; none: the ledger does not have it yet.", show="state")]
     last_run: Annotated[datetime | None, column("When it last ran.", heading="last run")]
     last_success: Annotated[datetime | None, column("When a run last succeeded.", heading="success")]
@@ -146,7 +146,7 @@ def runs(ask: Ask[QueriesSettings], wanted: RunsFilter) -> Page[RunRow]:
 
 @reading("rejected", "Records that could not be used and were set aside, with reasons.")
 def rejected(ask: Ask[QueriesSettings], wanted: RejectedFilter) -> Page[RejectedRow]:
-    """Each stopped nothing: its page was read on. One that is found again has one row."""
+    """None of them stops a run. A record that is found again keeps its one row."""
     known = known_queries(ask)
     one = None if wanted.query is None else find_query(known, wanted.query)
     refuse_window(ask.now, wanted.since, None)
@@ -195,7 +195,7 @@ def _query(one: Known, kept: Keeps) -> QueryRow:
     unit = one.unit
     waits = kept.why
     if one.own is None:
-        waits = "only in the ledger: the configuration no longer has it"
+        waits = "it is no longer in the configuration"
     return QueryRow(
         query=one.name,
         client=one.client,

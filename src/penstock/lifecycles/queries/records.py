@@ -33,13 +33,15 @@ class RunRow(Row, frozen=True):
     pages_fetched: Annotated[int, column("Pages that were read.", show="detail")]
     offers_fetched: Annotated[int, column("Offers, or records, on these pages.", show="detail")]
     requests_count: Annotated[int, column("Calls that were made.", show="detail")]
-    http_429_count: Annotated[int, column("Calls that the client refused for their rate.", show="detail")]
+    http_429_count: Annotated[
+        int, column("Calls that the client refused because there were too many (429).", show="detail")
+    ]
     errors_count: Annotated[int, column("Records that were set aside, and calls that failed for good.", show="detail")]
     new: Annotated[int, column("Records that were not known before.", show="detail")]
-    changed: Annotated[int, column("Records that said something else than before.", show="detail")]
+    changed: Annotated[int, column("Records whose content changed.", show="detail")]
     closed: Annotated[int, column("Offers that are no longer listed.", show="detail")]
-    companies_aggregated: Annotated[int, column("Companies that were summed up again.", show="detail")]
-    companies_failed: Annotated[int, column("Companies that could not be summed up.", show="detail")]
+    companies_aggregated: Annotated[int, column("Companies that were aggregated again.", show="detail")]
+    companies_failed: Annotated[int, column("Companies that could not be aggregated.", show="detail")]
 
 
 def run_row(row: Sequence[Any], names: Mapping[str, str], now: datetime) -> RunRow:

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
-from penstock.lifecycles.queries.key import query_key
 from penstock.lifecycles.queries.settings import QueriesSettings, QuerySettings
 
 
@@ -42,7 +41,7 @@ def registry(settings: QueriesSettings) -> Mapping[str, Configured]:
 
 def _configured(name: str, own: QuerySettings, settings: QueriesSettings) -> Configured:
     return Configured(
-        key=query_key(own.client, own.parameters),
+        key=settings.key_of(own),
         name=name,
         client=own.client,
         parameters=own.parameters,

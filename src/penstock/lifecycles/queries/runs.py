@@ -151,7 +151,7 @@ def what_next(query: Query, now: datetime, own: Configured, settings: QueriesSet
         if following is not None:
             return "page", following.says()
     if run.companies:
-        return "aggregate", "companies have other offers than before"
+        return "aggregate", "companies whose offers changed are aggregated again"
     return "finish", "nothing is left to read" if run.stop is None else str(run.error or run.stop)
 
 

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from penstock.connectors.feed_jsonl import EVERY_FILE
 from penstock.connectors.rest_json.settings import REST_EXAMPLE, RestSettings
 from penstock.lifecycles.queries.key import query_key
 from penstock.settings.typed import Hours, Secret, Settings, TimeZone, Url, says
 
 RUN_GATE = "queries/run"
 """The run lock: a gate with one place. Whoever is through it runs a query; everybody else waits."""
+EARLIEST = date(1990, 1, 1)
+"""No provider lists older days."""
+_FARTHEST = timedelta(days=36_500)
 _MANY = 1_000_000
 
 
@@ -27,7 +31,12 @@ class InfojobsSettings(Settings):
     requests_per_second: Annotated[
         float, says("How fast the API may be called; 0 means no limit. [gates] takes precedence.", ge=0, le=1_000)
     ] = 1.0
-    time_zone: Annotated[TimeZone, says("In which time zone days begin.")] = TimeZone("Europe/Madrid")
+    time_zone: Annotated[TimeZone, says("The time zone in which days begin.")] = TimeZone("Europe/Madrid")
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What is searched for where a query says nothing."""
+        return {}
 
 
 class FeedSettings(Settings):
@@ -35,7 +44,12 @@ class FeedSettings(Settings):
 
     folder: Annotated[Path, says("Where the files are: *.jsonl, one offer per line.", examples=["feed"])]
     page_size: Annotated[int, says("Offers per page.", ge=1, le=5_000)] = 1_000
-    time_zone: Annotated[TimeZone, says("In which time zone days begin.")] = TimeZone("UTC")
+    time_zone: Annotated[TimeZone, says("The time zone in which days begin.")] = TimeZone("UTC")
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What is searched for where a query says nothing."""
+        return {"files": EVERY_FILE}
 
 
 class QuerySettings(Settings):
@@ -50,18 +64,30 @@ class QuerySettings(Settings):
         ),
     ] = {}
     horizon: Annotated[
-        timedelta | None, says("How far back it is seeded, from its first run on; else as [queries] says.")
+        timedelta | None, says("How far back it is seeded, counted from its first run; by default as [queries] says.")
     ] = None
     seed_from: Annotated[
-        date | None, says("The oldest day that is seeded, instead of a horizon.", examples=["2026-01-01"])
+        date | None, says("The oldest day to seed, instead of a horizon.", examples=["2026-01-01"])
     ] = None
-    max_pages: Annotated[int | None, says("Pages per run; else as [queries] says.", ge=1, le=_MANY)] = None
-    max_offers: Annotated[int | None, says("Offers per run; else as [queries] says.", ge=1, le=10 * _MANY)] = None
+    max_pages: Annotated[int | None, says("The most pages per run; by default as [queries] says.", ge=1, le=_MANY)] = (
+        None
+    )
+    max_offers: Annotated[
+        int | None, says("The most offers per run; by default as [queries] says.", ge=1, le=10 * _MANY)
+    ] = None
     paused: Annotated[bool, says("Do not run it; what is there stays.")] = False
 
     def __post_init__(self) -> None:
         if self.horizon is not None and self.seed_from is not None:
             raise ValueError("has both 'horizon' and 'seed_from'; give one of them")
+        if self.seed_from is not None and self.seed_from < EARLIEST:
+            raise ValueError(f"seed_from: {self.seed_from} is before {EARLIEST}, which no provider lists")
+        _refuse_horizon(self.horizon)
+
+
+def _refuse_horizon(horizon: timedelta | None) -> None:
+    if horizon is not None and horizon > _FARTHEST:
+        raise ValueError(f"horizon: {horizon.days:,} days are too many; {_FARTHEST.days:,} is the most")
 
 
 class SheetSettings(Settings):
@@ -74,49 +100,53 @@ class SheetSettings(Settings):
     url: Annotated[Url, says("Where the API is served.")] = Url("https://sheets.googleapis.com")
     companies_tab: Annotated[str, says("The tab of companies.")] = "Companies"
     offers_tab: Annotated[str, says("The tab of offers.")] = "Offers"
-    offers_for: Annotated[timedelta, says("Offers that were last seen longer ago are not added.")] = timedelta(days=30)
+    offers_for: Annotated[timedelta, says("Offers that were not seen for longer than this are not added.")] = timedelta(
+        days=30
+    )
     hours: Annotated[Hours, says("The hours in which the sheet is read and written.")] = Hours("03:00-06:00")
     time_zone: Annotated[TimeZone, says("The time zone of 'hours'.")] = TimeZone("Europe/Madrid")
     every: Annotated[timedelta, says("How often the sheet is synchronised within these hours.")] = timedelta(minutes=30)
     requests_per_minute: Annotated[
-        float, says("How many reads, and how many writes, are made in a minute; 0 means no limit.", ge=0, le=10_000)
+        float, says("The most reads, and the most writes, per minute; 0 means no limit.", ge=0, le=10_000)
     ] = 60.0
 
 
 class QueriesSettings(Settings):
     """`[queries]`: recurring searches, one at a time."""
 
-    pause: Annotated[
-        timedelta, says("The shortest time from the beginning of one run of a query to that of its next.")
-    ] = timedelta(minutes=15)
-    horizon: Annotated[timedelta, says("How far back a new query is seeded.")] = timedelta(days=90)
-    max_pages: Annotated[int, says("Pages per run; the next run goes on where one stopped.", ge=1, le=_MANY)] = 200
-    max_offers: Annotated[int, says("Offers per run.", ge=1, le=10 * _MANY)] = 100_000
-    overlap: Annotated[timedelta, says("How much of what was read is read again: providers list offers late.")] = (
-        timedelta(hours=2)
+    pause: Annotated[timedelta, says("The least time between the starts of two runs of a query.")] = timedelta(
+        minutes=15
     )
+    horizon: Annotated[timedelta, says("How far back a new query is seeded.")] = timedelta(days=90)
+    max_pages: Annotated[int, says("The most pages per run; the next run continues from there.", ge=1, le=_MANY)] = 200
+    max_offers: Annotated[int, says("The most offers per run.", ge=1, le=10 * _MANY)] = 100_000
+    overlap: Annotated[
+        timedelta, says("How far each run reads again into what was read: providers list some offers late.")
+    ] = timedelta(hours=2)
     census_every: Annotated[
         timedelta | None,
-        says("How often everything is listed again, to find what was closed; or 'never'.", never=True),
+        says("How often the whole list is read again, to find offers that were closed.", never=True),
     ] = timedelta(days=7)
     most_closed: Annotated[
         float,
         says(
-            "The share of a query's offers that may vanish at once; if more do, they are closed a census later.",
+            "The share of a query's offers that may vanish at once; more are closed if missing a census later.",
             ge=0,
             le=1,
         ),
     ] = 0.5
-    silent_after: Annotated[
-        timedelta, says("A query that once had results and has had none for this long is told as an alert.")
-    ] = timedelta(days=3)
-    client_pause: Annotated[timedelta, says("How long a client rests that has limited the rate of calls.")] = timedelta(
-        hours=6
+    silent_after: Annotated[timedelta, says("Alert when a query that had results has had none for this long.")] = (
+        timedelta(days=3)
     )
-    repost_within: Annotated[
-        timedelta, says("An offer like an earlier one under another id is a repost of it, within this time.")
-    ] = timedelta(days=30)
-    keep_runs: Annotated[timedelta, says("How long the records of runs are kept.")] = timedelta(days=400)
+    client_pause: Annotated[
+        timedelta, says("How long a client rests after it limited the rate of calls, unless it asks for longer.")
+    ] = timedelta(hours=6)
+    repost_within: Annotated[timedelta, says("The most time between an offer and its repost under another id.")] = (
+        timedelta(days=30)
+    )
+    keep_runs: Annotated[timedelta, says("How long the rows of runs, and records that were set aside, are kept.")] = (
+        timedelta(days=400)
+    )
     infojobs: Annotated[dict[str, InfojobsSettings], says("Clients of InfoJobs, by name.", examples=["infojobs"])] = {}
     feed_jsonl: Annotated[dict[str, FeedSettings], says("Folders of offers, by name.")] = {}
     rest_json: Annotated[
@@ -126,6 +156,7 @@ class QueriesSettings(Settings):
     sheet: Annotated[SheetSettings | None, says("A spreadsheet to write to.")] = None
 
     def __post_init__(self) -> None:
+        _refuse_horizon(self.horizon)
         wrong = [
             f"two clients are called {name!r}; rename one of them"
             for name in {*self.infojobs} & {*self.feed_jsonl} | {*self.infojobs, *self.feed_jsonl} & {*self.rest_json}
@@ -136,7 +167,7 @@ class QueriesSettings(Settings):
                 known = ", ".join(sorted(self.clients())) or "none"
                 wrong.append(f"queries.{name}: there is no client {own.client!r}; there are: {known}")
             try:
-                key = query_key(own.client, own.parameters)
+                key = self.key_of(own)
             except ValueError as error:
                 wrong.append(f"queries.{name}.parameters: {error}")
                 continue
@@ -149,6 +180,11 @@ class QueriesSettings(Settings):
     def clients(self) -> Mapping[str, InfojobsSettings | FeedSettings | RestSettings]:
         """Every client, by its name."""
         return {**self.infojobs, **self.feed_jsonl, **self.rest_json}
+
+    def key_of(self, query: QuerySettings) -> str:
+        """The key of a query. Raises ValueError for parameters that cannot be normalised."""
+        client = self.clients().get(query.client)
+        return query_key(query.client, query.parameters, defaults={} if client is None else client.defaults)
 
 
 def client_gate(client: str) -> str:

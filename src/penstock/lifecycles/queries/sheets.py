@@ -293,7 +293,8 @@ class _Run:
             return
         named = ", ".join(doubled[:_NAMED]) + (f" and {len(doubled) - _NAMED:,} more" if len(doubled) > _NAMED else "")
         reason = (
-            f"the tab {plan.tab.title!r} has keys twice: the first row of each counts, the others are left: {named}"
+            f"the tab {plan.tab.title!r} has some keys more than once: {named};"
+            " the first row of each counts, the others are left alone"
         )
         digest = hashlib.sha256("\n".join(doubled).encode()).hexdigest()[:12]
         told = {"spreadsheet": self._id, "tab": plan.tab.title, "reason": readable(reason)}

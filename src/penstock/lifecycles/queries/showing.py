@@ -40,11 +40,11 @@ class QueryDetail(Row, frozen=True):
 
     query: Annotated[str, column("What the configuration calls it.", show="reference")]
     key: Annotated[str, column("Its key: its client, and a digest of what it searches for.", show="reference")]
-    client: Annotated[str, column("Whom it asks.")]
+    client: Annotated[str, column("The client that it asks.")]
     searches: Annotated[dict[str, Any] | None, column("What it searches for.", heading="searches for")]
     state: Annotated[S | None, column("Its state; none: the ledger does not have it yet.", show="state")]
     last_executed: Annotated[datetime | None, column("When its last run began.")]
-    was_it_successful: Annotated[str, column("Whether the last run that is over was successful.")]
+    was_it_successful: Annotated[str, column("Whether the last finished run was successful.")]
     processed_back_to: Annotated[date | None, column("The oldest day that was read to its end.")]
     running_now: Annotated[str, column("Whether a run is under way, and what it is at.")]
     covered_through: Annotated[datetime | None, column("The newest record that was read.")]
@@ -53,7 +53,7 @@ class QueryDetail(Row, frozen=True):
     seeding: Annotated[str, column("Whether history is being read, and how far back.")]
     unreachable: Annotated[list[str], column("Days that the provider did not list when they were read.")]
     offers_open: Annotated[int, column("Offers, or records, that it lists now.")]
-    offers_closed: Annotated[int, column("Those that it listed once.")]
+    offers_closed: Annotated[int, column("Those that it no longer lists.")]
     offers_linked: Annotated[int, column("Those that are reposts or duplicates of others.")]
     rejected: Annotated[int, column("Records that were set aside; 'penstock queries rejected' lists them.")]
     last_error: Annotated[str | None, column("What went wrong in the last run.")]
@@ -130,9 +130,9 @@ def _success(runs: Sequence[RunRow]) -> str:
     """In one line; what went wrong has a line of its own."""
     over = next((run for run in runs if run.status is not S.RUNNING), None)
     if over is None:
-        return "no run is over yet" if runs else "it has never run"
+        return "no run has finished yet" if runs else "it has never run"
     answer = {S.SUCCESS: "yes", S.ERROR: "no"}.get(over.status, "it stopped early, without an error")
-    return f"{answer} (stopped by {over.stopped_by})"
+    return f"{answer} (stopped: {over.stopped_by})"
 
 
 def _running(ask: Ask[QueriesSettings], one: Known) -> str:

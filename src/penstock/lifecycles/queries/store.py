@@ -52,8 +52,11 @@ class Store(Protocol):
     ) -> tuple[list[str], int, int]:
         """Records that it did not see and should have, but for some: so many of their ids, and how many of how many."""
 
-    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], now: datetime) -> Taken:
-        """The rows that say that these are no longer listed; `changed` is how many are thereby closed."""
+    def close(self, ledger: Ledger, query: Query, ids: Sequence[str], others: Sequence[str], now: datetime) -> Taken:
+        """The rows that say that these are no longer listed; `changed` is how many are thereby closed.
+
+        `others` are the keys of the other queries of the configuration.
+        """
 
 
 def content_hash(values: tuple[Any, ...]) -> str:

@@ -1,0 +1,85 @@
+"""What `[queries]` takes and refuses: one clear message for each fault, all of them at once."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from penstock.lifecycles.queries.registry import registry
+from penstock.lifecycles.queries.settings import QueriesSettings
+from penstock.settings.file import load
+from penstock.settings.secret import ConfigError
+
+FEED = '[queries.feed_jsonl.feed]\nfolder = "feed"\n'
+INFOJOBS = '[queries.infojobs.feed]\nclient_id = "me"\nclient_secret = { env = "SECRET" }\n'
+API = """
+[queries.rest_json.api]
+url = "https://api.example.com"
+date = "updated"
+offer = { title = "title" }
+parameters = { lang = "en", q = "jobs" }
+send_as = { text = "q" }
+"""
+SHEET = '[queries.sheet]\nspreadsheet_id = "1AbC"\ncredentials = { env = "KEY" }\n'
+
+
+def settings(text: str) -> QueriesSettings:
+    found = load(None, {"queries": QueriesSettings}, raw=tomllib.loads(text)).sections["queries"]
+    assert isinstance(found, QueriesSettings)
+    return found
+
+
+def queries(client: str, *own: str) -> str:
+    return "".join(f'[queries.queries.q{place}]\nclient = "{client}"\n{one}\n' for place, one in enumerate(own))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (FEED + queries("fed", ""), "queries.q0: there is no client 'fed'; there are: feed"),
+        (queries("feed", ""), "queries.q0: there is no client 'feed'; there are: none"),
+        (FEED + INFOJOBS, "two clients are called 'feed'; rename one of them"),
+        (
+            FEED + queries("feed", 'parameters = { Q = " a  b" }', 'parameters = { q = "a b" }'),
+            "queries.q1 asks the same as queries.q0; remove one of them",
+        ),
+        (FEED + queries("feed", "parameters = { q = nan }"), "queries.q0.parameters: 'q' is nan"),
+        (FEED + queries("feed", 'horizon = "3d"\nseed_from = 2026-01-01'), "has both 'horizon' and 'seed_from'"),
+        (FEED + queries("feed", "seed_from = 1989-12-31"), "seed_from: 1989-12-31 is before 1990-01-01"),
+        (FEED + queries("feed", 'horizon = "36501d"'), "horizon: 36,501 days are too many; 36,500 is the most"),
+        ('[queries]\nhorizon = "999999d"', "horizon: 999,999 days are too many"),
+        (FEED + 'time_zone = "Europe/Nowhere"', 'time_zone = "Europe/Nowhere" must be a time zone'),
+        (SHEET + 'hours = "03:00-03:00"', 'hours = "03:00-03:00" must be two different times of day'),
+        (SHEET + 'time_zone = "Mars/Base"', 'time_zone = "Mars/Base" must be a time zone'),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_reason(text, says):
+    with pytest.raises(ConfigError) as raised:
+        settings(text)
+    assert says in str(raised.value)
+
+
+def test_all_faults_are_told_at_once():
+    with pytest.raises(ConfigError) as raised:
+        settings(FEED + INFOJOBS + queries("fed", "", ""))
+    told = ["two clients are called 'feed'", "q0: there is no client", "q1: there is no client", "q1 asks the same"]
+    assert [words for words in told if words not in str(raised.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("client", "given", "same"),
+    [
+        (FEED, 'files = "*.jsonl"', True),
+        (FEED, 'files = "a*.jsonl"', False),
+        (API, 'lang = "en"', True),
+        (API, 'text = "jobs", LANG = " en "', True),
+        (API, 'lang = "es"', False),
+        (API, 'text = "job"', False),
+    ],
+)
+def test_what_is_asked_anyway_does_not_change_the_key(client, given, same):
+    name = "feed" if client == FEED else "api"
+    (bare,) = registry(settings(client + queries(name, "")))
+    (told,) = registry(settings(client + queries(name, f"parameters = {{ {given} }}")))
+    assert (bare == told) is same
