@@ -15,6 +15,7 @@ from penstock.settings.typed import Hours, Secret, Settings, TimeZone, Url, says
 RUN_GATE = "queries/run"
 """The run lock: a gate with one place. Whoever is through it runs a query; everybody else waits."""
 _MANY = 1_000_000
+_OLDEST = date(1900, 1, 1)
 
 
 class InfojobsSettings(Settings):
@@ -62,6 +63,8 @@ class QuerySettings(Settings):
     def __post_init__(self) -> None:
         if self.horizon is not None and self.seed_from is not None:
             raise ValueError("has both 'horizon' and 'seed_from'; give one of them")
+        if self.seed_from is not None and self.seed_from < _OLDEST:
+            raise ValueError(f"seed_from = {self.seed_from} lies before {_OLDEST}, the oldest day that is read")
 
 
 class SheetSettings(Settings):
