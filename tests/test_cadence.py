@@ -35,7 +35,7 @@ def test_a_span_is_a_number_and_a_unit(text, span):
     assert parse_span(text) == span
 
 
-@pytest.mark.parametrize("text", ["", "5", "m", "0m", "-5m", "5 weeks", "1.5h"])
+@pytest.mark.parametrize("text", ["", "5", "m", "0m", "-5m", "5 weeks", "1.5h", "36501d"])
 def test_another_span_is_refused_with_an_example(text):
     with pytest.raises(UsageError, match="for example 5m"):
         parse_span(text)

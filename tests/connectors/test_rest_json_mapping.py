@@ -225,6 +225,14 @@ def test_a_record_that_is_too_large_is_cut_to_something_small():
     assert len(bad.payload) < 2_000
 
 
+def test_a_byte_that_is_no_text_spoils_no_page():
+    found = document(
+        "GET /", Response(200, {}, b'[{"id": "a\xff", "d": "2026-01-01"}, {"id": "b", "d": "2026-01-01"}]')
+    )
+    assert [one["id"] for one in found] == ["a\ufffd", "b"]
+    assert document("GET /", Response(200, {}, '["é"]'.encode("utf-16"))) == ["é"]
+
+
 @hypothesis.settings(max_examples=100)
 @hypothesis.given(st.binary(max_size=40) | st.integers(1, 3_000).map(lambda depth: b"[" * depth + b"]" * depth))
 def test_any_bytes_are_a_document_or_transient(body):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tomllib
+from contextlib import closing
 from typing import Any
 
 import hypothesis
+import psycopg
 import pytest
 from hypothesis import strategies as st
+from sqlalchemy.dialects.sqlite.base import SQLiteIdentifierPreparer
 
 from penstock.connectors.rest_json.settings import RESERVED, REST_EXAMPLE, RestSettings
+from penstock.connectors.rest_json.words import SQL_WORDS
 from penstock.connectors.searches import OFFER_COLUMNS
 from penstock.lifecycles.queries.settings import QueriesSettings
 from penstock.lifecycles.queries.tables import own_table
@@ -80,6 +85,8 @@ def refused(**changes: Any) -> list[str]:
         ({"offer": None, "table": "t", "fields": {"Name": FIELD}}, "fields.Name: 'Name' must be small letters"),
         ({"offer": None, "table": "t", "fields": {"a" * 51: FIELD}}, "at most 50 long"),
         ({"offer": None, "table": "t", "fields": {f"a{n}": FIELD for n in range(201)}}, "200 is the most"),
+        ({"offer": None, "table": "order", "fields": {"a": FIELD}}, "table: 'order' means something to databases"),
+        ({"offer": None, "table": "t", "fields": {"user": FIELD}}, "fields.user: 'user' means something to databases"),
         ({"offer": None, "table": "t", "fields": {"a": {"path": "a", "type": "blob"}}}, "one of text, integer"),
     ],
 )
@@ -109,6 +116,24 @@ def test_the_engines_columns_are_its_own(name):
 
 def test_every_column_of_the_engines_is_reserved():
     assert {column.name for column in own_table("t", {}).columns} == RESERVED
+
+
+def test_every_word_that_sqlite_reserves_is_refused():
+    with closing(sqlite3.connect(":memory:")) as database:
+        for word in SQLiteIdentifierPreparer.reserved_words - SQL_WORDS:
+            database.execute(f'CREATE TABLE a ("{word}" TEXT PRIMARY KEY)')
+            database.execute(
+                f"INSERT INTO a ({word}) SELECT 1 WHERE 1 ON CONFLICT DO UPDATE SET {word} = excluded.{word}"
+            )
+            assert database.execute(f"SELECT {word} FROM a AS {word} WHERE {word} = '1'").fetchall() == [("1",)]
+            database.execute("DROP TABLE a")
+
+
+def test_every_word_that_postgresql_reserves_is_refused(postgres_server):
+    with psycopg.connect(postgres_server) as database:
+        reserved = database.execute("SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')").fetchall()
+        system = database.execute("SELECT attname FROM pg_attribute WHERE attnum < 0").fetchall()
+    assert {word for (word,) in reserved + system} <= SQL_WORDS
 
 
 def test_what_is_left_out_has_sensible_defaults():

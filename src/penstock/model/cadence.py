@@ -23,15 +23,18 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"(\d+)\s*([smhd])\Z")
 _DAYS_AHEAD = 8
 _DIGITS = 6
+_LONGEST_SPAN = timedelta(days=36_500)
+"""A longer one would lead out of the calendar."""
 
 
 def parse_span(text: str) -> timedelta:
     """`30s`, `5m`, `6h` or `7d`. Raises UsageError."""
     match = _SPAN.match(text.strip())
-    if match is None or len(match[1]) > _DIGITS or int(match[1]) == 0:
-        msg = f"{text!r} is not a span of time; write a number and s, m, h or d, for example 5m"
+    span = None if match is None or len(match[1]) > _DIGITS else timedelta(**{_UNITS[match[2]]: int(match[1])})
+    if not span or span > _LONGEST_SPAN:
+        msg = f"{text!r} is not a span of time; write a number and s, m, h or d, for example 5m; 36500d at most"
         raise UsageError(msg)
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    return span
 
 
 def parse_time(text: str) -> time:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import pairwise
+from itertools import count, pairwise
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock.connectors.searches import Bad
 from penstock.lifecycles.queries.ending import CRITICAL_FROM, FAILING_FROM
@@ -150,6 +152,64 @@ def test_pages_that_repeat_for_ever_end_the_run(queries_url):
         client.repeats = False
         world.later()
         assert world.state("jobs").status is S.SUCCESS
+
+
+@pytest.mark.parametrize("flaps", [False, True])
+def test_a_record_without_an_id_where_two_pages_meet_does_not_hold_up_the_list(queries_url, flaps):
+    records = ladder(60)
+    looks = count()
+
+    def nameless():
+        said = f"{next(looks)}" if flaps else ""
+        client.records[9::9] = [
+            Bad("it has no id", f"{place}{said}", None, records[place].at) for place in range(9, 60, 9)
+        ]
+
+    client = Lists(records, overlap=1)
+    client.trouble.extend([nameless] * 300)
+    with bench(queries_url, client) as world:
+        world.work()
+        assert world.offers() == [str(place) for place in range(60) if place % 9 or not place]
+        assert world.state("jobs").status is S.SUCCESS
+        assert world.state("jobs").seeded_at is not None
+
+
+def test_pages_of_bad_records_alone_are_passed(queries_url):
+    records: list[Any] = list(ladder(80))
+    records[5:70] = [Bad("it has no title", one.payload, one.id, one.at) for one in records[5:70]]
+    with bench(queries_url, Lists(records)) as world:
+        world.work()
+        assert world.offers() == [str(place) for place in (*range(5), *range(70, 80))]
+        assert world.state("jobs").status is S.SUCCESS
+
+
+def test_a_list_of_which_nothing_can_be_used_is_an_error_and_read_again_when_that_is_mended(queries_url):
+    good = ladder(40)
+    client = Lists([Bad("it has no title", one.payload, one.id, one.at) for one in good])
+    with bench(queries_url, client) as world:
+        world.work()
+        assert world.state("jobs").status is S.ERROR
+        assert "records could be used; 'penstock queries rejected'" in str(world.state("jobs").error)
+        client.records = list(good)
+        world.later()
+        assert len(world.offers()) == 40
+        assert world.state("jobs").status is S.SUCCESS
+
+
+def test_cursors_that_lead_in_a_circle_end_the_run(queries_url):
+    client = Lists(ladder(30), by_place=False)
+    circle = client._batch
+
+    def batch(records, wanted):
+        found = circle(records, wanted)
+        return structs.replace(found, after=found.after or "0", last=False)
+
+    client._batch = batch  # type: ignore[method-assign]
+    with bench(queries_url, client) as world:
+        world.work()
+        assert len(client.asked) < 20
+        assert world.runs("jobs", "status, new") == [("ERROR", 30)]
+        assert "repeat" in str(world.state("jobs").error)
 
 
 def test_a_query_that_had_results_and_has_none_is_told_once(queries_url):

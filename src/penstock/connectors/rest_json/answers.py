@@ -56,10 +56,16 @@ def _outline(whole: Any) -> str:
 
 def _lenient(call: str, content: bytes) -> Any:
     try:
-        return _cleaned(json.loads(content, parse_constant=lambda _name: None, parse_int=_integer))
+        return _cleaned(json.loads(_text(content), parse_constant=lambda _name: None, parse_int=_integer))
     except (ValueError, RecursionError) as error:
         shown = ascii(redact(content[:_SHOWN].decode("utf-8", "replace"))) if content else "it is empty"
         raise Transient(f"{call}: the answer is not JSON: {shown}") from error
+
+
+def _text(content: bytes) -> str | bytes:
+    """The answer with a mark in place of each byte that is no UTF-8, as servers make them that cut texts by bytes."""
+    encoding = json.detect_encoding(content)
+    return content.decode(encoding, "replace") if encoding.startswith("utf-8") else content
 
 
 def _integer(digits: str) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
+from penstock.connectors.rest_json.words import SQL_WORDS
 from penstock.connectors.searches import OFFER_COLUMNS
 from penstock.settings.typed import Secret, Settings, TimeZone, Url, says
 
@@ -53,6 +54,8 @@ def _path_faults(*paths: tuple[str, str | None]) -> Iterator[str]:
 def _name_faults(place: str, name: str) -> Iterator[str]:
     if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
         yield f"{place}: {name!r:.80} must be small letters, digits and _, begin with a letter, and be at most 50 long"
+    elif name in SQL_WORDS:
+        yield f"{place}: {name!r} means something to databases; call it otherwise, {name}_1 for example"
 
 
 def _is_sendable(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
 from msgspec import Struct
 
 from penstock.lifecycles.queries.machine import Query, S
@@ -17,6 +18,8 @@ from penstock.model.unit import replace
 FAILING_FROM, CRITICAL_FROM = 3, 10
 """Runs in a row that fail until it is told, and told again as critical."""
 _STUCK = 2
+_USELESS = 10
+"""A run that finds so many records, and can use none of them, has failed."""
 _EARLY = frozenset({Stop.RATE_LIMITED, Stop.CLIENT_CLOSED, Stop.STOPPED})
 _FAILED = frozenset({Stop.ERROR, Stop.FATAL})
 _LIMITS = frozenset({Stop.MAX_PAGES, Stop.MAX_OFFERS})
@@ -36,6 +39,8 @@ def ended(query: Query, now: datetime, own: Configured | None, settings: Queries
     """The run that is under way, ended."""
     run = run_of(query)
     stop = run.stop or _stop(query, run, now, own, settings)
+    if run.stop is None and not run.offers_fetched and run.errors_count >= _USELESS:
+        query, run, stop = _useless(query, run, stop)
     query = replace(query, run_version=None, run=None, due_at=next_due(query, now, settings))
     if stop in _FAILED:
         return _failed(query, run, stop, now)
@@ -52,6 +57,18 @@ def _stop(query: Query, run: Run, now: datetime, own: Configured | None, setting
     if own is None or next_pass(query, now, own, settings) is None:
         return Stop.EXHAUSTED
     return limit_of(run, own) or Stop.EXHAUSTED
+
+
+def _useless(query: Query, run: Run, stop: Stop) -> tuple[Query, Run, Stop]:
+    """Nothing that was read could be used: a path in the configuration is wrong, or the provider has changed.
+
+    Where nothing ever could, the list is read from its beginning when that is mended.
+    """
+    why = f"none of {run.errors_count:,} records could be used; 'penstock queries rejected' says why"
+    if query.last_found_at is None and stop is Stop.EXHAUSTED:
+        query = replace(query, covered_through=None, last_processed_date=None, seeded_at=None, census_at=None)
+        query = replace(query, reading=None, seeding=None)
+    return query, msgspec.structs.replace(run, error=why), Stop.ERROR
 
 
 def _failed(query: Query, run: Run, stop: Stop, now: datetime) -> Ended:

@@ -8,6 +8,7 @@ steps back until it finds its place again. Everything here is pure.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -21,7 +22,7 @@ from penstock.model.cadence import local_instant
 from penstock.model.clock import instant_text
 
 _TAIL = 10
-"""So many ids of the last page are remembered."""
+"""So many records of the last page are remembered."""
 _STEP_BACK = 25
 _LOST = 50
 """After so many steps back a pass goes on where it is: the list is in another order at every look."""
@@ -110,9 +111,10 @@ def advance(now: Pass, batch: Batch, client: Client, fresh: int) -> Step:
     if _lost_its_place(now, batch, client):
         return Step(_stepped_back(following, batch))
     tail = _tail(records)
-    # Records that were pushed down are read once more, but the page is another one.
-    same = bool(tail) and (tail == now.tail or not (client.by_place or client.newest_first))
-    repeats = now.repeats + 1 if same and not fresh else 0
+    # By places, records that were pushed down are read once more, and the page is another one; tokens lead in a circle.
+    same = tail == now.tail or not client.by_place
+    news = _has_news(now, records, fresh) or now.steps_back or not same
+    repeats = 0 if news else now.repeats + 1
     following = msgspec.structs.replace(
         following,
         place=batch.place + len(records) if client.by_place else 0,
@@ -145,7 +147,19 @@ def _oldest(reached: datetime | None, last: datetime | None, *, ordered: bool) -
 
 
 def _tail(records: Sequence[Item | Bad]) -> tuple[str, ...]:
-    return tuple(one.id for one in records[-_TAIL:] if one.id is not None)
+    return tuple(map(_mark, records[-_TAIL:]))
+
+
+def _mark(record: Item | Bad) -> str:
+    """By what a record is known again: its id, or all that it says where it has none."""
+    if record.id is not None:
+        return record.id
+    return f"?{hashlib.blake2b(record.payload.encode(errors='replace'), digest_size=8).hexdigest()}"
+
+
+def _has_news(now: Pass, records: Sequence[Item | Bad], fresh: int) -> bool:
+    """Whether a page has anything that was not seen before; bad records are not kept, only the last page is known."""
+    return bool(fresh) or (any(isinstance(one, Bad) for one in records) and _tail(records) != now.tail)
 
 
 def _lost_its_place(now: Pass, batch: Batch, client: Client) -> bool:
@@ -158,7 +172,7 @@ def _lost_its_place(now: Pass, batch: Batch, client: Client) -> bool:
     first = next((one.at for one in batch.records if one.at is not None), None)
     if client.newest_first and first is not None and now.reached is not None and first > now.reached:
         return False
-    return not {one.id for one in batch.records} & {*now.tail}
+    return not {*map(_mark, batch.records)} & {*now.tail}
 
 
 def _stepped_back(now: Pass, batch: Batch) -> Pass:

@@ -17,7 +17,6 @@ RUN_GATE = "queries/run"
 """The run lock: a gate with one place. Whoever is through it runs a query; everybody else waits."""
 EARLIEST = date(1990, 1, 1)
 """No provider lists older days."""
-_FARTHEST = timedelta(days=36_500)
 _MANY = 1_000_000
 
 
@@ -82,12 +81,6 @@ class QuerySettings(Settings):
             raise ValueError("has both 'horizon' and 'seed_from'; give one of them")
         if self.seed_from is not None and self.seed_from < EARLIEST:
             raise ValueError(f"seed_from: {self.seed_from} is before {EARLIEST}, which no provider lists")
-        _refuse_horizon(self.horizon)
-
-
-def _refuse_horizon(horizon: timedelta | None) -> None:
-    if horizon is not None and horizon > _FARTHEST:
-        raise ValueError(f"horizon: {horizon.days:,} days are too many; {_FARTHEST.days:,} is the most")
 
 
 class SheetSettings(Settings):
@@ -156,7 +149,6 @@ class QueriesSettings(Settings):
     sheet: Annotated[SheetSettings | None, says("A spreadsheet to write to.")] = None
 
     def __post_init__(self) -> None:
-        _refuse_horizon(self.horizon)
         wrong = [
             f"two clients are called {name!r}; rename one of them"
             for name in {*self.infojobs} & {*self.feed_jsonl} | {*self.infojobs, *self.feed_jsonl} & {*self.rest_json}
