@@ -95,6 +95,9 @@ class Sql(Protocol):
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         """Wait for so long for a lock, in this transaction."""
 
+    def by_index(self, cursor: Cursor) -> None:
+        """Let a read reach every row through an index, from a batch: as a writer's statements do anyway."""
+
     def some_rows(self, table: str, key: Sequence[str], condition: str, limit: int) -> str:
         """A condition for at most so many of the rows that keep another; `key` is the table's primary key."""
 

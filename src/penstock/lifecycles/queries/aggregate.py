@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.store import statements
+from penstock.lifecycles.queries.store import found_by, keyed
 from penstock.lifecycles.queries.tables import companies, offers
 from penstock.model.clock import instant
 from penstock.model.errors import LedgerUnavailable
@@ -82,8 +82,7 @@ def _one_by_one(
 
 def summed(ledger: Ledger, keys: Sequence[str], now: datetime) -> list[list[Any]]:
     """The rows of these companies. Reposts and duplicates of an offer count once."""
-    source = statements.batch(ledger.database, {"key": statements.TEXT})
-    batch = statements.batch_text([[key] for key in keys])
+    source = keyed(ledger.database, "key")
     head, live = "o.link_kind IS NULL", "o.link_kind IS NULL AND o.closed_at IS NULL"
     sql = (
         f"SELECT n_key, o.city, count(CASE WHEN {head} THEN 1 END), count(CASE WHEN {live} THEN 1 END),"
@@ -91,7 +90,7 @@ def summed(ledger: Ledger, keys: Sequence[str], now: datetime) -> list[list[Any]
         f" FROM {source} JOIN {offers.name} o ON o.company_key = n_key GROUP BY n_key, o.city ORDER BY n_key, o.city"
     )
     found: dict[str, list[Sequence[Any]]] = {key: [] for key in keys}
-    for key, *place in ledger.read(lambda cursor: cursor.rows(sql, batch=batch)):
+    for key, *place in found_by(ledger, [[key] for key in keys], sql):
         found[key].append(place)
     return [_row(key, places, now) for key, places in found.items()]
 

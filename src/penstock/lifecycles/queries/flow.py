@@ -6,6 +6,7 @@ here: it ends the run in the state that it deserves, and never reaches the run l
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -37,8 +38,8 @@ from penstock.model.unit import replace
 from penstock.raw.store import RawError
 from penstock.worker.flow import Flow, Gate, Io
 
-_PART, _PART_BYTES = 1_000, 512 * 1024
-"""So many records, of so many bytes, are one commit: a worker's memory holds them several times over."""
+_PART, _PART_BYTES = 1_000, 640 * 1024
+"""So many records, of about so many bytes, are one commit: a worker's memory holds them several times over."""
 _CLOSED_AT_ONCE = 1_000
 _TWICE = 2
 
@@ -334,17 +335,24 @@ def _paged(now: Pass, fetched: Fetched, landed: Sequence[Write]) -> _Page:
     assert fetched.batch is not None  # noqa: S101 - it was fetched
     records = fetched.batch.records
     items = [one for one in records if isinstance(one, Item)]
+    most = _most(items)
     parts: list[list[Item]] = []
-    room = size = 0
+    size = 0
     for item in items:
         size += len(item.payload)
-        if not parts or not room or size > _PART_BYTES:
+        if not parts or len(parts[-1]) == most or size > 2 * _PART_BYTES:
             parts.append([])
-            room, size = _PART, len(item.payload)
+            size = len(item.payload)
         parts[-1].append(item)
-        room -= 1
     bad = [one for one in records if isinstance(one, Bad)]
     return _Page(now, fetched.batch, fetched.calls, parts, bad, {item.id for item in items}, landed)
+
+
+def _most(items: Sequence[Item]) -> int:
+    """How many records a part has, where they are much alike in size: all parts about the same."""
+    size = sum(len(item.payload) for item in items)
+    count = max(math.ceil(len(items) / _PART), math.ceil(size / _PART_BYTES))
+    return math.ceil(len(items) / max(count, 1))
 
 
 def _added(run: Run, items: Sequence[Item], taken: Taken) -> Run:

@@ -13,11 +13,10 @@ import msgspec
 
 from penstock.connectors.searches import OFFER_COLUMNS, Item
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.store import statements
 from penstock.lifecycles.queries.likeness import Candidate, company_key, likeness, links
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, keyed, unique
+from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, found_by, keyed, unique
 from penstock.lifecycles.queries.tables import companies, offers, query_offers
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
@@ -85,11 +84,8 @@ class OfferStore:
             " q.client = o.client AND q.offer_id = o.offer_id AND q.gone_at IS NULL"
             f" AND q.query_key IN ({ledger.database.sql.listed('others')}))"
         )
-        batch, listed = (
-            statements.batch_text([[one, query.client] for one in ids]),
-            msgspec.json.encode(others).decode(),
-        )
-        closed = ledger.read(lambda cursor: cursor.rows(sql, batch=batch, others=listed))
+        listed = msgspec.json.encode(others).decode()
+        closed = found_by(ledger, [[one, query.client] for one in ids], sql, others=listed)
         updates = [Update(_listing(query, ids), {"gone_at": now})]
         if closed:
             updates.append(Update(_offers(query, [str(row[0]) for row in closed]), {"closed_at": now}))
@@ -119,8 +115,7 @@ class _Page:
             f" o.client = n_client AND o.offer_id = n_id LEFT JOIN {query_offers.name} q ON q.query_key = n_key AND"
             " q.offer_id = n_id"
         )
-        ids = statements.batch_text([[item.id, client, key] for item in self.items])
-        rows = ledger.read(lambda c: c.rows(sql, batch=ids))
+        rows = found_by(ledger, [[item.id, client, key] for item in self.items], sql)
         for one, digest, updated, closed, gone_for_good, company, seen_in, gone, at in rows:
             flags = (closed is not None, gone_for_good is not None)
             self.known[one] = _Known(digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at))
@@ -178,8 +173,7 @@ class _Page:
             f" FROM {source} JOIN {offers.name} o ON o.likeness = n_likeness"
             " ORDER BY o.first_seen_at, o.client, o.offer_id"
         )
-        wanted = statements.batch_text([[one] for one in sorted({str(each.likeness) for each in self.born})])
-        rows = ledger.read(lambda cursor: cursor.rows(sql, batch=wanted))
+        rows = found_by(ledger, [[one] for one in sorted({str(each.likeness) for each in self.born})], sql)
         known = [
             Candidate(
                 ref=(client, offer_id),

@@ -10,10 +10,9 @@ import sqlalchemy as sa
 
 from penstock.connectors.searches import Item
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.store import statements
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, keyed, unique
+from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, found_by, keyed, unique
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
 
@@ -88,8 +87,7 @@ class OwnStore:
             f"SELECT record_id, content_hash, record_at, seen_in, gone_at, erased_at FROM {source}"
             f" JOIN {self.table.name} ON query_key = n_key AND record_id = n_id"
         )
-        batch = statements.batch_text([[one, query.query_key] for one in ids])
-        rows = ledger.read(lambda cursor: cursor.rows(sql, batch=batch))
+        rows = found_by(ledger, [[one, query.query_key] for one in ids], sql)
         return {
             str(one): (digest, instant(at), seen_in, gone is not None, erased is not None)
             for one, digest, at, seen_in, gone, erased in rows

@@ -77,6 +77,17 @@ def keyed(database: Database, *columns: str) -> str:
     return statements.batch(database, dict.fromkeys(columns, statements.TEXT))
 
 
+def found_by(ledger: Ledger, keys: Sequence[Sequence[str]], sql: str, **given: Any) -> Sequence[Sequence[Any]]:
+    """What a statement finds by these keys, which are the rows of its source (see `keyed`)."""
+    batch = statements.batch_text(keys)
+
+    def read(cursor: Cursor) -> Sequence[Sequence[Any]]:
+        ledger.database.sql.by_index(cursor)
+        return cursor.rows(sql, batch=batch, **given)
+
+    return ledger.read(read)
+
+
 def absent_from(  # noqa: PLR0917 - what a store is asked, and of which table
     ledger: Ledger,
     table: sa.Table,

@@ -31,22 +31,19 @@ _PREPARE_AFTER = 2
 _UTC = {"jit": "off", "TimeZone": "'UTC'"}
 # The kernel's statements reach every row through an index from a small batch. The planner, knowing nothing of
 # the batch's size, would rather scan the whole table once: these settings tell it otherwise.
+BY_INDEX = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 _WRITER = {
     "statement_timeout": 30_000,
     "lock_timeout": 2_000,
     "idle_in_transaction_session_timeout": IDLE_LIMIT_MS,
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
+    **dict.fromkeys(BY_INDEX, "off"),
     **_UTC,
 }
 _READER = {
     "statement_timeout": 15_000,
     "lock_timeout": 5_000,
     "idle_in_transaction_session_timeout": 15_000,
-    "enable_seqscan": "DEFAULT",
-    "enable_hashjoin": "DEFAULT",
-    "enable_mergejoin": "DEFAULT",
+    **dict.fromkeys(BY_INDEX, "DEFAULT"),
 }
 # The session's default is left alone: libpq takes one that reads only for a standby. All statements of a read see the
 # same moment.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.ledger.store.postgres.connection import BY_INDEX
+
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
     from penstock.ledger.store.statements import SqlType
@@ -72,6 +74,10 @@ class PostgresSql:
 
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         cursor.run(f"SET LOCAL lock_timeout = {milliseconds}")
+
+    def by_index(self, cursor: Cursor) -> None:
+        settings = ", ".join(f"set_config('{name}', 'off', true)" for name in BY_INDEX)
+        cursor.run(f"SELECT {settings}")
 
     def some_rows(self, table: str, key: Sequence[str], condition: str, limit: int) -> str:  # noqa: ARG002 - by place
         return f"ctid = ANY (ARRAY (SELECT ctid FROM {table} WHERE {condition} LIMIT {limit}))"

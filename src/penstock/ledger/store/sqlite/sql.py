@@ -75,6 +75,9 @@ class SqliteSql:
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         """Whoever writes has waited already."""
 
+    def by_index(self, cursor: Cursor) -> None:
+        """It does."""
+
     def some_rows(self, table: str, key: Sequence[str], condition: str, limit: int) -> str:
         columns = ", ".join(key)
         return f"({columns}) IN (SELECT {columns} FROM {table} WHERE {condition} LIMIT {limit})"

@@ -14,10 +14,9 @@ import msgspec
 
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.store import statements
 from penstock.lifecycles.queries.likeness import LONGEST_COMPANY
 from penstock.lifecycles.queries.offer_store import COMPANY, company_id
-from penstock.lifecycles.queries.store import keyed
+from penstock.lifecycles.queries.store import found_by, keyed
 from penstock.lifecycles.queries.tables import companies, erased_records
 from penstock.model.clock import instant_text
 
@@ -98,7 +97,4 @@ def _forgotten(ledger: Ledger, keys: Collection[str]) -> set[str]:
 
 
 def _found(ledger: Ledger, sql: str, rows: Sequence[Sequence[str]]) -> set[str]:
-    if not rows:
-        return set()
-    batch = statements.batch_text(rows)
-    return {str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, batch=batch))}
+    return {str(row[0]) for row in found_by(ledger, rows, sql)} if rows else set()
