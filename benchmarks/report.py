@@ -56,6 +56,13 @@ Preview and queueing are the two commands, from their start to their end. Then a
 of 100 points a second and 2,000 at once: what was charged by the shop's own count, reads included, of what the bucket
 gave meanwhile. Processor seconds are of worker, server and simulator."""
 
+QUERIES = """Job offers of {kilobytes} KB from a paged JSON API, 1,000 to a page, by `penstock up` in its own process:
+every offer mapped to its columns, compared with what is there, linked where it is a repost, upserted with its payload
+and with the query that lists it; companies aggregated; a commit for each page. From the beginning of the run to its
+last commit. dlt loads the same pages in the same run with its `rest_api` source: extracted, normalised and loaded into
+one table, by primary key (merge) or without looking (append). The bare client decodes the pages. The API adds no
+latency, and its work is done on the same cores. Processor seconds are of worker, server and API."""
+
 COMMANDS = """Milliseconds of processor time, user and system, from the start of the process to its end: the least of
 {times} runs, on a small ledger. What Python compiles is there already."""
 
@@ -134,6 +141,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
         ("A harvest", HARVEST, "harvest", _harvest),
         ("Consolidation", CONSOLIDATION, "harvest_consolidation", _consolidation),
         ("Prices set by rules", RULES, "rules", _rules),
+        ("Offers from a paged API", QUERIES, "queries", _queries),
         ("Commands", COMMANDS, "commands", _commands),
     ):
         lines = [*getattr(results, part).values()]
@@ -312,6 +320,36 @@ def _rules(results: Results) -> Table:
     ]
     columns = ["database", "targets", "s", "preview and queue, s", "bare client, s", "reads + calls", "most MB"]
     return Table([*columns, "processor s", "bare, processor s", "bucket, one / two workers", "others"], rows)
+
+
+def _queries(results: Results) -> Table:
+    rows = []
+    for database, line in results.queries.items():
+        there = f"beside {line['filling']['offers'] + line['first']['offers']:,}"
+        named = [
+            ("Penstock", line["first"]),
+            ("Penstock, the same again", line["again"]),
+            ("Penstock, filling the table", line["filling"]),
+            (f"Penstock, {there}", line["full"]),
+            (f"Penstock, one page of {line['big_page']['megabytes']:.0f} MB", line["big_page"]),
+            *((f"dlt {peer['version']}, {name}", peer) for name, peer in line["peers"].items()),
+            ("bare client", line["bare"]),
+        ]
+        rows += [[database, name, *_ingested(one)] for name, one in named]
+    columns = ["database", "who", "offers", "s", "offers /s", "most MB", "processor s", "others"]
+    return Table(columns, rows, text=2)
+
+
+def _ingested(line: Line) -> Row:
+    used = line["cpu_seconds"]
+    return [
+        f"{line['offers']:,}",
+        f"{line['seconds']:.1f}",
+        f"{line['per_second']:,.0f}",
+        f"{line['peak_mb']:.0f}" if "peak_mb" in line else "-",
+        " + ".join(f"{seconds:.0f}" for seconds in used.values()) if isinstance(used, dict) else f"{used:.0f}",
+        f"{line['cores_of_others']:.1f}" if "cores_of_others" in line else "-",
+    ]
 
 
 def _commands(results: Results) -> Table:

@@ -29,6 +29,7 @@ class Results:
     harvest: dict[str, Line] = field(default_factory=dict)
     harvest_consolidation: dict[str, Line] = field(default_factory=dict)
     rules: dict[str, Line] = field(default_factory=dict)
+    queries: dict[str, Line] = field(default_factory=dict)
     commands: dict[str, Line] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
@@ -87,6 +88,7 @@ def checks(results: Results) -> list[Check]:
         *_lifecycle_checks(results),
         *_harvest_checks(results),
         *_rules_checks(results),
+        *_queries_checks(results),
         *_commands_checks(results),
     ]
     for database, line in results.memory.items():
@@ -221,6 +223,29 @@ def _rules_checks(results: Results) -> list[Check]:
             found.append(Check(throttled, one["throttled"], "calls", limit=0, at_most=True))
             calls = f"{database}: calls of {workers} for each product"
             found.append(Check(calls, one["updates"] / one["products"], limit=1, at_most=True))
+    return found
+
+
+def _queries_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.queries.items():
+        first = line["first"]
+        for what, name in (
+            (f"{first['offers']:,} offers of a paged API ingested", "first"),
+            ("the same offers again, unchanged", "again"),
+            (f"as many beside {line['filling']['offers'] + first['offers']:,}", "full"),
+        ):
+            found.append(Check(f"{database}: {what}", line[name]["per_second"], "/s", limit=10_000))
+        found.append(
+            Check(f"{database}: worker's memory, ingesting offers", first["peak_mb"], "MB", limit=150, at_most=True)
+        )
+        big = line["big_page"]
+        what = f"{database}: worker's memory, with a page of {big['megabytes']:.0f} MB"
+        found.append(Check(what, big["peak_mb"], "MB", at_most=True))
+        for name, peer in line["peers"].items():
+            found.append(Check(f"{database}: offers ingested / dlt, {name}", first["per_second"] / peer["per_second"]))
+        bare = f"{database}: offers ingested / a bare client that decodes the pages"
+        found.append(Check(bare, first["per_second"] / line["bare"]["per_second"]))
     return found
 
 

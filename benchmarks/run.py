@@ -34,6 +34,7 @@ ONCE = {
     "partitions": ("partitions",),
     "harvest": ("harvest", "harvest_consolidation"),
     "rules": ("rules",),
+    "queries": ("queries",),
     "commands": ("commands",),
 }
 PARTS = ("rates", "waits", *ONCE)
@@ -49,6 +50,7 @@ QUICK = {
     "harvest": ("--stones", "5000"),
     "harvest_consolidation": ("--rows", "5000"),
     "rules": ("--products", "200", "--metered", "160"),
+    "queries": ("--offers", "5000", "--full", "2", "--big-page", "2000"),
     "commands": ("--times", "2"),
 }
 
@@ -146,7 +148,7 @@ def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped
     console = Console(width=None if sys.stdout.isatty() else 120)
-    if "rates" in options.only and not environment.peers_are_installed():
+    if {"rates", "queries"} & {*options.only} and not environment.peers_are_installed():
         console.print("installing the peers into .venv-bench")
         environment.install_peers()
     if environment.filesystem() in environment.UNSYNCED:

@@ -20,6 +20,7 @@ from tests.support.world import World
 
 TOGETHER = (
     "tests/ledger/test_plans.py",
+    "tests/lifecycles/queries/test_plans.py",
     "tests/cli/test_bad_input.py",
     "tests/cli/test_secrets.py",
     "tests/test_wheel.py",

@@ -50,7 +50,7 @@ def postgres_arguments(peer: str, items: int) -> argparse.ArgumentParser:
     return parser
 
 
-def report(peer: str, items: int, seconds: float, settings: Settings) -> None:
+def report(peer: str, items: int, seconds: float, settings: Settings, **more: float) -> None:
     """Print the one JSON line of a run."""
     line = {
         "peer": peer,
@@ -59,6 +59,7 @@ def report(peer: str, items: int, seconds: float, settings: Settings) -> None:
         "seconds": round(seconds, 4),
         "per_second": round(items / seconds, 1),
         "settings": dict(settings),
+        **more,
     }
     print(json.dumps(line), flush=True)
 

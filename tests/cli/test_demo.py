@@ -18,6 +18,7 @@ from penstock.examples import invoices
 from penstock.examples.demonstration.part import Check
 from penstock.examples.demonstration.play import OWN, NotShown, require
 from penstock.ledger.ledger import Ledger
+from penstock.lifecycles.queries.settings import client_gate
 from penstock.model.machine import Actor
 from tests.support.console import Console
 from tests.support.fleet import until
@@ -64,6 +65,7 @@ def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, pensto
     what_goes_wrong_is_told_and_ends_well(shown)
     a_rejected_partition_has_a_new_authoritative_run(shown)
     prices_are_changed_compared_and_put_back(shown, penstock)
+    queries_are_seeded_held_and_read_on(shown, penstock)
     what_is_left_can_be_asked_without_options(shown, penstock)
     what_it_proposes_works(shown, penstock)
     the_configuration_is_the_folders_own(shown)
@@ -144,6 +146,36 @@ def prices_are_changed_compared_and_put_back(shown: Shown, penstock: Console) ->
     assert (kept["cause"], kept["count"]) == ("conflict", 2)
 
 
+def queries_are_seeded_held_and_read_on(shown: Shown, penstock: Console) -> None:
+    gate = f"gate {client_gate('infojobs')}"
+    for told in (
+        "query python has read back to",
+        "as far as is wanted",
+        "record 148 is set aside: 'pay.min' is not a number",
+        "is IDLE, rate_limited: GET /api/9/offer: 429 Too many requests",
+        f"{gate} is open again, after a throttle",
+        "query vacancies is ERROR, error: Rejected: GET /cursor",
+        "query vacancies is SUCCESS again",
+        f"{gate} is paused by operator:demo: our contract",
+        f"{gate} is resumed by operator:demo",
+        "query python has read what was listed meanwhile",
+        "is closed: it is no longer listed",
+        "is a repost of",
+    ):
+        assert told in shown.out
+    assert shown.rows("SELECT name, status FROM query_state WHERE seeded_at IS NOT NULL ORDER BY name") == [
+        ("accounting", "SUCCESS"),
+        ("python", "SUCCESS"),
+        ("vacancies", "SUCCESS"),
+    ]
+    assert shown.rows("SELECT count(*) FROM run_lock") == [(0,)]
+    stops = "SELECT stopped_by, count(*) FROM ingestion_runs WHERE status <> 'SUCCESS' GROUP BY stopped_by ORDER BY 1"
+    assert shown.rows(stops) == [("error", 1), ("rate_limited", 1)]
+    assert shown.rows("SELECT count(*) FROM vacancies WHERE gone_at IS NULL") == [(171,)]
+    (failed,) = json.loads(shown.ask(penstock, "queries", "runs", "--status", "ERROR", "--json"))["rows"]
+    assert failed["query"] == "vacancies"
+
+
 def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -> None:
     for command in ("status", "reports datasets", "reports cadence", "schedules list", "doctor", "machines"):
         assert shown.ask(penstock, *command.split())
@@ -151,6 +183,7 @@ def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -
     harvest = {f"harvest_{name}" for name in ("run", "partition", "worker", "chunk")}
     rules = {f"rule_{name}" for name in ("run", "target", "lane")}
     others = {"invoice", "report", "partition", "extraction", "schedule", "delivery", "bulk_action", "validation"}
+    others |= {"query", "erasure"}
     assert {m["machine"] for m in counted["machines"]} == harvest | rules | others
     assert counted["workers"] == []
     assert json.loads(shown.ask(penstock, "doctor", "--json"))["findings"] == []
@@ -159,7 +192,7 @@ def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -
 def what_it_proposes_works(shown: Shown, penstock: Console) -> None:
     proposed = [line.strip() for line in shown.out.partition("\nnext: ")[2].splitlines()[1:]]
     assert {line.split()[1] for line in proposed} == {
-        *("status", "history", "reports", "partitions", "harvest", "rules", "doctor")
+        *("status", "history", "reports", "partitions", "harvest", "rules", "queries", "doctor")
     }
     for line in proposed:
         assert shown.ask(penstock, *line.split()[1:])

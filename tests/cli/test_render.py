@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import pytest
 
-from penstock.cli.render import Showing, answer_lines, json_text, notes
-from penstock.cli.terminal import Screen, cells, counted, duration, shortened
-from penstock.cli.words import sentence, word
+from penstock.cli.render import Showing, answer_lines, notes
+from penstock.cli.terminal import Screen, cells, counted, shortened
+from penstock.operations.answers import json_text
 from penstock.operations.declare import Page
 from penstock.operations.fields import Row, column
+from penstock.operations.words import duration, sentence, word
 from tests.support.shop import S
 
 NOW = datetime(2026, 11, 17, 22, 8, tzinfo=UTC)

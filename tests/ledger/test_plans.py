@@ -23,8 +23,11 @@ from penstock.ledger.store.database import Cursor
 from penstock.ledger.store.sqlite.database import SqliteDatabase
 from penstock.model.clock import SystemClock
 from penstock.model.machine import Actor
+from penstock.operations.selection import Moment, condition
+from penstock.operations.units import UnitList
 from tests.support.databases import temporary_database
 from tests.support.machines import BATCH_ITEM, BATCH_RUN, INVOICE, batch_item, batch_run, invoice
+from tests.support.plans import Plan
 from tests.support.world import World
 
 CLOSED_GATES = 30
@@ -87,54 +90,6 @@ def ask(world: World, work: Callable[[Cursor], Any], *, reader: bool = False) ->
     with pytest.raises(RolledBack) as rolled:
         (world.ledger.database.read if reader else world.ledger.database.write)(and_back)
     return rolled.value.answer
-
-
-class Plan:
-    """PostgreSQL's plan with what really happened, or SQLite's words."""
-
-    def __init__(self, answer: Any, *, sqlite: bool) -> None:
-        self.sqlite = sqlite
-        self.words: list[str] = []
-        self.nodes: list[dict[str, Any]] = []
-        if sqlite:
-            self.words = [row[-1] for row in answer]
-        else:
-            found = answer[0][0]
-            self._walk((json.loads(found) if isinstance(found, str) else found)[0]["Plan"])
-
-    def _walk(self, node: dict[str, Any]) -> None:
-        self.nodes.append(node)
-        for child in node.get("Plans", ()):
-            self._walk(child)
-
-    def scans(self, table: str, aliases: str) -> list[str]:
-        """How each visit of the table goes: the index's name, or 'scan'."""
-        if self.sqlite:
-            # 'SEARCH t USING INDEX invoice_due (...)'; WITHOUT ROWID tables say PRIMARY KEY.
-            visits = [w for w in self.words if re.match(rf"(SCAN|SEARCH) ({aliases}|{table})\b", w)]
-            found = [re.search(r"USING (?:COVERING )?(?:INDEX (\w+)|(PRIMARY KEY))", w) for w in visits]
-            return [
-                "scan" if w.startswith("SCAN") else (m and (m[1] or m[2])) or "scan"
-                for w, m in zip(visits, found, strict=True)
-            ]
-        visits_of = [n for n in self.nodes if n.get("Relation Name") == table and "Scan" in n["Node Type"]]
-        bitmaps = [n for n in self.nodes if n["Node Type"] == "Bitmap Index Scan"]
-        by_bitmap = [n["Index Name"] for n in bitmaps if n["Index Name"].startswith(table)]
-        return [n.get("Index Name", "scan") for n in visits_of if n["Node Type"] != "Bitmap Heap Scan"] + by_bitmap
-
-    def visited(self, table: str) -> int:
-        """How many rows of the table were looked at, thrown away or not (PostgreSQL)."""
-        total = 0
-        for node in self.nodes:
-            if node.get("Relation Name") == table and "Scan" in node["Node Type"]:
-                thrown = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
-                total += (node["Actual Rows"] + thrown) * node["Actual Loops"]
-        return round(total)
-
-    def sorted_rows(self) -> int:
-        """The most rows that any sort was given (PostgreSQL)."""
-        sorts = [n for n in self.nodes if "Sort" in n["Node Type"]]
-        return max([round(n["Plans"][0]["Actual Rows"] * n["Plans"][0]["Actual Loops"]) for n in sorts], default=0)
 
 
 def plan(world: World, sql: str, parameters: dict[str, Any], *, generic: bool = False, reader: bool = False) -> Plan:
@@ -313,6 +268,16 @@ def test_parking_the_unknown_does_not_read_the_whole_table(world, worker):
     found = plan(world, sql, {"moment": moment})
     assert found.scans("invoice", "invoice") == ["invoice_due"]
     assert found.visited("invoice") <= 1000
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["listed", "counted"])
+def test_listing_by_state_goes_by_the_index_of_states(world, counted):
+    wanted = UnitList(machine="batch_run", status=("running",))
+    where = condition(Moment(world.ledger.database, world.clock.now()), BATCH_RUN, wanted)
+    listed = f"SELECT unit_id, status FROM batch_run WHERE {where.sql} ORDER BY unit_id LIMIT 50"
+    sql = f"SELECT status, count(*) FROM batch_run WHERE {where.sql} GROUP BY status" if counted else listed
+    found = plan(world, sql, dict(where.values), reader=True)
+    assert found.scans("batch_run", "batch_run") == ["batch_run_status"]
 
 
 IDLE_GATES = 10_000

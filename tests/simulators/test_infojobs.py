@@ -234,6 +234,8 @@ def test_it_is_served_on_a_socket():
         request = urllib.request.Request(f"{address}/api/7/offer?q=python", headers={"Authorization": LOGIN})
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert len(json.loads(answer.read())["items"]) == 20
+            told = answer.headers.get_all("date")
+            assert [parsedate_to_datetime(date) for date in told] == [NOW], "the time of its own clock alone"
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"{address}/api/9/offer", timeout=30)
         with caught.value as error:

@@ -116,7 +116,7 @@ class Wire:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
 
-    def read(self, work: Callable[[Any], Any], *, patient: bool = False) -> Any:
+    def read(self, work: Callable[[Any], Any], *, patient: bool = False, within: float | None = None) -> Any:
         return self._ask("read", self._database.read, work)
 
     def write(self, work: Callable[[Any], Any]) -> Any:

@@ -14,7 +14,8 @@ from penstock.settings.typed import Settings
 TAKEN = frozenset(
     {
         # Commands that are not a lifecycle's: today's, and those that the design names.
-        *("alerts", "api", "bulk", "completion", "db", "dead", "demo", "doctor", "events", "gates", "help", "history"),
+        *("activity", "alerts", "api", "bulk", "completion", "db", "dead", "demo", "doctor", "events", "flow", "gates"),
+        *("help", "history"),
         *("init", "kernel", "machines", "new", "raw", "schedules", "simulate", "simulator", "status", "token", "units"),
         *("up", "web", "why", "worker", "workers"),
         # Sections of `penstock.toml` that are the kernel's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.app.kernel_jobs import collect_raw, prune, sweep_stages
+from penstock.app.kernel_jobs import collect_raw, prune, roll_up_flow, sweep_stages
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.ledger import delivery
 from penstock.operations import (
@@ -15,11 +15,13 @@ from penstock.operations import (
     dead,
     doctor,
     events,
+    flow,
     gates,
     machines,
     raw,
     schedules,
     status,
+    tokens,
     units,
 )
 from penstock.operations.bulk.machine import bulk_action
@@ -32,10 +34,11 @@ if TYPE_CHECKING:
 
 
 def _data() -> Data:
+    from penstock.operations import access_tables
     from penstock.operations.bulk.tables import bulk_item
     from penstock.operations.dismissal import dismissal
 
-    return Data(tables=[dismissal, bulk_item])
+    return Data(tables=[dismissal, bulk_item, *access_tables.TABLES])
 
 
 def _build(settings: KernelSettings, ports: Ports) -> Sequence[AnyFlow]:  # noqa: ARG001 - one shape
@@ -53,7 +56,7 @@ lifecycle = Lifecycle(
     machines=[schedule_unit.machine, delivery.machine, bulk_action],
     data=_data,
     build=_build,
-    jobs=[prune, sweep_stages, collect_raw],
+    jobs=[prune, sweep_stages, collect_raw, roll_up_flow],
     readings=[
         *units.READINGS,
         *dead.READINGS,
@@ -62,9 +65,11 @@ lifecycle = Lifecycle(
         *schedules.READINGS,
         *events.READINGS,
         *status.READINGS,
+        *flow.READINGS,
         *machines.READINGS,
         *doctor.READINGS,
         *raw.READINGS,
+        *tokens.READINGS,
     ],
     operations=[
         *create.OPERATIONS,
@@ -75,5 +80,6 @@ lifecycle = Lifecycle(
         *schedules.OPERATIONS,
         *events.OPERATIONS,
         *raw.OPERATIONS,
+        *tokens.OPERATIONS,
     ],
 )

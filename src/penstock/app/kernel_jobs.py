@@ -1,4 +1,4 @@
-"""The kernel's own jobs: pruning, sweeping what stages left behind, collecting landed data that nobody needs."""
+"""The kernel's own jobs: pruning, sweeping what stages left behind, counting flow, collecting unneeded data."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.worker.schedule_unit import Schedule
 
 SWEEP_STAGES = "sweep-stages"
+ROLL_UP_FLOW = "roll-up-flow"
+_BATCHES = 20
 _MOST_NAMED = 20
 
 
@@ -46,6 +48,16 @@ async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, por
     items = await io.ledger(sweep_items)
     left = f", {items:,} items of bulk actions that are gone" if items else ""
     return JobResult(f"swept {swept.batches:,} batches, {swept.rows:,} rows{left}", again=swept.more)
+
+
+@job(ROLL_UP_FLOW, "Counts new rows of the history into the flow by the hour.")
+async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
+    """A run counts a bounded number of rows, and comes back at once while there are more. No reading waits for it."""
+    from penstock.ledger.roll_up import roll_up
+    from penstock.worker.schedule import JobResult
+
+    more = await io.ledger(lambda ledger: roll_up(ledger.database, batches=_BATCHES))
+    return JobResult("rolled up the flow", again=more)
 
 
 @job(COLLECT, "Removes landed data that nobody needs: unfinished attempts, and superseded runs of a given age.")

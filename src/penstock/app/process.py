@@ -83,6 +83,11 @@ class Process:
         self._stop = asyncio.Event()
         self._presence = Presence()
 
+    @property
+    def program(self) -> Program:
+        """The program in force."""
+        return self._now.program
+
     async def run(self) -> None:
         """Work until SIGTERM or Ctrl-C."""
         handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}

@@ -87,7 +87,7 @@ class Program:
 
     def schedules(self) -> list[Schedule]:
         """The schedules that are wanted: the configuration's, and those of the lifecycles that it does not replace."""
-        from penstock.app.kernel_jobs import SWEEP_STAGES
+        from penstock.app.kernel_jobs import ROLL_UP_FLOW, SWEEP_STAGES
         from penstock.operations.raw import COLLECT
         from penstock.worker.schedule import wanted_by
         from penstock.worker.schedule_unit import Schedule
@@ -97,6 +97,7 @@ class Program:
             usual.append(Schedule(name=COLLECT, job=COLLECT, every="1d", jitter="1h", settings_version="usual"))
         if self.app.data.staged:
             usual.append(Schedule(name=SWEEP_STAGES, job=SWEEP_STAGES, every="10m", settings_version="usual"))
+        usual.append(Schedule(name=ROLL_UP_FLOW, job=ROLL_UP_FLOW, every="1m", settings_version="usual"))
         return wanted_by(self.configuration.kernel.schedules, usual)
 
     def limits(self) -> tuple[GateLimits, ...]:

@@ -8,7 +8,8 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,17 @@ def in_force(program: Program, *, scheduler: bool) -> InForce:
     return InForce(program, program.flows(), settings, program.schedules() if scheduler else None)
 
 
-def run_worker(path: Path | None, given: Mapping[str, Any], *, scheduler: bool) -> None:
-    """Run one process until it is told to stop. With the scheduler, it also keeps the ledger's schedules."""
+def run_worker(
+    path: Path | None,
+    given: Mapping[str, Any],
+    *,
+    scheduler: bool,
+    beside: Callable[[Process], AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> None:
+    """Run one process until it is told to stop. With the scheduler, it also keeps the ledger's schedules.
+
+    `beside` is entered while the process works: for what runs on threads of its own.
+    """
 
     def read() -> Program:
         program = load(path, given, required=scheduler)
@@ -102,7 +112,9 @@ def run_worker(path: Path | None, given: Mapping[str, Any], *, scheduler: bool) 
     tune_interpreter()
 
     async def work() -> None:
-        await Process(ready, again=again, create=scheduler).run()
+        process = Process(ready, again=again, create=scheduler)
+        with beside(process):
+            await process.run()
 
     asyncio.run(work())
     # A thread may still wait for somebody's lock on the ledger. Everything is given back; nobody waits for it.

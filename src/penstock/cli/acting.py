@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import render, terminal
+from penstock.cli import terminal
 from penstock.cli.setup import load_program, open_ledger, require_on, user
 from penstock.cli.terminal import counted, echo
 from penstock.model.clock import Rng
 from penstock.model.errors import UsageError
 from penstock.model.unit import Ref
+from penstock.operations.answers import json_text
 from penstock.operations.carry import Done, Planned, Preview, carry_out, check_digest, make_plan
 from penstock.operations.reader import Reader
 
@@ -171,7 +172,7 @@ def _key(done: Done) -> str:
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(f"{render.json_text(value)}\n")
+    sys.stdout.write(f"{json_text(value)}\n")
 
 
 def show_preview(preview: Preview) -> None:
@@ -204,6 +205,8 @@ def _say_done(done: Done, planned: int) -> None:
     else:
         echo("nothing was changed")
     _say_skipped(done.skipped, done.skipped_sample)
+    if done.secret is not None:
+        echo(f"{done.secret}\nkeep it now: it is not shown again")
 
 
 def _say_skipped(skipped: Mapping[str, int], sample: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli import render, terminal
 from penstock.cli.setup import LedgerReader, load_program, require_on, user
 from penstock.model.inert import inert
+from penstock.operations.answers import json_text
 from penstock.operations.declare import Lines, Page
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _show(answer: Any, reading: Reading[Any], wishes: Wishes, program: Program) 
 def show_answer(answer: Any, program: Program, *, json: bool) -> None:
     """A page or a struct on standard output: for people, or as exact JSON."""
     if json:
-        sys.stdout.write(f"{render.json_text(answer)}\n")
+        sys.stdout.write(f"{json_text(answer)}\n")
     else:
         screen = terminal.Screen.of_output()
         terminal.write(render.answer_lines(answer, render.Showing(screen, program.clock.now(), meanings(program))))

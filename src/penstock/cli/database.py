@@ -69,9 +69,11 @@ def upgrade(*, take_back: bool, _config: Path | None, _ledger: str | None) -> No
     """Create the ledger, or upgrade its tables, definitions and triggers to this program.
 
     Everything happens in one transaction: interrupted, it has changed nothing, and running it again is all there is to
-    do. Run it with the new program before the new program's workers start; workers of the old one may go on meanwhile.
+    do. Afterwards it counts into the flow by the hour what no worker has counted yet.
+    Run it with the new program before the new program's workers start; workers of the old one may go on meanwhile.
     """
     from penstock.cli.setup import load_program
+    from penstock.ledger.roll_up import roll_up
     from penstock.ledger.schema.install import install
     from penstock.ledger.store.database import open_database
 
@@ -88,6 +90,7 @@ def upgrade(*, take_back: bool, _config: Path | None, _ledger: str | None) -> No
             take_back=take_back,
             progress=lambda what: echo(f"revision {what}") if what[:1].isdigit() else None,
         )
+        roll_up(database)
         echo(f"{database.url} is ready: {', '.join(sorted(m.name for m in app.machines))}")
     finally:
         database.close()
@@ -312,7 +315,7 @@ def _require_somebody(*, dry_run: bool, yes: bool, json: bool) -> None:
 
 
 def _print_json(value: Any) -> None:
-    from penstock.cli.render import json_text
+    from penstock.operations.answers import json_text
 
     echo(json_text(value))
 

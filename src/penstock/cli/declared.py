@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
-from penstock.cli.conversion import kind_of
 from penstock.cli.kinds import Kind
 from penstock.cli.lazy import Entry, LazyGroup
 from penstock.cli.options import config_option, flag, ledger_option
-from penstock.cli.words import word
 from penstock.model.clock import SystemClock
 from penstock.model.errors import UsageError
+from penstock.operations.conversion import form_of
 from penstock.operations.declare import Declaration, Lines, Operation, Page, Reading
 from penstock.operations.fields import FieldInfo, fields_of
+from penstock.operations.words import word
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
@@ -221,7 +221,7 @@ def _lines(ctx: click.Context) -> list[dict[str, Any]]:
 
 
 def _parameter(one: FieldInfo) -> click.Parameter:
-    kind = kind_of(one)
+    kind = Kind.of(form_of(one))
     many = one.many is not None
     if one.extra("argument"):
         metavar = _metavar(one.name)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from penstock.model.near import near
-
-if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+from penstock.model.forms import Form, instant_form, span_form
 
 
 class Kind(click.ParamType[Any]):
@@ -19,9 +16,13 @@ class Kind(click.ParamType[Any]):
 
     def __init__(self, metavar: str, must: str, read: Callable[[str], Any], choices: Sequence[str] = ()) -> None:
         self.name = metavar
-        self.must = must
         self.choices = choices
-        self.read = read
+        self.form = Form(metavar, must, read, choices)
+
+    @classmethod
+    def of(cls, form: Form) -> Kind:
+        """The type of what is written in that form."""
+        return cls(form.name, form.must, form.read, form.choices)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002 - Click's own shape
         return self.name
@@ -31,11 +32,9 @@ class Kind(click.ParamType[Any]):
         if not isinstance(value, str):
             return value
         try:
-            return self.read(value)
+            return self.form.read(value)
         except ValueError:
-            close = near(value, self.choices)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise click.BadParameter(f"must be {self.must}{hint}", ctx, param) from None
+            raise click.BadParameter(self.form.refusal(value), ctx, param) from None
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
         """The choices that begin so; units, where one is wanted."""
@@ -46,28 +45,11 @@ class Kind(click.ParamType[Any]):
         return [CompletionItem(choice) for choice in self.choices if choice.startswith(incomplete)]
 
 
-def instant_kind(example: str | None = None) -> Kind:
+def instant_kind() -> Kind:
     """A moment with its offset from UTC."""
-    return Kind("INSTANT", f"an instant, for example {example or '2026-11-15T19:31:00Z'}", _instant)
+    return Kind.of(instant_form())
 
 
-def span_kind(example: str | None = None) -> Kind:
+def span_kind() -> Kind:
     """A length of time."""
-    other = "90d" if example == "6h" else "6h"
-    return Kind("SPAN", f"a span, for example {example or '90d'} or {other}", _span)
-
-
-def _instant(text: str) -> datetime:
-    from penstock.model.clock import parse_instant
-
-    return parse_instant(text)
-
-
-def _span(text: str) -> timedelta:
-    from penstock.model.cadence import parse_span
-    from penstock.model.errors import UsageError
-
-    try:
-        return parse_span(text)
-    except UsageError as error:
-        raise ValueError from error
+    return Kind.of(span_form())

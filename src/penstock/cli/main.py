@@ -29,11 +29,14 @@ COMMANDS = {
     "new": Entry("Run", "Write a small lifecycle of your own, with tests.", "penstock.cli.new:command"),
     "up": Entry("Run", "Run everything in one process: schedules and work.", "penstock.cli.run:up"),
     "worker": Entry("Run", "Work until stopped; run as many as you like.", "penstock.cli.run:worker"),
+    "web": Entry("Run", "Serve the desk and the API alone.", "penstock.cli.run:web"),
     "demo": Entry("Run", "Sixty days against simulated APIs, in seconds.", "penstock.cli.run:demo"),
     "simulator": Entry("Run", "Serve a simulated API by itself.", "penstock.cli.simulator:command"),
     "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
     "status": Entry("Look", "How everything stands: units, workers, gates, alerts."),
     "workers": Entry("Look", "Workers that hold a lease."),
+    "flow": Entry("Look", "Edges that units took, how long they stay in states, and how they ended."),
+    "activity": Entry("Look", "How much happened, hour by hour."),
     "machines": Entry("Look", "State machines: their states, and who moves units where."),
     "why": Entry("Look", "What holds a unit back or moves it on, and until when."),
     "history": Entry("Look", "Every transition of one unit, or its state at a moment."),
@@ -44,6 +47,7 @@ COMMANDS = {
     "gates": Entry("Act", "Gates to providers: budgets, pause and resume."),
     "schedules": Entry("Act", "Periodic jobs: run, pause and resume them."),
     "raw": Entry("Act", "Landed data: collect what nobody needs."),
+    "token": Entry("Act", "Tokens for the API and the desk: give out, revoke."),
     "doctor": Entry("Look after the ledger", "Look for what is wrong, and for what soon will be."),
     "db": Entry("Look after the ledger", "Make, check, back up, prune and open it.", "penstock.cli.database:command"),
 }
@@ -96,7 +100,7 @@ class Root(LazyGroup):
 
 
 _CONFIG = "penstock.config"
-KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw"})
+KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web"})
 """Sections of the kernel's own, which switch nothing on."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,18 +18,16 @@ from typing import Any, get_args
 import msgspec
 
 from penstock.cli.terminal import Screen, cells, shortened
-from penstock.cli.words import NOTHING, sentence, word
 from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
+from penstock.operations.words import NOTHING, sentence, word
 
 _GAP = 2
 _TEXT_LEAST = 24
 _OTHER_LEAST = 10
 _BESIDE_LEAST = 30
 _INDENT = " " * 4
-# What JSON leaves as it is inside a text, and a terminal would obey.
-_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 Meaning = Callable[[str | None, str], str | None]
 
@@ -331,12 +328,6 @@ def _label(field: FieldInfo) -> str:
 
 
 # -- for programs
-
-
-def json_text(value: Any) -> str:
-    """Exact JSON: what a terminal would obey is escaped inside its texts."""
-    encoded = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
 
 
 def csv_lines(page: Page[Any], row_type: Any, *, safe: bool) -> Iterator[str]:

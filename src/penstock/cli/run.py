@@ -12,18 +12,26 @@ from penstock.cli.options import config_option, ledger_option
 
 
 def _options() -> list[click.Parameter]:
-    return [
-        config_option(),
-        ledger_option(),
-        click.Option(
-            ["--concurrency"],
-            type=Kind("N", "a whole number", int),
-            help="How many steps run at once; by default PENSTOCK_CONCURRENCY, else 1000.",
-        ),
-        click.Option(
-            ["--log-level"], metavar="LEVEL", help="debug, info, warning or error; by default PENSTOCK_LOG, else info."
-        ),
-    ]
+    concurrency = click.Option(
+        ["--concurrency"],
+        type=Kind("N", "a whole number", int),
+        help="How many steps run at once; by default PENSTOCK_CONCURRENCY, else 1000.",
+    )
+    return [config_option(), ledger_option(), concurrency, _log_level()]
+
+
+def _log_level() -> click.Option:
+    return click.Option(
+        ["--log-level"], metavar="LEVEL", help="debug, info, warning or error; by default PENSTOCK_LOG, else info."
+    )
+
+
+def _address() -> click.Option:
+    return click.Option(
+        ["--address"],
+        metavar="HOST:PORT",
+        help="Where the desk and the API are served; by default PENSTOCK_WEB, else 127.0.0.1:8642.",
+    )
 
 
 def _run(*, scheduler: bool, **given: Any) -> None:
@@ -34,15 +42,37 @@ def _run(*, scheduler: bool, **given: Any) -> None:
         "ledger.url": given["_ledger"],
         "worker.concurrency": given["concurrency"],
         "log.level": given["log_level"],
+        "web.address": given.get("address"),
     }
-    run_worker(config, wishes, scheduler=scheduler)
+    if not scheduler:
+        run_worker(config, wishes, scheduler=False)
+        return
+    from penstock.cli.web import beside
+
+    run_worker(config, wishes, scheduler=True, beside=beside)
 
 
 up = click.Command(
     "up",
-    params=_options(),
+    params=[*_options(), _address()],
     callback=lambda **given: _run(scheduler=True, **given),
-    help="Run everything in one process: keep the schedules of the configuration, and work until stopped.",
+    help="Run everything in one process: keep the schedules, work until stopped, and serve the desk and the API.",
+)
+
+
+def _web(**given: Any) -> None:
+    from penstock.cli.web import run_web
+
+    wishes = {"ledger.url": given["_ledger"], "log.level": given["log_level"], "web.address": given["address"]}
+    run_web(given["_config"], wishes)
+
+
+web = click.Command(
+    "web",
+    params=[config_option(), ledger_option(), _log_level(), _address()],
+    callback=_web,
+    help="Serve the desk and the API until stopped; no work is done.\n\n"
+    "On an address other than loopback it needs a token first: 'penstock token create'.",
 )
 worker = click.Command(
     "worker",

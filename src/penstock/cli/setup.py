@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.app.person import user
 from penstock.operations.reader import Reader
+
+__all__ = ["LedgerReader", "load_configuration", "load_program", "open_ledger", "reading", "require_on", "user"]
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
@@ -113,13 +116,3 @@ def open_ledger(program: Program) -> Ledger:
         migrations=app.migrations,
         connections=configuration.kernel.ledger.connections,
     )
-
-
-def user() -> str:
-    """Who types the command, for the history."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in a container
-        return "unknown"

@@ -21,6 +21,7 @@ from penstock.model.inert import inert
 
 if TYPE_CHECKING:
     from penstock.model.clock import Clock
+from penstock.operations.words import duration
 
 
 class Declined(Exception):
@@ -32,7 +33,6 @@ Progress = Callable[[int, int | None], None]
 _ELLIPSIS = "…"
 _BAR = 20
 _EVERY_SECONDS = 0.2
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 # Of the palette of 256 colours, which no theme changes: those that are about as far from white as from black.
 _BLUE, _GREEN, _ORANGE, _RED = 63, 28, 130, 196
 _STYLES: dict[str, dict[str, object]] = {
@@ -112,18 +112,6 @@ def shortened(text: str, width: int) -> str:
 def counted(count: int, one: str, many: str | None = None) -> str:
     """`1 unit`, `12,345 units`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
-def duration(seconds: float) -> str:
-    """How long, in the unit that fits: `12 s`, `3 min`, `5 h`, `9 d`."""
-    size = abs(seconds)
-    if size < _MINUTE:
-        return f"{size:.0f} s"
-    if size < _HOUR:
-        return f"{size / _MINUTE:.0f} min"
-    if size < 2 * _DAY:
-        return f"{size / _HOUR:.0f} h"
-    return f"{size / _DAY:.0f} d"
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,10 @@ from penstock.model.unit import Ref
 
 BASELINE = "prune:"
 """How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
+
+
+_AS_OF_AT_ONCE = 1_000
+_AS_OF_AT_MOST = 20_000
 
 
 class MachineStatus(Struct, frozen=True):
@@ -77,6 +82,8 @@ class Transition(Struct, frozen=True):
     data: Any
     #: The bulk action that it was a part of.
     action_id: str | None = None
+    #: The edge that was pulled; None for births, deaths and baselines, for SQL, and where a person kept the state.
+    trigger: str | None = None
 
 
 class AsOf(Struct, frozen=True):
@@ -88,6 +95,7 @@ class AsOf(Struct, frozen=True):
     since: datetime | None
     version: int | None
     data: Any
+    reason: str | None = None
 
 
 def require_ledger(database: Database, cursor: Cursor) -> None:
@@ -130,7 +138,8 @@ def history(database: Database, ref: Ref) -> list[Transition]:
             msg = f"no machine is called {ref.machine!r}; this ledger has {', '.join(known) or 'none'}"
             raise UnknownMachine(msg)
         rows = cursor.rows(
-            "SELECT seq, at, from_status, to_status, actor, reason, version, data, action_id FROM transition_log"
+            "SELECT seq, at, from_status, to_status, actor, reason, version, data, action_id, trigger"
+            " FROM transition_log"
             " WHERE machine = :machine AND unit_id = :unit_id ORDER BY seq",
             machine=ref.machine,
             unit_id=ref.unit_id,
@@ -138,7 +147,7 @@ def history(database: Database, ref: Ref) -> list[Transition]:
         if not rows:
             msg = f"no unit {ref} in the ledger"
             raise UnknownUnit(msg)
-        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7]), r[8]) for r in rows]
+        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7]), *r[8:]) for r in rows]
 
     return database.read(work)
 
@@ -150,11 +159,62 @@ def as_of(database: Database, ref: Ref, moment: datetime) -> AsOf:
     known = [row for row in rows if row.at <= moment]
     if known:
         last = known[-1]
-        return AsOf(str(ref), moment, last.to_status, last.at, last.version, last.data)
+        return AsOf(str(ref), moment, last.to_status, last.at, last.version, last.data, last.reason)
     if rows[0].actor.startswith(BASELINE):
         msg = f"the history of {ref} before {instant_text(rows[0].at)} was pruned; ask for a later moment"
         raise UsageError(msg)
     return AsOf(str(ref), moment, None, None, None, None)
+
+
+class UnitsAsOf(Struct, frozen=True):
+    """Units as they stood at an instant; `next` is the id after which to go on, None where there are no more."""
+
+    units: list[AsOf]
+    next: str | None
+
+
+def units_as_of(
+    database: Database,
+    machine: str,
+    moment: datetime,
+    *,
+    states: Collection[str] = (),
+    most: int = 50,
+    after: str = "",
+) -> UnitsAsOf:
+    """The units of a machine that were in one of the states, or in any, at an instant; in the order of their ids.
+
+    It looks through a bounded number of units: a page may be short, or empty, and yet have a `next`. A unit whose
+    history of that time was pruned is left out (see `flow.pruned_before`).
+    """
+    # The index of the key, and not that of moments: a page is a part of the keys and nearly all of the past.
+    sql = (
+        "SELECT g.unit_id, l.to_status, l.at, l.version, l.data, l.reason FROM (SELECT unit_id, max(seq) AS seq"
+        " FROM transition_log WHERE machine = :machine AND unit_id > :after"
+        f" AND COALESCE(at, at) <= {database.sql.instant('moment')}"
+        f" GROUP BY unit_id ORDER BY unit_id LIMIT {_AS_OF_AT_ONCE}) g"
+        " CROSS JOIN transition_log l WHERE l.machine = :machine AND l.unit_id = g.unit_id AND l.seq = g.seq"
+        " ORDER BY g.unit_id"
+    )
+
+    def work(cursor: Cursor) -> UnitsAsOf:
+        found: list[AsOf] = []
+        last, left = after, _AS_OF_AT_MOST
+        while left > 0:
+            rows = cursor.rows(sql, machine=machine, after=last, moment=instant_text(moment))
+            for unit_id, status, at, version, data, reason in rows:
+                if status is not None and (not states or status in states):
+                    if len(found) == most:
+                        return UnitsAsOf(found, last)
+                    ref = f"{machine}:{unit_id}"
+                    found.append(AsOf(ref, moment, status, instant(at), version, _document(data), reason))
+                last = unit_id
+            if len(rows) < _AS_OF_AT_ONCE:
+                return UnitsAsOf(found, None)
+            left -= len(rows)
+        return UnitsAsOf(found, last)
+
+    return database.read(work)
 
 
 Definition = tuple[str, str, bool, str, list[str]]

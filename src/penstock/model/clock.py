@@ -111,6 +111,10 @@ class Rng:
         """A short id, fresh for every process: 80 random bits."""
         return f"{self._random.getrandbits(80):020x}"
 
+    def secret(self) -> str:
+        """256 random bits, as hexadecimal digits."""
+        return f"{self._random.getrandbits(256):064x}"
+
     def uuid(self) -> UUID:
         """A fresh UUID, of version 4."""
         from uuid import UUID

@@ -28,7 +28,7 @@ from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Unit, field_types, 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,44}\Z")
 _LONGEST = 63
 _KERNEL_CHECKS = frozenset({"unit_id_is_key"})
-_KERNEL_INDEXES = frozenset({"parent", "due", "siblings", "suspects", "parked", "claimed", "dead"})
+_KERNEL_INDEXES = frozenset({"parent", "due", "siblings", "suspects", "parked", "claimed", "dead", "status"})
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _MERMAID = frozenset('#;:<>"&%{}')
 # Readable on a light page and on a dark one: each names the colour of its text as well.

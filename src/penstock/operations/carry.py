@@ -17,12 +17,12 @@ import msgspec
 
 from penstock.model.errors import LedgerRefused, PlanChanged, UsageError
 from penstock.model.machine import Actor
-from penstock.model.outcome import Birth, Move
+from penstock.model.outcome import Birth, Event, Move, Write
 from penstock.model.unit import NOW, Ref, field_types, unit_id_of
 from penstock.operations.declare import Ask, Operation
 from penstock.operations.digest import digest
 from penstock.operations.fields import Parameters
-from penstock.operations.plan import Births, Each, GateChange, Park, Part, Plan, Skipped, Together, Unpark, Wake
+from penstock.operations.plan import Births, Each, GateChange, Issue, Park, Part, Plan, Skipped, Together, Unpark, Wake
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
@@ -52,7 +52,10 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What an act came to. `action` is the bulk action that goes on with it, `follows` a unit to be waited for."""
+    """What an act came to.
+
+    `action` is the bulk action that goes on with it, `follows` a unit to be waited for, `secret` what is shown once.
+    """
 
     operation: str
     says: str
@@ -61,6 +64,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     skipped_sample: dict[str, str]
     action: str | None = None
     follows: str | None = None
+    secret: str | None = None
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class Carried:
     count: int = 0
     skipped: dict[Ref, str] = field(default_factory=dict)
     action: Ref | None = None
+    secret: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,7 @@ def _carry_out(ledger: Ledger, ask: Ask[Any], planned: Planned, progress: Callab
         skipped_sample={str(ref): why for ref, why in itertools.islice(skipped.items(), _SAMPLE)},
         action=None if carried.action is None else str(carried.action),
         follows=None if follow is None else str(follow.ref),
+        secret=carried.secret,
     )
 
 
@@ -203,6 +209,8 @@ def _carry(
         _ask_attention(ledger, ask, plan, carried, progress)
     elif isinstance(plan, GateChange):
         carried.count = _change_gates(ledger, ask, plan)
+    elif isinstance(plan, Issue):
+        carried.count, carried.secret = 1, _issue(ledger, ask, plan)
     else:
         assert_never(plan)
 
@@ -271,8 +279,20 @@ def _change_gates(ledger: Ledger, ask: Ask[Any], plan: GateChange) -> int:
         return len(plan)
     gates = list(plan.gates) or [plan.name]
     for gate in gates:
-        ledger.gates.close(gate, plan.span.total_seconds(), f"paused by {who}: {ask.reason}")
+        ledger.gates.close(gate, plan.span.total_seconds(), f"paused by {who}: {ask.reason}", who)
     return len(gates)
+
+
+def _issue(ledger: Ledger, ask: Ask[Any], plan: Issue) -> str:
+    """Draw the secret, keep its hash, and give it back."""
+    from penstock.model.secrets import draw
+
+    drawn = draw(ledger.rng)
+    moments = {name: ask.now + span for name, span in plan.moments.items()}
+    row = {**plan.row, **moments, "id": drawn.id, "hash": drawn.hash}
+    told = {plan.table.name: plan.row["name"], **{n: v for n, v in plan.row.items() if n != "name"}}
+    ledger.write([Write(plan.table, [row], "error")], [Event(f"{plan.event}:{drawn.id}", plan.event, told)])
+    return drawn.text
 
 
 def _named(plan: Plan, ask: Ask[Any]) -> Iterator[Any]:
@@ -289,5 +309,7 @@ def _named(plan: Plan, ask: Ask[Any]) -> Iterator[Any]:
         yield from (Ref(plan.machine.name, unit.unit_id or unit_id_of(unit)) for unit in plan.units)
     elif isinstance(plan, GateChange):
         yield from plan.gates
+    elif isinstance(plan, Issue):
+        yield plan.row["name"]
     else:
         yield from plan.refs

@@ -92,6 +92,8 @@ class Declared(Generic[S]):
     says: str
     function: Callable[..., Any]
     role: Role = Role.VIEWER
+    #: It waits for something to happen, which a terminal may and a request may not: only a command.
+    stays: bool = field(default=False, kw_only=True)
 
     def __call__(self, ask: Ask[S], parameters: Parameters | None = None) -> Any:
         """Ask it directly, as Python does."""
@@ -147,12 +149,12 @@ Declaration: TypeAlias = Reading[Any] | Operation[Any]
 
 
 def reading(
-    name: str, says: str, *, role: Role = Role.VIEWER
+    name: str, says: str, *, role: Role = Role.VIEWER, stays: bool = False
 ) -> Callable[[Callable[[Ask[S], P], R] | Callable[[Ask[S]], R]], Reading[S]]:
     """Declare a reading: `@reading("datasets", "Datasets, those that are due next first.")`."""
 
     def declare(function: Callable[..., R]) -> Reading[S]:
-        return Reading(name, says, function, role)
+        return Reading(name, says, function, role, stays=stays)
 
     return declare
 

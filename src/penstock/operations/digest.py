@@ -21,7 +21,7 @@ from penstock.model.outcome import Move
 from penstock.model.unit import GuardedUnit, Ref, field_types
 from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters
-from penstock.operations.plan import Births, Each, GateChange, Park, Plan, Together, Unpark, Wake
+from penstock.operations.plan import Births, Each, GateChange, Issue, Park, Plan, Together, Unpark, Wake
 
 #: Columns of the kernel that follow from the act itself.
 _MADE = frozenset({"version", "changed_by", "change_reason", "changed_at", "wakes", "unit_id"})
@@ -77,6 +77,12 @@ def _(plan: Births) -> Iterator[list[Any]]:
 @_facts.register
 def _(plan: GateChange) -> Iterator[list[Any]]:
     yield ["gate", plan.name, plan.pause, plan.span and plan.span.total_seconds(), *plan.gates]
+
+
+@_facts.register
+def _(plan: Issue) -> Iterator[list[Any]]:
+    spans = {name: span.total_seconds() for name, span in plan.moments.items()}
+    yield ["issue", plan.table.name, dict(plan.row), spans]
 
 
 @_facts.register(Wake)

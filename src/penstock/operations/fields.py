@@ -31,16 +31,31 @@ class NoParameters(Parameters, frozen=True):
     """Nothing to ask with."""
 
 
-def argument(says: str, *, ge: float | None = None, le: float | None = None, example: Any = None) -> msgspec.Meta:
-    """A parameter that is given by its place on the command line."""
-    return _meta(says, {"argument": True}, ge, le, example)
+def argument(
+    says: str, *, ge: float | None = None, le: float | None = None, example: Any = None, terminal: bool = False
+) -> msgspec.Meta:
+    """A parameter that is given by its place on the command line; for `terminal` see `option`."""
+    return _meta(says, {"argument": True} | _only(terminal), ge, le, example)
 
 
 def option(
-    says: str, *, ge: float | None = None, le: float | None = None, example: Any = None, short: str | None = None
+    says: str,
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+    example: Any = None,
+    short: str | None = None,
+    terminal: bool = False,
 ) -> msgspec.Meta:
-    """A parameter that is given by its name; `short` is one letter for the command line."""
-    return _meta(says, {"argument": False, "short": short}, ge, le, example)
+    """A parameter that is given by its name; `short` is one letter for the command line.
+
+    `terminal`: only a command has it, because it names a file of the machine where it is typed, or makes it stay.
+    """
+    return _meta(says, {"argument": False, "short": short} | _only(terminal), ge, le, example)
+
+
+def _only(terminal: bool) -> dict[str, Any]:
+    return {"terminal": True} if terminal else {}
 
 
 def standard_input(says: str) -> msgspec.Meta:

@@ -35,6 +35,25 @@ class GatePause(GateNamed, frozen=True):
     ] = msgspec.field(default=None, name="for")
 
 
+class GateHistory(GateNamed, frozen=True):
+    limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 50
+    after: Annotated[int | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
+    at: Annotated[
+        datetime | None, option("Only what had happened by this instant.", example="2026-11-15T19:31:00Z")
+    ] = None
+
+
+class GateChangeRow(Row, frozen=True):
+    at: Annotated[datetime, column("When.", heading="when")]
+    gate: Annotated[str, column("The gate.", show="reference")]
+    what: Annotated[str, column("closed, opened, probe, paused, resumed, stopped or budget.", show="state")]
+    until: Annotated[datetime | None, column("Until when, where that is known.")]
+    by: Annotated[str | None, column("Who or what did it.")]
+    reason: Annotated[str | None, column("Why.", show="text")]
+    epoch: Annotated[int, column("How often it was closed until then.", show="detail")]
+    number: Annotated[int, column("The row's number in the log.", show="detail")]
+
+
 class LimitRow(Row, frozen=True):
     name: Annotated[str, column("The limit.")]
     rate: Annotated[float, column("How much comes back in a second.")]
@@ -69,6 +88,32 @@ def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
     return Page(rows=[_row(gate) for gate in chosen], note=note)
 
 
+@reading("gates history", "What became of gates: closed, opened, paused, stopped, budgets changed; newest first.")
+def gate_history(ask: Ask[KernelSettings], wanted: GateHistory) -> Page[GateChangeRow]:
+    """Calls are not in it, only what changed. Of many calls that were refused together one row is left."""
+    from penstock.ledger.gates import log
+
+    _below(ask, wanted.gate, [limits.name for limits in ask.program.limits()])
+    found = log.gate_history(
+        ask.reader.database, wanted.gate, most=wanted.limit + 1, before=wanted.after, until=wanted.at
+    )
+    rows = [
+        GateChangeRow(
+            at=one.at,
+            gate=one.gate_id,
+            what=one.what,
+            until=one.until,
+            by=one.by,
+            reason=one.reason,
+            epoch=one.epoch,
+            number=one.seq,
+        )
+        for one in found[: wanted.limit]
+    ]
+    more = len(found) > wanted.limit
+    return Page(rows=rows, next=str(rows[-1].number) if more else None, note=None if rows else "nothing has changed it")
+
+
 @operation("gates pause", "Close gates: no more calls go through.")
 def pause(ask: Ask[KernelSettings], wanted: GatePause) -> GateChange:
     """Calls that are under way end. Units that are due wait, and no attempt is counted."""
@@ -88,7 +133,7 @@ def resume(ask: Ask[KernelSettings], wanted: GateNamed) -> GateChange:
     return GateChange(wanted.gate, gates, f"resume {_counted(gates)}", pause=False)
 
 
-READINGS = [list_gates]
+READINGS = [list_gates, gate_history]
 OPERATIONS = [pause, resume]
 
 

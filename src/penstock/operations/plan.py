@@ -17,6 +17,8 @@ from penstock.model.outcome import Birth, Event, Move, Write
 from penstock.model.unit import NOW, GuardedUnit, Ref
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
+
     from penstock.ledger.births import Product
     from penstock.ledger.ledger import Ledger
 
@@ -26,6 +28,7 @@ __all__ = [
     "Each",
     "Follow",
     "GateChange",
+    "Issue",
     "Moves",
     "Park",
     "Part",
@@ -169,7 +172,24 @@ class GateChange(Struct, frozen=True):
         return len(self.gates) or int(self.pause)
 
 
-Plan: TypeAlias = Each | Together | Births | Wake | Park | Unpark | GateChange
+class Issue(Struct, frozen=True):
+    """A secret that is drawn at the act and shown once: a row of a table that keeps its id and a hash of it.
+
+    `row` has the other columns, `moments` those that are so long after the act. `event` is told with the row.
+    """
+
+    table: Table
+    row: Mapping[str, Any]
+    moments: Mapping[str, timedelta]
+    says: str
+    event: str
+    harmless: bool = True
+
+    def __len__(self) -> int:
+        return 1
+
+
+Plan: TypeAlias = Each | Together | Births | Wake | Park | Unpark | GateChange | Issue
 
 
 class Moves:

@@ -120,7 +120,7 @@ def _refuse_unfit(machine: Machine, wanted: Filter) -> None:
 
 def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
     """The filters as SQL. Raises UsageError for an instant, a span or a text that cannot be read."""
-    from penstock.ledger.store.statements import dead_letters, under
+    from penstock.ledger.store.statements import dead_letters, in_listed_states, listed_states, under
 
     parts: list[str] = []
     values: dict[str, Any] = {}
@@ -129,6 +129,8 @@ def condition(at: Moment, machine: Machine, wanted: Filter) -> Condition:
         parts.append(f"status IN ({one_of})")
         if set(wanted.status) <= set(machine.dead):
             parts.append(f"unit_id IN (SELECT unit_id FROM {machine.table} WHERE {dead_letters(machine)})")
+        elif set(wanted.status) <= set(listed_states(machine)):
+            parts.append(in_listed_states(machine))
         values |= names
     if wanted.gate == NO_GATE:
         parts.append(f"gate_id = '{NO_GATE}'")

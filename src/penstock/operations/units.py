@@ -15,12 +15,21 @@ from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
 from penstock.operations.declare import Ask, Page, Reading, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.selection import Condition, Filter, Moment, condition, counts_of, machines_of, read_refs
+from penstock.operations.selection import (
+    Condition,
+    Filter,
+    Moment,
+    condition,
+    counts_of,
+    filters_of,
+    machines_of,
+    read_refs,
+)
 from penstock.operations.why import Why, explain
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
-    from penstock.ledger.history import Transition
+    from penstock.ledger.history import AsOf, Transition
     from penstock.ledger.store.database import Cursor
     from penstock.worker.flow import AnyFlow
 
@@ -31,6 +40,10 @@ class UnitList(Filter, frozen=True):
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 50
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
     count: Annotated[bool, option("Count all that match, by state; a large ledger takes its time.")] = False
+    at: Annotated[
+        datetime | None,
+        option("As they stood at this instant; by machine and state alone.", example="2026-11-15T19:31:00Z"),
+    ] = None
 
 
 class UnitRow(Row, frozen=True):
@@ -58,6 +71,7 @@ class TransitionRow(Row, frozen=True):
     at: Annotated[datetime, column("When.", heading="when")]
     source: Annotated[str | None, column("Its state before; empty if it was born.", show="state", heading="from")]
     target: Annotated[str | None, column("Its state afterwards; empty if it is gone.", show="state", heading="to")]
+    trigger: Annotated[str | None, column("The edge that was pulled.", heading="by")]
     actor: Annotated[str, column("Who did it.", heading="who")]
     reason: Annotated[str | None, column("Why.", show="text", heading="why")]
     version: Annotated[int, column("Its version afterwards.", show="detail")]
@@ -94,6 +108,8 @@ def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
     """Ordered by machine and key. A page ends with a cursor; --after it shows the next one."""
     machines = machines_of(ask, wanted)
     start = None if wanted.after is None else _cursor(ask, wanted, wanted.after)
+    if wanted.at is not None:
+        return _past(ask, wanted, machines, start)
     at = Moment(ask.reader.database, ask.now)
 
     def work(cursor: Cursor) -> tuple[list[UnitRow], dict[str, int]]:
@@ -116,6 +132,48 @@ def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
         rows=rows[: wanted.limit],
         next=rows[wanted.limit - 1].unit if more else None,
         counts=counts if wanted.count else None,
+    )
+
+
+def _past(ask: Ask[Any], wanted: UnitList, machines: Sequence[Machine], start: Ref | None) -> Page[UnitRow]:
+    """A page of how units stood at an instant."""
+    from penstock.ledger import flow
+    from penstock.ledger.history import units_as_of
+
+    at = wanted.at or ask.now
+    if set(filters_of(wanted)) - {"status"}:
+        raise UsageError("of the past only machine and state are known; leave the other filters out")
+    database, rows, ends = ask.reader.database, list[UnitRow](), None
+    whole = database.read(lambda cursor: [flow.pruned_before(cursor, one.name) for one in machines])
+    for machine in (one for one in machines if start is None or one.name >= start.machine):
+        after = start.unit_id if start is not None and start.machine == machine.name else ""
+        left = wanted.limit - len(rows)
+        page = units_as_of(database, machine.name, at, states=wanted.status, most=left, after=after)
+        rows += [_stood(one) for one in page.units]
+        if page.next is not None:
+            ends = f"{machine.name}:{page.next}"
+            break
+    counts: dict[str, int] = {}
+    if wanted.count:
+        found = database.read(lambda cursor: flow.counts_at(database, cursor, at, wanted.machine))
+        for state, n in ((s, n) for m in machines for s, n in found.get(m.name, {}).items()):
+            if not wanted.status or state in wanted.status:
+                counts[state] = counts.get(state, 0) + n
+    known = max((one for one in whole if one is not None), default=at)
+    note = f"history before {instant_text(known)} was pruned: some may be missing" if known > at else None
+    return Page(rows=rows, next=ends, counts=counts if wanted.count else None, note=note)
+
+
+def _stood(one: AsOf) -> UnitRow:
+    return UnitRow(
+        unit=one.unit,
+        status=str(one.status),
+        changed_at=one.since,
+        due_at=None,
+        gate=None,
+        claimed_by=None,
+        parked_at=None,
+        reason=one.reason,
     )
 
 
@@ -231,6 +289,7 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
             at=one.at,
             source=one.from_status,
             target=one.to_status,
+            trigger=one.trigger,
             actor=one.actor,
             reason=one.reason,
             version=one.version,

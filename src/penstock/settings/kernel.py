@@ -1,7 +1,8 @@
-"""The kernel's own settings: the ledger, the worker, the log, gates, schedules, pruning and landed data."""
+"""The kernel's own settings: the ledger, the worker, the log, the web, gates, schedules, pruning and landed data."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import time, timedelta
 from typing import Annotated, Any, Literal
@@ -12,6 +13,9 @@ from penstock.settings.shapes import written
 from penstock.settings.typed import Hours, LedgerAddress, Place, Secret, Settings, TimeZone, says
 
 _MANY = 100_000
+_PORTS = 65_535
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _LIMITS = [[{"name": "requests", "rate": 2.0, "burst": 40}]]
 
 
@@ -75,6 +79,71 @@ class LogSettings(Settings):
         Literal["auto", "json", "console"],
         says("JSON lines, or lines for people; auto is for people on a terminal and JSON elsewhere."),
     ] = "auto"
+
+
+class WebSettings(Settings):
+    """`[web]`."""
+
+    enabled: Annotated[bool, says("Whether 'penstock up' serves the desk and the API; 'penstock web' always does.")] = (
+        True
+    )
+    address: Annotated[
+        str,
+        says(
+            "Where it is served, as HOST:PORT; port 0 is any free one. Other than loopback needs a token first.",
+            option="--address",
+            variable="PENSTOCK_WEB",
+        ),
+    ] = "127.0.0.1:8642"
+    hosts: Annotated[
+        tuple[str, ...],
+        says("Names by which browsers call it, beside loopback's own.", examples=[["desk.example.com"]]),
+    ] = ()
+    root_path: Annotated[str | None, says("The path below which a proxy serves it.", examples=["/penstock"])] = None
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        says("Addresses or networks whose X-Forwarded headers are believed.", examples=[["127.0.0.1", "10.0.0.0/8"]]),
+    ] = ()
+    require_token: Annotated[
+        bool, says("Ask for a token on loopback too. Set it behind a proxy that is not among the trusted ones.")
+    ] = False
+    session_life: Annotated[timedelta, says("How long somebody who signed in with a browser stays signed in.")] = (
+        timedelta(hours=12)
+    )
+    read_limit: Annotated[timedelta, says("How long an answer may take; then it is given up.")] = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        wrong = [
+            *([] if _is_address(self.address) else [f'address: "{self.address}" must be HOST:PORT']),
+            *(f'hosts: "{one}" must be a name, or NAME:PORT' for one in self.hosts if not _HOST.fullmatch(one)),
+            *(
+                []
+                if self.root_path is None or _PATH.fullmatch(self.root_path)
+                else [f'root_path: "{self.root_path}" must look like "/penstock"']
+            ),
+            *(
+                f'trusted_proxies: "{one}" must be an address or a network, such as 10.0.0.0/8'
+                for one in self.trusted_proxies
+                if not _is_network(one)
+            ),
+        ]
+        if wrong:
+            raise ValueError("\n".join(wrong))
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(_HOST.fullmatch(host)) and port.isascii() and port.isdigit() and int(port) <= _PORTS
+
+
+def _is_network(text: str) -> bool:
+    from ipaddress import ip_network
+
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 class AccountGateSettings(Settings):
@@ -158,6 +227,7 @@ class KernelSettings(Settings):
     worker: Annotated[WorkerSection, says("How a process works.")] = WorkerSection()
     log: Annotated[LogSettings, says("What a process logs.")] = LogSettings()
     raw: Annotated[RawSettings, says("Where landed data is kept.")] = RawSettings()
+    web: Annotated[WebSettings, says("The desk and the API, for browsers and scripts.")] = WebSettings()
     gates: Annotated[
         dict[str, GateSettings],
         says(

@@ -17,7 +17,8 @@ class _Server(uvicorn.Server):
 
     def __init__(self, application: ASGIApp) -> None:
         # A simulator that breaks an answer off on purpose is an error to the server, and nobody wants to read of it.
-        config = uvicorn.Config(application, log_level="critical", lifespan="off")
+        # What time it is says the simulator, by its own clock, or nobody.
+        config = uvicorn.Config(application, log_level="critical", lifespan="off", date_header=False)
         # A client on virtual time may be busy for long between two calls, and still counts on its connection.
         config.timeout_keep_alive = 60
         super().__init__(config)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from penstock.cli.render import Showing, answer_lines, csv_lines, json_text
+from penstock.cli.render import Showing, answer_lines, csv_lines
 from penstock.cli.terminal import Screen
 from penstock.lifecycles.rules import readings
 from penstock.lifecycles.rules.definition import read_rule
@@ -16,6 +16,7 @@ from penstock.lifecycles.rules.run.machine import Kind, R
 from penstock.lifecycles.rules.target.machine import T
 from penstock.model.errors import Rejected, Transient, UnknownUnit
 from penstock.model.unit import Ref
+from penstock.operations.answers import json_text
 from penstock.operations.why import explain
 from tests.support.price_shop import PriceShop, always, euros
 from tests.support.rules import Desk, desk

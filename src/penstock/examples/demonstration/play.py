@@ -21,6 +21,7 @@ from penstock.examples.demonstration.harvest import HarvestPart
 from penstock.examples.demonstration.invoices import InvoicesPart
 from penstock.examples.demonstration.part import Check, Part, Table, World
 from penstock.examples.demonstration.partitions import PartitionsPart
+from penstock.examples.demonstration.queries import QueriesPart
 from penstock.examples.demonstration.reports import ReportsPart
 from penstock.examples.demonstration.rules import RulesPart
 from penstock.ledger.ledger import Ledger
@@ -72,6 +73,7 @@ class Demonstration:
             PartitionsPart(self.clock),
             HarvestPart(self.clock),
             RulesPart(self.clock),
+            QueriesPart(self.clock),
         ]
         self.interrupted = False
         self._stop: Callable[[], None] = lambda: None
@@ -90,7 +92,9 @@ class Demonstration:
             head = (
                 f"{MARK} Its addresses are of servers that live as long as it runs.\nlifecycles = {json.dumps(OWN)}\n"
             )
-            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', *shares]))
+            # Sixty days pass in seconds: a job of every minute would be most of what happens.
+            flow = '[schedules.roll-up-flow]\njob = "roll-up-flow"\nevery = "12h"\n'
+            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', flow, *shares]))
             yield load(self.file, environment={}, clock=self.clock)
 
     def go_on(self, clock: Clock) -> None:

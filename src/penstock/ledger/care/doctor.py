@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 
-from penstock.ledger.care import doctor_guards, doctor_history, doctor_standstill
+from penstock.ledger.care import doctor_flow, doctor_guards, doctor_history, doctor_standstill
 from penstock.ledger.care.doubt import restored
 from penstock.ledger.care.finding import Finding
 from penstock.ledger.gates.budget import breaker_open
@@ -179,6 +179,7 @@ CHECKS: dict[str, Check] = {
     "present": doctor_history.present,
     "contiguous": doctor_history.contiguous,
     "pairs": doctor_history.pairs,
+    "flow": doctor_flow.flow,
     "counters": _counters,
     "seals": _seals,
     "claims": _claims,

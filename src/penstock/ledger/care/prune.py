@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from penstock.ledger.care.prune_rules import Eligible, Finished
 from penstock.ledger.history import BASELINE, require_ledger
+from penstock.ledger.roll_up import take_out
 from penstock.ledger.schema import definitions
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements
@@ -27,15 +28,16 @@ from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import Rng, instant_text, parse_instant
 from penstock.model.errors import UnknownMachine
 
-HISTORY, EVENTS, WORKERS, UNITS = "transition_log", "event_log", "worker", "units"
+HISTORY, EVENTS, GATES, WORKERS, UNITS = "transition_log", "event_log", "gate_log", "worker", "units"
 DEFAULT_AGES: dict[str, timedelta] = {
     HISTORY: timedelta(days=90),
     EVENTS: timedelta(days=90),
+    GATES: timedelta(days=90),
     WORKERS: timedelta(days=90),
     UNITS: timedelta(days=365),
 }
 _AT_ONCE = 500
-_EVENTS_AT_ONCE = 5_000
+_ROWS_AT_ONCE = 5_000
 Progress = Callable[[str, int], None]
 
 
@@ -118,7 +120,8 @@ class Pruner:
                 rows = self._count(self._history_count(name), {"machine": name, "before": instant_text(before)})
                 found.append(Count(HISTORY, name, "rows of history", before, rows))
         if self._machine is None:
-            for log, what, text in ((EVENTS, "events", self._events()), (WORKERS, "workers", self._workers())):
+            logs = (EVENTS, "events", self._events()), (GATES, "changes of gates", self._gates())
+            for log, what, text in (*logs, (WORKERS, "workers", self._workers())):
                 if before := self._before(log):
                     rows = self._count(f"SELECT count(*) FROM {text}", {"before": instant_text(before)})
                     found.append(Count(log, None, what, before, rows))
@@ -154,6 +157,9 @@ class Pruner:
         rest = self._rules.undelivered()
         return f"{EVENTS} e WHERE e.created_at < {self._at}" + (f" AND {rest}" if rest else "")
 
+    def _gates(self) -> str:
+        return f"{GATES} e WHERE e.at < {self._at}"
+
     def _workers(self) -> str:
         """Workers that retired long ago and are named nowhere any more."""
         actors = [f"SELECT actor FROM {HISTORY}"]
@@ -188,7 +194,8 @@ class Pruner:
             for name in self._machines():
                 self._prune_history(name, went)
             if self._machine is None:
-                self._prune_events(went)
+                self._prune_log(EVENTS, ("tenant_id", "event_key"), self._events(), "created_at", went)
+                self._prune_log(GATES, ("seq",), self._gates(), "at", went)
                 self._prune_workers(went)
         return gone
 
@@ -293,6 +300,7 @@ class Pruner:
             permit = self._permit(cursor, name)
             rows = [row for row in cursor.rows(find, batch=text, machine=name) if row[-1]]
             gone = statements.batch_text([[row[0], row[1]] for row in rows])
+            take_out(self._database, cursor, name, source, gone)
             deleted = cursor.run(f"DELETE FROM {HISTORY} WHERE {which}", batch=gone, machine=name)
             self._baselines(cursor, name, permit, rows)
             self._close(cursor, permit)
@@ -304,7 +312,7 @@ class Pruner:
         """The newest of the old rows stays, and now stands for those before it."""
         types: dict[str, statements.SqlType] = {"unit_id": sa.Text(), "seq": sa.BigInteger(), "reason": sa.Text()}
         cursor.run(
-            f"UPDATE {HISTORY} SET from_status = NULL, actor = :actor, reason = n_reason"
+            f"UPDATE {HISTORY} SET from_status = NULL, trigger = NULL, actor = :actor, reason = n_reason"
             f" FROM {statements.batch(self._database, types)}"
             f" WHERE {HISTORY}.machine = :machine AND {HISTORY}.unit_id = n_unit_id AND {HISTORY}.seq = n_seq",
             machine=name,
@@ -312,27 +320,23 @@ class Pruner:
             batch=statements.batch_text([[row[0], row[1], _told(row)] for row in rows]),
         )
 
-    def _prune_events(self, went: Progress) -> None:
-        before = self._before(EVENTS)
+    def _prune_log(self, log: str, key: Sequence[str], old: str, moment: str, went: Progress) -> None:
+        """Rows `e` of a log that are `old` go, the oldest first."""
+        before = self._before(log)
         if before is None:
             return
-        rows = _EVENTS_AT_ONCE
+        rows, picks = _ROWS_AT_ONCE, ", ".join(f"e.{name}" for name in key)
+        which = f"({', '.join(key)}) IN (SELECT {picks} FROM {old} ORDER BY e.{moment} LIMIT {_ROWS_AT_ONCE})"
 
         def work(cursor: Cursor) -> int:
-            permit = self._permit(cursor, EVENTS)
-            deleted = cursor.run(
-                f"DELETE FROM {EVENTS} WHERE (tenant_id, event_key) IN (SELECT e.tenant_id, e.event_key"
-                f" FROM {self._events()} ORDER BY e.created_at LIMIT {_EVENTS_AT_ONCE})",
-                before=instant_text(before),
-            )
+            permit = self._permit(cursor, log)
+            deleted = cursor.run(f"DELETE FROM {log} WHERE {which}", before=instant_text(before))
             self._close(cursor, permit)
             return deleted
 
-        while rows == _EVENTS_AT_ONCE and self._count(
-            f"SELECT count(*) FROM {self._events()}", {"before": instant_text(before)}
-        ):
+        while rows == _ROWS_AT_ONCE and self._count(f"SELECT count(*) FROM {old}", {"before": instant_text(before)}):
             rows = self._database.write(work)
-            went(EVENTS, rows)
+            went(log, rows)
 
     def _prune_workers(self, went: Progress) -> None:
         before = self._before(WORKERS)

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.ledger import delivery
 from penstock.ledger.commit import insert_events
 from penstock.ledger.gates.budget import BREAKER_AFTER, Costs, Pass, Trouble, breaker_open, outage_seconds
+from penstock.ledger.gates.log import BREAKER, PROVIDER, Change
 from penstock.ledger.gates.rows import GateRow, GateRows, text
 from penstock.ledger.store.database import Cursor
 from penstock.model.clock import instant_text
@@ -75,11 +76,10 @@ class GateAnswers(GateRows):
             "UPDATE gate_limit SET rate = rate * :less WHERE gate_id = :gate", less=_SLOWER, gate=found.gate_id
         )
         if slowed:
-            told = {
-                "gate": found.gate_id,
-                "reason": f"throttled {times} times in five minutes",
-                "slower_by": "20 %",
-            }
+            why = f"throttled {times} times in five minutes"
+            told = {"gate": found.gate_id, "reason": why, "slower_by": "20 %"}
+            lowered = Change(found.gate_id, "budget", None, PROVIDER, f"a fifth slower: {why}")
+            self._note(cursor, [lowered], found.now)
             self._alert(cursor, "gate.slowed", "warning", f"{found.gate_id}:{found.epoch}", told)
 
     def fail(self, given: Pass, reason: str, chance: float) -> Trouble:
@@ -129,7 +129,12 @@ class GateAnswers(GateRows):
         row = [found.gate_id, instant_text(until), why, throttles, found.epoch + first]
         self._set(cursor, ["closed_until", "closed_reason", "throttles", "epoch", "next_at"], [[*row, None]])
         self._empty(cursor, [found.gate_id], until)
-        if breaker_open(throttles, failures) and not found.breaker_open:
+        broken = breaker_open(throttles, failures)
+        if first:
+            self._note(
+                cursor, [Change(found.gate_id, "closed", until, BREAKER if broken else PROVIDER, why)], found.now
+            )
+        if broken and not found.breaker_open:
             told = {"gate": found.gate_id, "reason": reason, "throttles": throttles, "failures": failures}
             key = f"{found.gate_id}:{found.epoch}"
             self._alert(cursor, "gate.breaker", "critical", key, {**told, "until": instant_text(until)})
@@ -148,6 +153,8 @@ class GateAnswers(GateRows):
                 self._set(cursor, ["throttles", "next_at"], [[given.gate_id, 0, None]])
                 if given.probe:
                     self._empty(cursor, [given.gate_id], found.from_now)
+            if found.throttles or found.breaker_open:
+                self._note(cursor, [Change(given.gate_id, "opened", reason="a call came through")], found.now)
             if found.breaker_open:
                 told = {"gate": given.gate_id, "failing_since": text(found.failing_since)}
                 self._alert(cursor, "gate.recovered", "info", f"{given.gate_id}:{found.epoch}", told)
@@ -183,6 +190,9 @@ class GateAnswers(GateRows):
                 if budget.name == name:
                     known = left is not None and math.isfinite(left)
                     slower = rate is not None and 0 < rate < budget.rate
+                    if slower:
+                        why = f"a response says {name} {rate:g}/s, not {budget.rate:g}/s"
+                        self._note(cursor, [Change(gate_id, "budget", None, PROVIDER, why)], found.now)
                     cursor.run(
                         f"UPDATE gate_limit SET tokens = :tokens, rate = :rate, filled_at = {self._at}"
                         " WHERE gate_id = :gate AND name = :name",

@@ -13,7 +13,8 @@ from typing import Any
 from penstock.ledger.gates.answers import LONGEST, GateAnswers
 from penstock.ledger.gates.budget import FATAL, USUAL, Closed, Costs, Metered, Pass
 from penstock.ledger.gates.in_flight import steps_in_flight
-from penstock.ledger.gates.rows import HELD, text
+from penstock.ledger.gates.log import CONFIGURATION, PROVIDER, Change
+from penstock.ledger.gates.rows import HELD, held_as, text
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant, instant_text
@@ -88,6 +89,9 @@ class Gates(GateAnswers):
         )
         waits = [[g.gate_id, text(g.next_at())] for g in gates]
         self._set(cursor, ["next_at"], [row for row in waits if row[1] is not None])
+        probes = [g for g in gates if g.half_open and g.taken]
+        why = "one call, to see whether the provider is back"
+        self._note(cursor, [Change(g.gate_id, "probe", g.next_at(), None, why) for g in probes])
 
     def passes(self, cursor: Cursor, gate_ids: Collection[str]) -> dict[str, Pass]:
         """What calls carry through gates that were not asked. Where one should have been, no call may leave."""
@@ -137,7 +141,7 @@ class Gates(GateAnswers):
 
     # Closing, holding and letting go.
 
-    def close(self, gate_id: str, seconds: float, reason: str) -> None:
+    def close(self, gate_id: str, seconds: float, reason: str, by: str = PROVIDER) -> None:
         """Close a gate for so long; an earlier, later-reaching closing stands. Its budgets begin empty afterwards."""
 
         def work(cursor: Cursor) -> None:
@@ -147,6 +151,8 @@ class Gates(GateAnswers):
             if found.closed_until is None or found.closed_until < until:
                 self._set(cursor, ["closed_until", "closed_reason"], [[gate_id, instant_text(until), reason]])
                 self._empty(cursor, [gate_id], until)
+                what = "closed" if by == PROVIDER else "paused"
+                self._note(cursor, [Change(gate_id, what, until, by, reason)], found.now)
 
         self._database.write(work)
 
@@ -167,8 +173,10 @@ class Gates(GateAnswers):
             rows = cursor.rows(f"SELECT gate_id, held_by FROM gate WHERE {below} ORDER BY gate_id{self._lock}", **names)
             # Whom a person holds is no less held when the credentials turn out to be wrong besides.
             free = [str(g) for g, held in rows if held is None or by not in (FATAL, held)]
-            now = instant_text(self._moment(cursor))
+            moment = self._moment(cursor)
+            now = instant_text(moment)
             self._set(cursor, HELD, [[g, by, reason, now, config] for g in free])
+            self._note(cursor, [Change(g, held_as(by), None, by, reason) for g in free], moment)
             if free:
                 kind, severity = ("gate.stopped", "critical") if by == FATAL else ("gate.paused", "info")
                 told = {"gate": prefix, "by": by, "reason": reason, "gates": len(free)}
@@ -194,6 +202,7 @@ class Gates(GateAnswers):
             names = [*HELD, "closed_until", "closed_reason", "next_at", "throttles", "failures"]
             self._set(cursor, names, [[g, *([None] * 7), 0, 0] for g in gates])
             self._empty(cursor, gates, now)
+            self._note(cursor, [Change(g, "resumed", None, who) for g in gates], now)
             if rows:
                 told = {"gate": prefix, "by": who, "gates": len(rows)}
                 self._alert(cursor, "gate.resumed", "info", f"{prefix}:{instant_text(now)}", told)
@@ -217,6 +226,8 @@ class Gates(GateAnswers):
             self._set(cursor, HELD, [[g, None, None, None, None] for g in gates])
             # What a provider asked for besides still stands.
             self._empty(cursor, set(gates) - set(self._closed(cursor, gates, now)), now)
+            why = "the configuration has changed since a fatal error"
+            self._note(cursor, [Change(g, "resumed", None, CONFIGURATION, why) for g in gates], now)
             return len(gates)
 
         return self._database.write(work)

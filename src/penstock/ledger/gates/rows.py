@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from penstock.ledger.gates.budget import Budget, breaker_open
+from penstock.ledger.gates.budget import FATAL, Budget, breaker_open
+from penstock.ledger.gates.log import CONFIGURATION, Change, note
 from penstock.ledger.schema.tables import gate as gate_table
 from penstock.ledger.schema.tables import gate_limit
 from penstock.ledger.store import statements
@@ -77,7 +78,7 @@ class GateRows:
         fresh = sorted(str(r[0]) for r in born)
         if fresh:
             self._births_lock(cursor, shared=True)
-            self._limit(cursor, fresh)
+            self._limit(cursor, fresh, born=True)
             self._inherit(cursor, fresh)
 
     def _inherit(self, cursor: Cursor, fresh: Sequence[str]) -> None:
@@ -93,6 +94,7 @@ class GateRows:
                 known[gate] = known[nearest]
         held = [[g, *map(text, known[g])] for g in fresh if g in known and known[g][0] is not None]
         self._set(cursor, HELD, held)
+        self._note(cursor, [Change(g, held_as(by), None, by, reason) for g, by, reason, *_ in held])
 
     def _births_lock(self, cursor: Cursor, *, shared: bool = False) -> None:
         """Until the transaction ends, gates are born or held, not both: none may slip through in between."""
@@ -119,7 +121,7 @@ class GateRows:
         if self.providers is not None:
             self._checked.update(gates)
 
-    def _limit(self, cursor: Cursor, gates: Sequence[str]) -> int:
+    def _limit(self, cursor: Cursor, gates: Sequence[str], *, born: bool = False) -> int:
         if self.providers is None or not self._differing(cursor, gates):
             return 0
         cursor.rows(
@@ -146,7 +148,11 @@ class GateRows:
             batch=statements.batch_text(rows),
         )
         meters = [[g, bool(p.limits or p.max_in_flight), p.max_in_flight] for g, p in changed.items()]
-        return self._set(cursor, ["metered", "max_in_flight"], meters)
+        count = self._set(cursor, ["metered", "max_in_flight"], meters)
+        if not born:  # what a gate is born with is no change
+            told = [Change(g, "budget", None, CONFIGURATION, _limits_text(p)) for g, p in changed.items()]
+            self._note(cursor, told)
+        return count
 
     def _differing(self, cursor: Cursor, gates: Collection[str]) -> dict[str, GateLimits]:
         """The gates whose limits are not those of their provider, and which that is."""
@@ -244,11 +250,28 @@ class GateRows:
     def _moment(self, cursor: Cursor) -> datetime:
         return present(self._database, cursor)
 
+    def _note(self, cursor: Cursor, changes: Sequence[Change], at: datetime | None = None) -> None:
+        """Write down what was changed, at a moment or now."""
+        if changes:
+            note(self._database, cursor, self._moment(cursor) if at is None else at, changes)
+
 
 def _above(gate_id: str) -> list[str]:
     """The names above a gate's: its provider, its account."""
     parts = gate_id.split("/")
     return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def held_as(by: str) -> str:
+    """What holding a gate is called: a fatal error stops it, a person pauses it."""
+    return "stopped" if by == FATAL else "paused"
+
+
+def _limits_text(limits: GateLimits) -> str:
+    parts = [f"{x.name} {x.rate:g}/s, burst {x.burst:g}, cost {x.cost:g}" for x in limits.limits]
+    if limits.max_in_flight is not None:
+        parts.append(f"{limits.max_in_flight} in flight")
+    return "; ".join(parts) or "no limits"
 
 
 def text(value: Any) -> Any:

@@ -6,6 +6,7 @@ first made plain (`plain`); what comes back is made Python again by a decoder bu
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import types
@@ -27,6 +28,8 @@ G = TypeVar("G", bound=GuardedUnit)
 
 
 LONGEST_TEXT = 4_000
+_WIDEST = 4
+"""So many bytes has a character at most."""
 LAND_IT = "land what is large in the raw sink and keep its key, or split it into rows"
 
 
@@ -72,12 +75,16 @@ def plain_column(values: Sequence[Any], *, unseen: bool) -> Sequence[Any]:
     """Many values of one column made plain; `unseen`: no text among them holds a secret. Raises as `plain` does."""
     kinds = {*map(type, values)} - {type(None)}
     if unseen and kinds == {str}:
-        if len("".join(filter(None, values)).encode()) > MAX_VALUE:  # raises, as in `_text`
-            for value in filter(None, values):
-                _fitting(value)
+        "".join(filter(None, values)).encode()  # raises, as in `_fitting`
+        for value in [value for value in values if value is not None and len(value) * _WIDEST > MAX_VALUE]:
+            _fitting(value)
         return values
     if kinds == {Decimal} and all(map(Decimal.is_finite, filter(None, values))):
         return [None if value is None else str(value) for value in values]
+    if kinds == {float} and all(map(math.isfinite, filter(None, values))):
+        return values
+    if kinds == {datetime}:
+        return [None if value is None else _instant(value) for value in values]
     make = plain_unseen if unseen else plain
     return [*map(make, values)] if kinds else values
 
@@ -119,6 +126,9 @@ def _exact(value: Decimal) -> str:
         msg = f"{value} is not a number that a ledger can store"
         raise ValueError(msg)
     return str(value)
+
+
+_instant = functools.lru_cache(4_096)(instant_text)  # columns of a batch have many of them in common
 
 
 def _document(value: Any) -> str:

@@ -17,9 +17,10 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 
 from penstock.ledger.schema.column_types import Document, Instant, sql_type
 from penstock.ledger.schema.columns import python_type
+from penstock.ledger.schema.desk_tables import desk_tables
 from penstock.ledger.schema.strict import STRICT
 from penstock.ledger.store.database import Database
-from penstock.ledger.store.statements import dead_letters
+from penstock.ledger.store.statements import dead_letters, in_listed_states, listed_states
 from penstock.model.errors import MachineError
 from penstock.model.machine import Machine
 from penstock.model.unit import NO_GATE, NOW, field_types, special_columns
@@ -187,13 +188,18 @@ def transition_log(dialect: str) -> sa.Table:
         sa.Column("data", Document),
         # The bulk action that the change was a part of.
         sa.Column("action_id", sa.Text),
+        # The edge that was pulled: see `edge_names`.
+        sa.Column("trigger", sa.Text),
         # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others. No
         # AUTOINCREMENT: the newest row is never deleted, and anybody could exhaust the counter that it keeps.
         *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
         **STRICT,
     )
     if dialect == "postgresql":
-        sa.Index("transition_log_at", table.c.at, postgresql_using="brin")
+        # Summarised as it grows, for what is asked most is the newest part.
+        brin: dict[str, Any] = {"postgresql_using": "brin", "postgresql_with": {"autosummarize": "on"}}
+        sa.Index("transition_log_at", table.c.at, **brin)
+        sa.Index("transition_log_seq", table.c.seq, **brin)
     else:
         sa.Index("transition_log_unit", table.c.machine, table.c.unit_id, table.c.seq)
         sa.Index("transition_log_at", table.c.at)
@@ -285,7 +291,8 @@ sa.Index("stage_of_table", stage.c.table_name, stage.c.stage_id)
 
 def kernel_tables(dialect: str) -> list[sa.Table]:
     """Every table of the kernel for this dialect, in the order of creation."""
-    return [*kernel.sorted_tables, *([_prune_probe()] if dialect == "sqlite" else []), transition_log(dialect)]
+    probe = [_prune_probe()] if dialect == "sqlite" else []
+    return [*kernel.sorted_tables, *desk_tables.sorted_tables, *probe, transition_log(dialect)]
 
 
 def table_of(database: Database, machine: Machine) -> sa.Table:
@@ -441,6 +448,10 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
     for name, columns in (*machine.indexes.items(), *machine.unique.items()):
         unique = dialect == "postgresql" and name in machine.unique
         sa.Index(_short(f"{machine.table}_{name}"), *(table.c[machine.column(n)] for n in columns), unique=unique)
+    if listed_states(machine):
+        where = sa.text(in_listed_states(machine))
+        by_state = (table.c.status, table.c.unit_id)
+        sa.Index(f"{machine.table}_status", *by_state, postgresql_where=where, sqlite_where=where)
     if not machine.driven:
         return
     schedule = (table.c.gate_id, table.c[machine.due], table.c.unit_id)

@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.ledger.schema import birth_rules, foreign
+from penstock.ledger.schema.edge_names import edge_name
 from penstock.model.machine import Machine
 
 CLOCK = "date_trunc('milliseconds', clock_timestamp())"
 SAFE = "search_path=pg_catalog, pg_temp"
 PLANNER = ("enable_nestloop=off", "enable_hashjoin=on")
 BY_INDEX = ("enable_seqscan=off",)
-_COLUMNS = "(machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id)"
+_COLUMNS = "(machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id, trigger)"
 _WHO = "split_part(n.changed_by, ':', 1)"
+_GONE = 'penstock: {} is append-only; old rows go by "penstock db prune"'
 REFUSAL = "RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE ="
 
 
@@ -45,9 +47,19 @@ def _permitted(schema: str, machine: str) -> str:
     return f"EXISTS (SELECT 1 FROM {which} AND p.open = pg_current_xact_id_if_assigned()::text)"
 
 
+def _deleted(schema: str, log: str) -> str:
+    """The body of the function that lets rows of a log go under a permit alone."""
+    return f"""
+BEGIN
+  IF EXISTS (SELECT 1 FROM gone) AND NOT {_permitted(schema, f"'{log}'")} THEN
+    {REFUSAL} '{_GONE.format(log)}';
+  END IF;
+  RETURN NULL;
+END """
+
+
 def kernel_functions(schema: str) -> dict[str, str]:
     """Name to statement: the functions that the kernel's triggers call. `schema` is the ledger's, quoted."""
-    gone = 'penstock: {} is append-only; old rows go by "penstock db prune"'
     bodies = {
         "penstock_refuse": f"""
 BEGIN
@@ -68,7 +80,8 @@ END """,
 BEGIN
   IF (NEW.seq = OLD.seq AND NEW.machine = OLD.machine AND NEW.unit_id = OLD.unit_id AND NEW.from_status IS NULL
       AND NEW.to_status IS NOT DISTINCT FROM OLD.to_status AND NEW.version = OLD.version AND NEW.at = OLD.at
-      AND NEW.data IS NOT DISTINCT FROM OLD.data AND NEW.action_id IS NOT DISTINCT FROM OLD.action_id AND EXISTS (SELECT 1 FROM {schema}.prune_permit p
+      AND NEW.data IS NOT DISTINCT FROM OLD.data AND NEW.action_id IS NOT DISTINCT FROM OLD.action_id AND NEW.trigger IS NULL
+      AND EXISTS (SELECT 1 FROM {schema}.prune_permit p
         WHERE p.machine = OLD.machine AND p.open = pg_current_xact_id_if_assigned()::text
           AND NEW.actor = 'prune:' || p.id)) IS NOT TRUE THEN
     {REFUSAL} 'penstock: transition_log is append-only; its rows cannot be changed';
@@ -79,17 +92,12 @@ END """,
 BEGIN
   IF EXISTS (SELECT 1 FROM gone g WHERE NOT {_permitted(schema, "g.machine")} OR NOT EXISTS (
       SELECT 1 FROM {schema}.transition_log l WHERE l.machine = g.machine AND l.unit_id = g.unit_id AND l.seq > g.seq)) THEN
-    {REFUSAL} '{gone.format("transition_log")}';
+    {REFUSAL} '{_GONE.format("transition_log")}';
   END IF;
   RETURN NULL;
 END """,
-        "penstock_event_delete": f"""
-BEGIN
-  IF EXISTS (SELECT 1 FROM gone) AND NOT {_permitted(schema, "'event_log'")} THEN
-    {REFUSAL} '{gone.format("event_log")}';
-  END IF;
-  RETURN NULL;
-END """,
+        "penstock_event_delete": _deleted(schema, "event_log"),
+        "penstock_gate_delete": _deleted(schema, "gate_log"),
     }
     return {name: function(schema, name, body) for name, body in bodies.items()}
 
@@ -134,6 +142,8 @@ EXECUTE FUNCTION {schema}.penstock_refuse('prune_permit is append-only; its rows
         ),
         "penstock_event_update": ("event_log", fixed("event_log", "UPDATE OR TRUNCATE")),
         "penstock_event_delete": ("event_log", deleted("event_log", "penstock_event_delete")),
+        "penstock_gate_update": ("gate_log", fixed("gate_log", "UPDATE OR TRUNCATE")),
+        "penstock_gate_delete": ("gate_log", deleted("gate_log", "penstock_gate_delete")),
     }
 
 
@@ -181,7 +191,7 @@ BEGIN
   END IF;
   INSERT INTO {schema}.transition_log {_COLUMNS}
   SELECT '{machine.name}', unit_id, NULL, status, changed_by, change_reason, version,
-         COALESCE(changed_at, penstock_now), {_data(machine, "born")}, NULL
+         COALESCE(changed_at, penstock_now), {_data(machine, "born")}, NULL, NULL
     FROM born;
   IF EXISTS (SELECT 1 FROM born WHERE changed_at IS NULL) THEN
     UPDATE {schema}.{machine.table} t SET changed_at = penstock_now FROM born
@@ -220,6 +230,7 @@ def _history(machine: Machine, schema: str) -> str:
     strange = f"n.version = o.version AND NOT ({foreign.as_it_was(machine, _same)})"
     reason = foreign.reason(machine, _same, _named, "n.change_reason")
     freed = foreign.freed(machine, "n", "o")
+    pulled = edge_name(machine, "o.status", "n.status", _WHO, _same)
     return f"""
 DECLARE strangers bigint; penstock_now timestamptz := {CLOCK};
 BEGIN
@@ -230,7 +241,8 @@ BEGIN
            CASE WHEN {strange} THEN {reason} ELSE n.change_reason END,
            CASE WHEN {strange} THEN n.version + 1 ELSE n.version END,
            CASE WHEN {strange} THEN penstock_now ELSE COALESCE(n.changed_at, penstock_now) END, {_data(machine, "n")},
-           CASE WHEN ({strange}) OR {_same("last_action")} THEN NULL ELSE n.last_action END
+           CASE WHEN ({strange}) OR {_same("last_action")} THEN NULL ELSE n.last_action END,
+           CASE WHEN {strange} THEN NULL ELSE {pulled} END
       FROM now_ n JOIN was o ON o.unit_id = n.unit_id
      WHERE {changed} OR ({strange})
     RETURNING actor)
@@ -268,7 +280,7 @@ BEGIN
     {REFUSAL} 'penstock: {machine.name}: a unit is never deleted; old ones go by "penstock db prune"';
   END IF;
   INSERT INTO {schema}.transition_log {_COLUMNS}
-  SELECT '{machine.name}', unit_id, status, NULL, permit.actor, permit.reason, version, permit.at, {_data(machine, "gone")}, NULL
+  SELECT '{machine.name}', unit_id, status, NULL, permit.actor, permit.reason, version, permit.at, {_data(machine, "gone")}, NULL, NULL
     FROM gone;
   RETURN NULL;
 END """

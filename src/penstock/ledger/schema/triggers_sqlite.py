@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.ledger.schema import birth_rules, foreign
+from penstock.ledger.schema.edge_names import edge_name
 from penstock.model.machine import Machine
 
 CLOCK = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
 _LOG = (
-    "INSERT INTO transition_log (machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id)"
+    "INSERT INTO transition_log"
+    " (machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id, trigger)"
 )
 _WHO = "substr(NEW.changed_by, 1, instr(NEW.changed_by || ':', ':') - 1)"
 _NEW_WHO = "substr(NEW.actor, 1, instr(NEW.actor || ':', ':') - 1)"
@@ -30,7 +32,8 @@ def kernel_triggers(definitions: Mapping[str, Mapping[str, Any]]) -> dict[str, s
         "penstock_log_update": """CREATE TRIGGER penstock_log_update BEFORE UPDATE ON transition_log
 WHEN NOT (NEW.seq IS OLD.seq AND NEW.machine IS OLD.machine AND NEW.unit_id IS OLD.unit_id
   AND NEW.from_status IS NULL AND NEW.to_status IS OLD.to_status AND NEW.version IS OLD.version
-  AND NEW.at IS OLD.at AND NEW.data IS OLD.data AND NEW.action_id IS OLD.action_id AND EXISTS (SELECT 1 FROM prune_permit
+  AND NEW.at IS OLD.at AND NEW.data IS OLD.data AND NEW.action_id IS OLD.action_id AND NEW.trigger IS NULL
+  AND EXISTS (SELECT 1 FROM prune_permit
     WHERE machine = OLD.machine AND open IS NOT NULL AND NEW.actor = 'prune:' || id))
 BEGIN SELECT RAISE(ABORT, 'penstock: transition_log is append-only; its rows cannot be changed'); END""",
         "penstock_log_delete": """CREATE TRIGGER penstock_log_delete BEFORE DELETE ON transition_log
@@ -68,6 +71,14 @@ BEGIN SELECT RAISE(ABORT, 'penstock: event_log is append-only; its rows cannot b
         "penstock_event_delete": """CREATE TRIGGER penstock_event_delete BEFORE DELETE ON event_log
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = 'event_log' AND open IS NOT NULL)
 BEGIN SELECT RAISE(ABORT, 'penstock: event_log is append-only; old rows go by "penstock db prune"'); END""",
+        "penstock_gate_insert": """CREATE TRIGGER penstock_gate_insert BEFORE INSERT ON gate_log
+WHEN EXISTS (SELECT 1 FROM gate_log WHERE seq = NEW.seq)
+BEGIN SELECT RAISE(ABORT, 'penstock: gate_log is append-only; a row of it cannot be replaced'); END""",
+        "penstock_gate_update": """CREATE TRIGGER penstock_gate_update BEFORE UPDATE ON gate_log
+BEGIN SELECT RAISE(ABORT, 'penstock: gate_log is append-only; its rows cannot be changed'); END""",
+        "penstock_gate_delete": """CREATE TRIGGER penstock_gate_delete BEFORE DELETE ON gate_log
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = 'gate_log' AND open IS NOT NULL)
+BEGIN SELECT RAISE(ABORT, 'penstock: gate_log is append-only; old rows go by "penstock db prune"'); END""",
     }
 
 
@@ -143,7 +154,7 @@ BEGIN
     WHERE NOT COALESCE({birth_rules.legal(machine, "NEW.", _WHO)}, 0);
   {_LOG}
   VALUES ('{machine.name}', NEW.unit_id, NULL, NEW.status, COALESCE(NEW.changed_by, 'sql'), NEW.change_reason,
-          COALESCE(NEW.version, 0), COALESCE(NEW.changed_at, {CLOCK}), {_data(machine, "NEW")}, NULL);
+          COALESCE(NEW.version, 0), COALESCE(NEW.changed_at, {CLOCK}), {_data(machine, "NEW")}, NULL, NULL);
   UPDATE {machine.table} SET changed_at = {CLOCK} WHERE unit_id = NEW.unit_id AND NEW.changed_at IS NULL;
 END"""
 
@@ -191,6 +202,7 @@ def _history(machine: Machine) -> str:
     strange = f"({_same('version')} AND NOT ({foreign.as_it_was(machine, _same)}))"
     reason = foreign.reason(machine, _same, _named, "NEW.change_reason")
     freed = foreign.freed(machine, "NEW", "OLD")
+    pulled = edge_name(machine, "OLD.status", "NEW.status", _WHO, _same)
     return f"""CREATE TRIGGER penstock_{machine.name}_history AFTER UPDATE ON {machine.table}
 WHEN {changed} OR {strange}
 BEGIN
@@ -202,7 +214,8 @@ BEGIN
           CASE WHEN {strange} THEN {reason} ELSE NEW.change_reason END,
           COALESCE(NEW.version, 0) + ({strange}),
           CASE WHEN {strange} THEN {CLOCK} ELSE COALESCE(NEW.changed_at, {CLOCK}) END, {_data(machine, "NEW")},
-          CASE WHEN NOT {strange} AND NOT {_same("last_action")} THEN NEW.last_action END);
+          CASE WHEN NOT {strange} AND NOT {_same("last_action")} THEN NEW.last_action END,
+          CASE WHEN NOT {strange} THEN {pulled} END);
 END"""
 
 
@@ -223,7 +236,7 @@ BEGIN
   SELECT RAISE(ABORT, 'penstock: {machine.name}: a unit is never deleted; old ones go by "penstock db prune"')
     WHERE NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = '{machine.name}' AND open IS NOT NULL);
   {_LOG}
-  SELECT '{machine.name}', OLD.unit_id, OLD.status, NULL, actor, reason, COALESCE(OLD.version, 0), at, {_data(machine, "OLD")}, NULL
+  SELECT '{machine.name}', OLD.unit_id, OLD.status, NULL, actor, reason, COALESCE(OLD.version, 0), at, {_data(machine, "OLD")}, NULL, NULL
     FROM prune_permit WHERE machine = '{machine.name}' AND open IS NOT NULL ORDER BY id LIMIT 1;
 END"""
 

@@ -77,10 +77,11 @@ class Database(Protocol):
         On SQLite foreign keys are not enforced in it: rebuilding a table drops it, which would delete its children.
         """
 
-    def read(self, work: Callable[[Cursor], T], *, patient: bool = False) -> T:
+    def read(self, work: Callable[[Cursor], T], *, patient: bool = False, within: float | None = None) -> T:
         """Run `work` on a consistent snapshot, read-only.
 
-        A statement may take 15 seconds, or with `patient` any time, as long as the server answers at all.
+        A statement may take 15 seconds, or with `patient` any time, as long as the server answers at all. `within`
+        comes before both: so many seconds, then LedgerBusy is raised.
         """
 
     def lease(self, work: Callable[[Cursor], T], worker: str, lease_ms: int) -> T:

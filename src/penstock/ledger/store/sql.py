@@ -59,6 +59,9 @@ class Sql(Protocol):
     def before_colon(self, text: str) -> str:
         """What stands before the first colon of a text, or all of it."""
 
+    def hour(self, moment: str) -> str:
+        """The beginning of the hour, in UTC, that a moment lies in."""
+
     @property
     def transaction(self) -> str:
         """What an open permit is marked with, so that it is good in this transaction alone."""
@@ -100,6 +103,9 @@ class Sql(Protocol):
 
         `items` is where the items come from, `wanted` which of them, `unit` what a unit has to do with its item.
         """
+
+    def writers(self, cursor: Cursor) -> list[str]:
+        """The other transactions that write the history and are not over. Each is here before it draws a number."""
 
     def home(self, cursor: Cursor) -> str | None:
         """Which database this is, wherever its server has moved; None: a file has no such name."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from penstock.ledger.store.database import Database
-from penstock.model.machine import Machine
+from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Where
+from penstock.model.state import Meaning
 from penstock.model.unit import FORGIVEN, NO_GATE
 
 if TYPE_CHECKING:
@@ -128,6 +129,28 @@ def dead_letters(machine: Machine) -> str:
     return f"status IN ({state_list(machine.dead)})"
 
 
+def listed_states(machine: Machine) -> list[str]:
+    """The states by which units are listed with an index: few are in them beside all that are done.
+
+    Dead letters have an index of their own. Where workers only pass through, as from queued to sent, an index would cost
+    every birth and every claim more than it is worth.
+    """
+    passed = {str(e.source) for e in machine.edges if Actor.WORKER in e.actors} if machine.driven else set()
+    return [
+        str(state)
+        for state in machine.status
+        if state not in machine.terminal
+        and state not in machine.dead
+        and state.meaning is not Meaning.DONE
+        and (state.meaning is Meaning.HOLD or state not in passed)
+    ]
+
+
+def in_listed_states(machine: Machine) -> str:
+    """The condition of that index. In other words SQLite would not use it."""
+    return f"status IN ({state_list(listed_states(machine))})"
+
+
 def state_list(states: Iterable[str]) -> str:
     return ", ".join(f"'{s}'" for s in sorted(states))
 
@@ -230,24 +253,36 @@ def _on_conflict(table: sa.Table, names: Sequence[str], mode: Mode) -> str:
     return tail
 
 
-def update_rows(database: Database, rows: Where, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+def update_rows(database: Database, rows: Where, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Change rows of a data table; the statement and its parameters, of plain values."""
-    condition, given, types, row = which(database, rows)
-    sets = []
-    for name, value in values.items():
-        sets.append(f"{name} = n_set_{name}")
-        types[f"set_{name}"] = rows.table.c[name].type
-        row.append(value)
-    source = batch(database, types)
-    given["batch"] = batch_text([row])
-    return f"UPDATE {rows.table.name} AS t SET {', '.join(sets)} FROM {source} WHERE {condition}", given
+    condition, source, given = _rows(database, rows, values)
+    sets = ", ".join(f"{name} = n_set_{name}" for name in values)
+    return f"UPDATE {rows.table.name} AS t SET {sets} FROM {source} WHERE {condition}", given
 
 
-def any_row(database: Database, rows: Where) -> tuple[str, dict[str, str]]:
+def any_row(database: Database, rows: Where) -> tuple[str, dict[str, Any]]:
     """One row of those, if there is any; the statement and its parameters, of plain values."""
-    condition, given, types, row = which(database, rows)
-    given["batch"] = batch_text([row])
-    return f"SELECT 1 FROM {rows.table.name} AS t, {batch(database, types)} WHERE {condition} LIMIT 1", given
+    condition, source, given = _rows(database, rows, {})
+    return f"SELECT 1 FROM {rows.table.name} AS t, {source} WHERE {condition} LIMIT 1", given
+
+
+def _rows(database: Database, rows: Where, values: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Which rows: the condition on `t`, and a batch with what it compares and the values, as source and parameters.
+
+    Values of a list are rows of the batch, each with all that is compared. Compared apart, what is the same in all of
+    them looks as if it left few rows, where a planner knows little of a table: it then takes every one of these.
+    """
+    condition, _, types, row = which(database, Where(rows.table, rows.where, rows.span))
+    compared, batched = len(row), [row]
+    if rows.among is not None:
+        name, listed = rows.among
+        types["listed"] = rows.table.c[name].type
+        condition = " AND ".join([*filter(None, [condition]), f"t.{name} = n_listed"])
+        compared, batched = compared + 1, [[*row, value] for value in listed]
+    alike = dict(enumerate(values.values(), start=compared)) if rows.among is not None else {}
+    types |= {f"set_{name}": rows.table.c[name].type for name in values}
+    given = batch_given(database, [[*one, *values.values()] for one in batched], alike)
+    return condition, batch(database, types, alike=alike), given
 
 
 def which(database: Database, rows: Where) -> tuple[str, dict[str, str], dict[str, SqlType], list[Any]]:

@@ -36,7 +36,7 @@ class RunsFilter(Parameters, frozen=True):
 class ShowParameters(WhichRun, frozen=True):
     """Which run, and for how long."""
 
-    watch: Annotated[bool, option("Stay, and show the progress until the run ends.")] = False
+    watch: Annotated[bool, option("Stay, and show the progress until the run ends.", terminal=True)] = False
 
 
 class PartitionsFilter(WhichRun, frozen=True):

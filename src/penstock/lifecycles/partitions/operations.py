@@ -255,7 +255,7 @@ def cadence(ask: PartitionAsk, wanted: CadenceWanted) -> Page[OffsetRow]:
     return Page(rows=[OffsetRow(**one.document()) for one in found], note=note)
 
 
-@reading("wait", "Wait until partitions are safe to consume.")
+@reading("wait", "Wait until partitions are safe to consume.", stays=True)
 def wait(ask: PartitionAsk, wanted: Waiting) -> Page[PartitionRow]:
     """Exit code 1 when one of them is not in time."""
     keys = [ask.settings.key(text) for text in wanted.partitions]

@@ -14,7 +14,6 @@ import structlog
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
-from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.queries.tables import companies, offers
 from penstock.model.clock import instant
 from penstock.model.errors import LedgerUnavailable
@@ -85,26 +84,22 @@ def summed(ledger: Ledger, keys: Sequence[str], now: datetime) -> list[list[Any]
     """The rows of these companies. Reposts and duplicates of an offer count once."""
     source = statements.batch(ledger.database, {"key": statements.TEXT})
     batch = statements.batch_text([[key] for key in keys])
-    totals = (
-        "SELECT n_key, count(o.offer_id), count(CASE WHEN o.closed_at IS NULL THEN o.offer_id END),"
-        f" min(o.first_seen_at), max(o.last_seen_at) FROM {source} LEFT JOIN {offers.name} o ON o.company_key = n_key"
-        " AND o.link_kind IS NULL GROUP BY n_key"
+    head, live = "o.link_kind IS NULL", "o.link_kind IS NULL AND o.closed_at IS NULL"
+    sql = (
+        f"SELECT n_key, o.city, count(CASE WHEN {head} THEN 1 END), count(CASE WHEN {live} THEN 1 END),"
+        f" min(CASE WHEN {head} THEN o.first_seen_at END), max(CASE WHEN {head} THEN o.last_seen_at END)"
+        f" FROM {source} JOIN {offers.name} o ON o.company_key = n_key GROUP BY n_key, o.city ORDER BY n_key, o.city"
     )
-    places = (
-        f"SELECT DISTINCT n_key, o.city FROM {source} JOIN {offers.name} o ON o.company_key = n_key"
-        " WHERE o.city IS NOT NULL ORDER BY 1, 2"
-    )
+    found: dict[str, list[Sequence[Any]]] = {key: [] for key in keys}
+    for key, *place in ledger.read(lambda cursor: cursor.rows(sql, batch=batch)):
+        found[key].append(place)
+    return [_row(key, places, now) for key, places in found.items()]
 
-    def read(cursor: Cursor) -> list[list[Any]]:
-        cities: dict[str, list[str]] = {}
-        for key, city in cursor.rows(places, batch=batch):
-            cities.setdefault(key, []).append(city)
-        return [
-            [
-                *(key, cities.get(key, [])[:_MOST_CITIES], total, live, instant(first) or now, instant(last) or now),
-                *(now, False, None),
-            ]
-            for key, total, live, first, last in cursor.rows(totals, batch=batch)
-        ]
 
-    return ledger.read(read)
+def _row(key: str, places: Sequence[Sequence[Any]], now: datetime) -> list[Any]:
+    """The row of a company, of what it has in each city."""
+    cities = sorted(city for city, *_ in places if city is not None)[:_MOST_CITIES]
+    total, live = (sum(place[which] for place in places) for which in (1, 2))
+    first = min((instant(place[3]) for place in places if place[3] is not None), default=now)
+    last = max((instant(place[4]) for place in places if place[4] is not None), default=now)
+    return [key, cities, total, live, first, last, now, False, None]

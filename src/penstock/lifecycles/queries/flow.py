@@ -40,8 +40,8 @@ from penstock.model.unit import replace
 from penstock.raw.store import RawError
 from penstock.worker.flow import Flow, Gate, Io
 
-_PART = 1_000
-_PART_BYTES = 2 * 1024 * 1024
+_PART, _PART_BYTES = 1_000, 512 * 1024
+"""So many records, of so many bytes, are one commit: a worker's memory holds them several times over."""
 _CLOSED_AT_ONCE = 1_000
 _TWICE = 2
 _TOLD = 5

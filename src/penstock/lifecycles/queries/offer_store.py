@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -14,7 +15,7 @@ from penstock.ledger.store import statements
 from penstock.lifecycles.queries.likeness import Candidate, company_key, likeness, links
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, unique
+from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, keyed, unique
 from penstock.lifecycles.queries.tables import companies, offers, query_offers
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
@@ -75,13 +76,13 @@ class OfferStore:
 
     def close(self, ledger: Ledger, query: Query, ids: Sequence[str], now: datetime) -> Taken:
         """An offer is closed when no other query lists it either."""
-        source = statements.batch(ledger.database, {"id": statements.TEXT})
+        source = keyed(ledger.database, "id", "client")
         sql = (
-            f"SELECT o.offer_id, o.company_key FROM {source} JOIN {offers.name} o ON o.client = :client AND"
+            f"SELECT o.offer_id, o.company_key FROM {source} JOIN {offers.name} o ON o.client = n_client AND"
             f" o.offer_id = n_id WHERE o.closed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {query_offers.name} q WHERE"
             " q.client = o.client AND q.offer_id = o.offer_id AND q.query_key <> :key AND q.gone_at IS NULL)"
         )
-        given = {"batch": statements.batch_text([[one] for one in ids]), "client": query.client, "key": query.query_key}
+        given = {"batch": statements.batch_text([[one, query.client] for one in ids]), "key": query.query_key}
         closed = ledger.read(lambda cursor: cursor.rows(sql, **given))
         updates = [Update(_listing(query, ids), {"gone_at": now})]
         if closed:
@@ -105,14 +106,15 @@ class _Page:
 
     def look(self, ledger: Ledger) -> None:
         """What the ledger has of these offers."""
-        source = statements.batch(ledger.database, {"id": statements.TEXT})
+        client, key = self.query.client, self.query.query_key
         sql = (
             "SELECT n_id, o.content_hash, o.updated_at, o.closed_at, o.erased_at, o.company_key, q.seen_in, q.gone_at,"
-            f" q.record_at FROM {source} LEFT JOIN {offers.name} o ON o.client = :client AND o.offer_id = n_id"
-            f" LEFT JOIN {query_offers.name} q ON q.query_key = :key AND q.offer_id = n_id"
+            f" q.record_at FROM {keyed(ledger.database, 'id', 'client', 'key')} LEFT JOIN {offers.name} o ON"
+            f" o.client = n_client AND o.offer_id = n_id LEFT JOIN {query_offers.name} q ON q.query_key = n_key AND"
+            " q.offer_id = n_id"
         )
-        ids = statements.batch_text([[item.id] for item in self.items])
-        rows = ledger.read(lambda c: c.rows(sql, batch=ids, client=self.query.client, key=self.query.query_key))
+        ids = statements.batch_text([[item.id, client, key] for item in self.items])
+        rows = ledger.read(lambda c: c.rows(sql, batch=ids))
         for one, digest, updated, closed, gone_for_good, company, seen_in, gone, at in rows:
             flags = (closed is not None, gone_for_good is not None)
             self.known[one] = _Known(digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at))
@@ -164,7 +166,7 @@ class _Page:
         """Link new offers to earlier ones that are alike."""
         if not self.born:
             return
-        source = statements.batch(ledger.database, {"likeness": statements.TEXT})
+        source = keyed(ledger.database, "likeness")
         sql = (
             "SELECT o.client, o.offer_id, o.likeness, o.updated_at, o.linked_client, o.linked_offer_id"
             f" FROM {source} JOIN {offers.name} o ON o.likeness = n_likeness"
@@ -181,7 +183,10 @@ class _Page:
             )
             for client, offer_id, alike, at, linked, linked_id in rows
         ]
-        for ref, found in links(self.born, known, within).items():
+        # Most are like none: these need no closer look.
+        often = Counter(one.likeness for one in (*self.born, *known))
+        alike = [one for one in self.born if often[one.likeness] > 1]
+        for ref, found in links(alike, known, within).items():
             self.rows[ref[1]][_LINK : _LINK + 3] = [*found.head, found.kind]
 
     def taken(self, unread: Sequence[str]) -> Taken:

@@ -13,7 +13,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, unique
+from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, keyed, unique
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
 
@@ -76,13 +76,13 @@ class OwnStore:
     def _known(
         self, ledger: Ledger, query: Query, ids: Sequence[str]
     ) -> dict[str, tuple[str | None, datetime | None, int | None, bool, bool]]:
-        source = statements.batch(ledger.database, {"id": statements.TEXT})
+        source = keyed(ledger.database, "id", "key")
         sql = (
-            f"SELECT record_id, content_hash, record_at, seen_in, gone_at, erased_at FROM {self.table.name}"
-            f" JOIN {source} ON record_id = n_id WHERE query_key = :key"
+            f"SELECT record_id, content_hash, record_at, seen_in, gone_at, erased_at FROM {source}"
+            f" JOIN {self.table.name} ON query_key = n_key AND record_id = n_id"
         )
-        batch = statements.batch_text([[one] for one in ids])
-        rows = ledger.read(lambda cursor: cursor.rows(sql, batch=batch, key=query.query_key))
+        batch = statements.batch_text([[one, query.query_key] for one in ids])
+        rows = ledger.read(lambda cursor: cursor.rows(sql, batch=batch))
         return {
             str(one): (digest, instant(at), seen_in, gone is not None, erased is not None)
             for one, digest, at, seen_in, gone, erased in rows

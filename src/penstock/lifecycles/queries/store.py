@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from penstock.ledger.store import statements
 from penstock.model.clock import instant_text
 from penstock.model.outcome import Update, Write
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.connectors.searches import Item
     from penstock.ledger.ledger import Ledger
-    from penstock.ledger.store.database import Cursor
+    from penstock.ledger.store.database import Cursor, Database
     from penstock.lifecycles.queries.machine import Query
     from penstock.lifecycles.queries.runs import Unseen
 
@@ -65,6 +66,14 @@ def unique(items: Sequence[Item]) -> list[Item]:
     return list({item.id: item for item in items}.values())
 
 
+def keyed(database: Database, *columns: str) -> str:
+    """The source of rows that are compared with a table's by a whole key, of texts: `n_<column>` each.
+
+    Also what is the same in all rows: compared by itself, it looks to a planner as if it left few rows of the table.
+    """
+    return statements.batch(database, dict.fromkeys(columns, statements.TEXT))
+
+
 def absent_from(  # noqa: PLR0917 - what a store is asked, and of which table
     ledger: Ledger,
     table: sa.Table,
@@ -77,7 +86,7 @@ def absent_from(  # noqa: PLR0917 - what a store is asked, and of which table
     """What a reading did not see, of a table that says which one saw each record last."""
     found = f"FROM {table.name} WHERE query_key = :key AND record_at >= :until AND gone_at IS NULL"
     given = {"key": query.query_key, "until": instant_text(unseen.until), "number": unseen.number}
-    listed = f"SELECT {identity} {found} AND seen_in < :number ORDER BY {identity} LIMIT :most"
+    listed = f"SELECT {identity} {found} AND seen_in < :number ORDER BY record_at, {identity} LIMIT :most"
     counts = f"SELECT count(*), coalesce(sum(CASE WHEN seen_in < :number THEN 1 ELSE 0 END), 0) {found}"
 
     def read(cursor: Cursor) -> tuple[list[str], int, int]:

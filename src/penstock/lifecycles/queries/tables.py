@@ -64,7 +64,6 @@ offers = sa.Table(
     sa.Column("salary_min", Exact),
     sa.Column("salary_max", Exact),
     sa.Column("salary_period", sa.Text),
-    sa.Column("description", sa.Text),
     sa.Column("published_at", Instant),
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("company_key", sa.Text),
@@ -74,16 +73,17 @@ offers = sa.Table(
     sa.Column("link_kind", sa.Text),
     #: The digest of what it says; another one is a change.
     sa.Column("content_hash", sa.Text, nullable=False),
-    sa.Column("payload", Payload),
     sa.Column("first_seen_at", Instant, nullable=False),
     sa.Column("last_seen_at", Instant, nullable=False),
     #: When every query that listed it had been read without it.
     sa.Column("closed_at", Instant),
     sa.Column("erased_at", Instant),
+    # What is long comes last: whoever reads the others does not read through it.
+    sa.Column("description", sa.Text),
+    sa.Column("payload", Payload),
     sa.Index("offers_likeness", "likeness"),
     sa.Index("offers_company", "company_key"),
-    sa.Index("offers_last_seen", "last_seen_at"),
-    sqlite_with_rowid=False,
+    # With a rowid on SQLite: rows are long, and a tree of them by their key would be deep, a few to a page.
     sqlite_strict=True,
 )
 
@@ -210,15 +210,15 @@ def own_table(name: str, fields: Mapping[str, str]) -> sa.Table:
         sa.Column("query_key", sa.Text, primary_key=True),
         sa.Column("record_id", sa.Text, primary_key=True),
         sa.Column("record_at", Instant, nullable=False),
-        *(sa.Column(field, _TYPES[kind]) for field, kind in fields.items()),
         sa.Column("content_hash", sa.Text, nullable=False),
-        sa.Column("payload", Payload),
         sa.Column("seen_in", sa.BigInteger, nullable=False),
         sa.Column("first_seen_at", Instant, nullable=False),
         sa.Column("last_seen_at", Instant, nullable=False),
         sa.Column("gone_at", Instant),
         sa.Column("erased_at", Instant),
+        # What may be long comes last; with a rowid on SQLite, as `offers`.
+        *(sa.Column(field, _TYPES[kind]) for field, kind in fields.items()),
+        sa.Column("payload", Payload),
         sa.Index(f"{name}_date", "query_key", "record_at"),
-        sqlite_with_rowid=False,
         sqlite_strict=True,
     )

@@ -28,7 +28,7 @@ _DIGEST = 12
 class ShowParameters(WhichRun, frozen=True):
     """Which run, and for how long."""
 
-    watch: Annotated[bool, option("Stay, and show the progress until the run ends.")] = False
+    watch: Annotated[bool, option("Stay, and show the progress until the run ends.", terminal=True)] = False
 
 
 class RunRow(Row, frozen=True):

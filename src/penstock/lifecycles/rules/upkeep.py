@@ -26,15 +26,20 @@ class ImportParameters(Parameters, frozen=True):
     file: Annotated[
         str | None,
         argument(
-            "A TOML or JSON file with [rules.NAME] tables; none: those of the configuration.", example="rules.toml"
+            "A TOML or JSON file with [rules.NAME] tables; none: those of the configuration.",
+            example="rules.toml",
+            terminal=True,
         ),
     ] = None
     prices: Annotated[
-        str | None, option("A CSV price list: sku, price, compare_at_price; it becomes a rule.", example="prices.csv")
+        str | None,
+        option(
+            "A CSV price list: sku, price, compare_at_price; it becomes a rule.", example="prices.csv", terminal=True
+        ),
     ] = None
-    name: Annotated[str | None, option("The name of the rule that --prices becomes.")] = None
-    account: Annotated[str | None, option("The account of --prices.")] = None
-    currency: Annotated[str | None, option("The currency of --prices.", example="EUR")] = None
+    name: Annotated[str | None, option("The name of the rule that --prices becomes.", terminal=True)] = None
+    account: Annotated[str | None, option("The account of --prices.", terminal=True)] = None
+    currency: Annotated[str | None, option("The currency of --prices.", example="EUR", terminal=True)] = None
 
 
 class LockParameters(Parameters, frozen=True):

@@ -149,6 +149,38 @@ CREATE TABLE gate_limit (
  WITHOUT ROWID,
  STRICT;
 
+CREATE TABLE flow_hour (
+    machine TEXT NOT NULL,
+    hour TEXT NOT NULL,
+    from_status TEXT NOT NULL,
+    to_status TEXT NOT NULL,
+    "trigger" TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    pruned INTEGER DEFAULT '0' NOT NULL,
+    PRIMARY KEY (machine, hour, from_status, to_status, "trigger")
+)
+ WITHOUT ROWID,
+ STRICT;
+
+CREATE TABLE gate_log (
+    seq INTEGER NOT NULL,
+    gate_id TEXT NOT NULL,
+    what TEXT NOT NULL,
+    at TEXT NOT NULL,
+    until TEXT,
+    "by" TEXT,
+    reason TEXT,
+    epoch INTEGER NOT NULL,
+    PRIMARY KEY (seq),
+    CONSTRAINT gate_log_what CHECK (what IN ('closed', 'opened', 'probe', 'paused', 'resumed', 'stopped', 'budget')),
+    CONSTRAINT gate_log_seq CHECK (seq > 0)
+)
+ STRICT;
+
+CREATE INDEX gate_log_at ON gate_log (at);
+
+CREATE INDEX gate_log_gate ON gate_log (gate_id, seq);
+
 CREATE TABLE prune_probe (
     id INTEGER NOT NULL,
     parent INTEGER,
@@ -169,6 +201,7 @@ CREATE TABLE transition_log (
     at TEXT NOT NULL,
     data TEXT,
     action_id TEXT,
+    "trigger" TEXT,
     PRIMARY KEY (seq),
     CHECK (seq > 0)
 )
@@ -306,6 +339,34 @@ CREATE TABLE gate_limit (
     FOREIGN KEY(gate_id) REFERENCES gate (gate_id)
 );
 
+CREATE TABLE flow_hour (
+    machine TEXT NOT NULL,
+    hour TIMESTAMP WITH TIME ZONE NOT NULL,
+    from_status TEXT NOT NULL,
+    to_status TEXT NOT NULL,
+    trigger TEXT NOT NULL,
+    n BIGINT NOT NULL,
+    pruned BIGINT DEFAULT '0' NOT NULL,
+    PRIMARY KEY (machine, hour, from_status, to_status, trigger)
+);
+
+CREATE TABLE gate_log (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY,
+    gate_id TEXT NOT NULL,
+    what TEXT NOT NULL,
+    at TIMESTAMP WITH TIME ZONE NOT NULL,
+    until TIMESTAMP WITH TIME ZONE,
+    by TEXT,
+    reason TEXT,
+    epoch BIGINT NOT NULL,
+    PRIMARY KEY (seq),
+    CONSTRAINT gate_log_what CHECK (what IN ('closed', 'opened', 'probe', 'paused', 'resumed', 'stopped', 'budget'))
+);
+
+CREATE INDEX gate_log_at ON gate_log (at);
+
+CREATE INDEX gate_log_gate ON gate_log (gate_id, seq);
+
 CREATE TABLE transition_log (
     seq BIGINT GENERATED ALWAYS AS IDENTITY,
     machine TEXT NOT NULL,
@@ -318,10 +379,13 @@ CREATE TABLE transition_log (
     at TIMESTAMP WITH TIME ZONE NOT NULL,
     data JSONB,
     action_id TEXT,
+    trigger TEXT,
     PRIMARY KEY (machine, unit_id, seq)
 );
 
-CREATE INDEX transition_log_at ON transition_log USING brin (at);
+CREATE INDEX transition_log_at ON transition_log USING brin (at) WITH (autosummarize = on);
+
+CREATE INDEX transition_log_seq ON transition_log USING brin (seq) WITH (autosummarize = on);
 """
 
 

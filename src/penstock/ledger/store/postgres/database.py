@@ -119,14 +119,15 @@ class PostgresDatabase:
 
         return self.write(alone)
 
-    def read(self, work: Callable[[PostgresCursor], T], *, patient: bool = False) -> T:
-        def unhurried(cursor: PostgresCursor) -> T:
-            cursor.connection.take_long(self._answers)
+    def read(self, work: Callable[[PostgresCursor], T], *, patient: bool = False, within: float | None = None) -> T:
+        def paced(cursor: PostgresCursor) -> T:
+            if within is not None:
+                cursor.connection.hurry(within)
+            elif patient:
+                cursor.connection.take_long(self._answers)
             return work(cursor)
 
-        return self.presence.told(
-            "read", functools.partial(self._retried, unhurried if patient else work, reading=True)
-        )
+        return self.presence.told("read", functools.partial(self._retried, paced, reading=True))
 
     def lease(self, work: Callable[[PostgresCursor], T], worker: str, lease_ms: int) -> T:
         # Within a lease of 30 s, renewed every 10, there is time for a second and a third try.

@@ -57,6 +57,9 @@ class PostgresSql:
     def before_colon(self, text: str) -> str:
         return f"split_part({text}, ':', 1)"
 
+    def hour(self, moment: str) -> str:
+        return f"date_trunc('hour', {moment}, 'UTC')"
+
     def for_update(self, of: str = "", *, keys: bool = True, skip: bool = False) -> str:
         what = "UPDATE" if keys else "NO KEY UPDATE"
         return f" FOR {what}{f' OF {of}' if of else ''}{' SKIP LOCKED' if skip else ''}"
@@ -80,6 +83,15 @@ class PostgresSql:
             f" SELECT found.unit_id FROM t CROSS JOIN LATERAL (SELECT u.unit_id FROM {table} AS u WHERE {unit} LIMIT 1"
             " FOR NO KEY UPDATE SKIP LOCKED) AS found"
         )
+
+    def writers(self, cursor: Cursor) -> list[str]:
+        # Whoever inserts holds this lock until the transaction is over and seen by others; everybody may look at locks.
+        rows = cursor.rows(
+            "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE granted AND mode = 'RowExclusiveLock'"
+            " AND relation = CAST('transition_log' AS regclass) AND pid IS DISTINCT FROM pg_backend_pid()"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY 1"
+        )
+        return [str(row[0]) for row in rows]
 
     def home(self, cursor: Cursor) -> str | None:
         sql = "SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || oid FROM pg_database"

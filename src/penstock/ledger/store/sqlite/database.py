@@ -27,6 +27,7 @@ from penstock.ledger.store.sqlite.writer_lock import WriterLock
 from penstock.model.clock import Clock, instant_text
 from penstock.model.errors import (
     LedgerBroken,
+    LedgerBusy,
     LedgerError,
     LedgerMismatch,
     LedgerRefused,
@@ -52,6 +53,7 @@ _PRAGMAS = {
 _STATEMENTS = 1_000
 """So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
 Of the driver's own 128 none is still there when it comes again, and to compile one takes longer than to run it."""
+_STEPS = 20_000  # some milliseconds of SQLite's own work
 _CLOSE_SECONDS = 1.0
 _THREAD_SECONDS = 45.0  # longer than a thread waits for other processes, which then says whom it waits for
 _SECOND_LOOKS = (0.1, 0.4)
@@ -207,8 +209,29 @@ class SqliteDatabase:
             finally:
                 self._queue.release()
 
-    def read(self, work: Callable[[SqliteCursor], T], *, patient: bool = False) -> T:  # noqa: ARG002 - nobody waits for a reader
-        return self.presence.told("read", lambda: self._believed(lambda: self._read(work)))
+    def read(self, work: Callable[[SqliteCursor], T], *, patient: bool = False, within: float | None = None) -> T:  # noqa: ARG002 - nobody waits for a reader
+        bounded = work if within is None else self._bounded(work, within)
+        return self.presence.told("read", lambda: self._believed(lambda: self._read(bounded)))
+
+    def _bounded(self, work: Callable[[SqliteCursor], T], seconds: float) -> Callable[[SqliteCursor], T]:
+        """The work, with an end: SQLite asks every some thousand steps of its own whether to go on."""
+        end = self._clock.elapsed() + seconds
+
+        def over() -> bool:
+            return self._clock.elapsed() > end
+
+        def bounded(cursor: SqliteCursor) -> T:
+            cursor.connection.set_progress_handler(over, _STEPS)
+            try:
+                return work(cursor)
+            except driver.OperationalError as error:
+                if over():
+                    raise LedgerBusy(f"{self.path}: it was not read within {seconds:g} s") from error
+                raise
+            finally:
+                cursor.connection.set_progress_handler(None, 0)
+
+        return bounded
 
     def _read(self, work: Callable[[SqliteCursor], T]) -> T:
         # A connection for every read under way: a step's long one must not keep a worker from asking what is due.

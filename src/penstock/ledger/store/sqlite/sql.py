@@ -60,6 +60,9 @@ class SqliteSql:
     def before_colon(self, text: str) -> str:
         return f"substr({text}, 1, instr({text} || ':', ':') - 1)"
 
+    def hour(self, moment: str) -> str:
+        return f"substr({moment}, 1, 13) || ':00:00.000Z'"
+
     def for_update(self, of: str = "", *, keys: bool = True, skip: bool = False) -> str:  # noqa: ARG002 - one writer
         return ""
 
@@ -79,6 +82,9 @@ class SqliteSql:
     def units_of_items(self, items: str, wanted: str, table: str, unit: str) -> str:
         # It goes from left to right: from what bounds the items to the items to their units.
         return f"SELECT u.unit_id FROM {items} CROSS JOIN {table} AS u WHERE {wanted} AND {unit}"
+
+    def writers(self, cursor: Cursor) -> list[str]:  # noqa: ARG002 - one writer at a time, who asks
+        return []
 
     def home(self, cursor: Cursor) -> str | None:  # noqa: ARG002 - a file may be copied to anywhere
         return None

@@ -17,6 +17,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
 from penstock.lifecycles.queries.likeness import LONGEST_COMPANY
 from penstock.lifecycles.queries.offer_store import COMPANY, company_id
+from penstock.lifecycles.queries.store import keyed
 from penstock.lifecycles.queries.tables import companies, erased_records
 from penstock.model.clock import instant_text
 
@@ -85,19 +86,19 @@ def _company_keys(one: Item | Bad) -> Collection[str]:
 
 
 def _erased(ledger: Ledger, client: str, ids: Collection[str]) -> set[str]:
-    source = statements.batch(ledger.database, {"id": statements.TEXT})
-    sql = f"SELECT n_id FROM {source} JOIN {erased_records.name} e ON e.client = :client AND e.record_id = n_id"
-    return _found(ledger, sql, ids, client=client)
+    source = keyed(ledger.database, "id", "client")
+    sql = f"SELECT n_id FROM {source} JOIN {erased_records.name} e ON e.client = n_client AND e.record_id = n_id"
+    return _found(ledger, sql, [[one, client] for one in sorted(ids)])
 
 
 def _forgotten(ledger: Ledger, keys: Collection[str]) -> set[str]:
-    source = statements.batch(ledger.database, {"id": statements.TEXT})
+    source = keyed(ledger.database, "id")
     sql = f"SELECT n_id FROM {source} JOIN {companies.name} c ON c.company_key = n_id WHERE c.erased_at IS NOT NULL"
-    return _found(ledger, sql, keys)
+    return _found(ledger, sql, [[key] for key in sorted(keys)])
 
 
-def _found(ledger: Ledger, sql: str, ids: Collection[str], **given: Any) -> set[str]:
-    if not ids:
+def _found(ledger: Ledger, sql: str, rows: Sequence[Sequence[str]]) -> set[str]:
+    if not rows:
         return set()
-    batch = statements.batch_text([[one] for one in sorted(ids)])
-    return {str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, batch=batch, **given))}
+    batch = statements.batch_text(rows)
+    return {str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, batch=batch))}

@@ -10,12 +10,23 @@ from typing import Any
 
 import msgspec
 
-from penstock.cli.terminal import duration
-
 NOTHING = "-"
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _UNKNOWN: tuple[Any, ...] = (None, "", [], {})
 _REASONS = ("error", "reason", "says", "message", "why")
 _NAMES = ("unit", "name", "schedule", "subscriber", "gate", "feed", "account", "machine")
+
+
+def duration(seconds: float) -> str:
+    """How long, in the unit that fits: `12 s`, `3 min`, `5 h`, `9 d`."""
+    size = abs(seconds)
+    if size < _MINUTE:
+        return f"{size:.0f} s"
+    if size < _HOUR:
+        return f"{size / _MINUTE:.0f} min"
+    if size < 2 * _DAY:
+        return f"{size / _HOUR:.0f} h"
+    return f"{size / _DAY:.0f} d"
 
 
 def when(moment: datetime, now: datetime, *, short: bool = False) -> str:

@@ -1,0 +1,95 @@
+"""What every answer carries: headers that keep a browser from doing more than it was asked to."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.api.problems import Problem
+
+if TYPE_CHECKING:
+    from penstock.api.desk import Desk
+
+MOST_BYTES = 1_000_000
+_BODY_SECONDS = 30.0
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self';"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+
+def secure(headers: MutableHeaders, scheme: str) -> None:
+    """Add what every answer carries. What an endpoint says of its cache stays."""
+    for name, value in HEADERS.items():
+        headers[name] = value
+    headers.setdefault("Cache-Control", "no-store")
+    if scheme == "https":
+        headers["Strict-Transport-Security"] = "max-age=31536000"
+
+
+class Secure:
+    """Adds the headers to every answer."""
+
+    def __init__(self, app: ASGIApp, desk: Desk) -> None:
+        self.app = app
+        self._desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                secure(MutableHeaders(scope=message), scope.get("scheme", "http"))
+            await send(message)
+
+        await self.app(scope, receive, sending)
+
+
+class Bounded:
+    """Refuses a body that is too large or comes too slowly."""
+
+    def __init__(self, app: ASGIApp, desk: Desk) -> None:
+        self.app = app
+        self._desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        length = Headers(scope=scope).get("content-length", "0")
+        if not (length.isascii() and length.isdigit()) or int(length) > MOST_BYTES:
+            return await _too_large().response()(scope, receive, send)
+        seen, whole = 0, False
+
+        async def receiving() -> Message:
+            nonlocal seen, whole
+            if whole:
+                return await receive()  # only the end of the connection is left, and it may come any time
+            try:
+                message = await asyncio.wait_for(receive(), _BODY_SECONDS)
+            except TimeoutError:
+                detail = f"the body did not come within {_BODY_SECONDS:g} s; send it again"
+                raise Problem(HTTPStatus.REQUEST_TIMEOUT, detail) from None
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                whole = not message.get("more_body", False)
+            if seen > MOST_BYTES:
+                raise _too_large()
+            return message
+
+        return await self.app(scope, receiving, send)
+
+
+def _too_large() -> Problem:
+    detail = f"a request may have {MOST_BYTES:,} bytes at most; send less at a time"
+    return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)

@@ -1,0 +1,95 @@
+"""Serving an application on a socket: alone, or on a thread beside a worker, whose loop never waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from penstock.api.desk import Bound
+from penstock.model.errors import UsageError
+from penstock.operations.tokens import any_valid
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from penstock.api.desk import Desk
+
+_CONNECTIONS = 1_000
+_IDLE_SECONDS = 15
+_STOP_SECONDS = 3
+
+
+def bind(address: str) -> socket.socket:
+    """A listening socket. Raises UsageError for an address that cannot be had."""
+    wanted = Bound.parse(address)
+    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+    try:
+        return socket.create_server((wanted.host, wanted.port), family=family, backlog=2_048)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        msg = f"{address} cannot be served on: {why}; give another with --address or in [web]"
+        raise UsageError(msg) from error
+
+
+def bound_to(listening: socket.socket, address: str) -> Bound:
+    """Where it listens; a port of 0 has become one."""
+    return Bound(Bound.parse(address).host, int(listening.getsockname()[1]))
+
+
+def require_token(desk: Desk) -> None:
+    """Raises UsageError where others than this machine could ask, and nobody has a token."""
+    if not desk.bound.loopback and not any_valid(desk.ledger().database, desk.clock.now()):
+        msg = (
+            f"{desk.bound} can be reached from elsewhere, and there is no valid token; make one with"
+            " 'penstock token create NAME --role admin', or serve on 127.0.0.1"
+        )
+        raise UsageError(msg)
+
+
+def _server(application: ASGIApp) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            application,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # believed from configured addresses alone, by the application
+            server_header=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+        )
+    )
+
+
+def serve(application: ASGIApp, listening: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    with contextlib.suppress(KeyboardInterrupt):  # the server has ended in good order, and says it once more
+        asyncio.run(_server(application).serve([listening]))
+
+
+class _Quiet(uvicorn.Server):
+    """Signals are the worker's business."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def serving(application: ASGIApp, listening: socket.socket) -> Iterator[None]:
+    """Serve on a thread with a loop of its own while the block runs."""
+    server = _Quiet(_server(application).config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), name="penstock-web", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(_STOP_SECONDS + 2)

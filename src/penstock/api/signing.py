@@ -1,0 +1,144 @@
+"""Signing in and out with a browser: a token is given once, a cookie stands for it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from penstock.api.access import Access, cookie_name, csrf_of
+from penstock.api.desk import is_loopback
+from penstock.api.problems import Problem
+from penstock.model.clock import Clock
+from penstock.model.secrets import SESSION, draw, parts
+from penstock.operations.declare import Role
+from penstock.operations.tokens import begin_session, end_session
+
+if TYPE_CHECKING:
+    from penstock.api.desk import Desk
+
+_SPAN_SECONDS = 300.0
+_MOST_OF_ONE = 10
+_MOST = 100
+_FORM = "application/x-www-form-urlencoded"
+
+
+class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """Who signed in, and what their actions must carry as X-CSRF-Token."""
+
+    name: str
+    role: str
+    csrf: str
+
+
+class Attempts:
+    """Failed attempts of the last minutes, by address and over all. Kept in memory: a restart forgives."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failed: deque[tuple[float, str]] = deque()
+        self._lock = threading.Lock()
+
+    def check(self, address: str) -> None:
+        """Raises Problem where there were too many."""
+        now = self._clock.elapsed()
+        with self._lock:
+            while self._failed and self._failed[0][0] < now - _SPAN_SECONDS:
+                self._failed.popleft()
+            own = sum(one == address for _, one in self._failed)
+            if own >= _MOST_OF_ONE or len(self._failed) >= _MOST:
+                wait = str(int(self._failed[0][0] + _SPAN_SECONDS - now) + 1)
+                detail = f"too many attempts to sign in; try again in {wait} s"
+                raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, headers={"Retry-After": wait})
+
+    def failed(self, address: str) -> None:
+        """One more."""
+        with self._lock:
+            self._failed.append((self._clock.elapsed(), address))
+
+
+class Signing:
+    """The endpoints POST /sign-in and POST /sign-out."""
+
+    def __init__(self, desk: Desk, access: Access) -> None:
+        self._desk = desk
+        self._access = access
+        self._attempts = Attempts(desk.clock)
+
+    async def sign_in(self, request: Request) -> Response:
+        """`{"token": …}`, or a form with `token`, which is led to `next` afterwards."""
+        self._attempts.check(request.state.client)
+        if request.url.scheme != "https" and not is_loopback(request.url.hostname or ""):
+            detail = "signing in needs https, because the cookie would be sent in the clear; call it by https"
+            raise Problem(HTTPStatus.FORBIDDEN, detail)
+        given, is_form = await _fields(request)
+        token = await self._access.token(given.get("token", "").strip())
+        if token is None:
+            self._attempts.failed(request.state.client)
+            detail = "this token is not valid here; 'penstock token list' shows those that are"
+            raise Problem(HTTPStatus.UNAUTHORIZED, detail)
+        drawn, now = draw(self._desk.rng, SESSION), self._desk.clock.now()
+        life = self._desk.settings.session_life
+        ends = min(now + life, token.expires_at)
+        await self._desk.act(self._begin, token, drawn, ends, now)
+        answer: Response
+        if is_form:
+            answer = RedirectResponse(_local(request, given.get("next", "")), HTTPStatus.SEE_OTHER)
+        else:
+            told = SignedIn(name=token.name, role=str(token.role), csrf=csrf_of(drawn.text))
+            answer = Response(msgspec.json.encode(told), media_type="application/json")
+        _set(request, answer, drawn.text, int((ends - now).total_seconds()))
+        return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        """Ends the session. A form carries `csrf`."""
+        given, is_form = await _fields(request)
+        person = await self._access.allow(request, Role.VIEWER, form=given.get("csrf", "") if is_form else None)
+        found = parts(request.cookies.get(cookie_name(request), ""), SESSION)
+        if person.way == "session" and found is not None:
+            await self._desk.act(self._end, found[0])
+        answer: Response
+        if is_form:
+            answer = RedirectResponse(f"{request.scope['root_path']}/", HTTPStatus.SEE_OTHER)
+        else:
+            answer = Response(status_code=HTTPStatus.NO_CONTENT)
+        _set(request, answer, "", 0)
+        return answer
+
+    def _begin(self, token: Any, drawn: Any, ends: Any, now: Any) -> None:
+        begin_session(self._desk.ledger().database, token, drawn, ends=ends, now=now)
+
+    def _end(self, session_id: str) -> None:
+        end_session(self._desk.ledger().database, session_id)
+
+
+def _set(request: Request, answer: Response, value: str, seconds: int) -> None:
+    secure = request.url.scheme == "https"
+    answer.set_cookie(
+        cookie_name(request), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
+    )
+
+
+async def _fields(request: Request) -> tuple[dict[str, str], bool]:
+    """The fields of a form or of a JSON object, and whether it is a form."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await request.body()
+    if kind == _FORM:
+        found = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=20)
+        return {name: values[0] for name, values in found.items()}, True
+    try:
+        return (msgspec.json.decode(body, type=dict[str, str]) if body else {}), False
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        raise Problem(HTTPStatus.BAD_REQUEST, 'send {"token": "…"} as JSON, or a form with token') from None
+
+
+def _local(request: Request, path: str) -> str:
+    """Where the form leads: a path of this server, and nowhere else."""
+    plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
+    return path if plain else f"{request.scope['root_path']}/"

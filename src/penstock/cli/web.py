@@ -1,0 +1,85 @@
+"""Serving the desk and the API: alone, or beside the worker of `penstock up`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from penstock.cli.setup import open_ledger
+from penstock.model.errors import LedgerError, UsageError
+
+if TYPE_CHECKING:
+    import socket
+
+    from starlette.applications import Starlette
+
+    from penstock.api.desk import Desk
+    from penstock.app.process import Process
+    from penstock.app.program import Program
+
+log = structlog.get_logger()
+
+
+def run_web(path: Path | None, given: Mapping[str, Any]) -> None:
+    """Serve until stopped. Raises UsageError for an address that cannot be served on."""
+    from penstock.api import serve
+    from penstock.app.discover import load
+    from penstock.observe.logs import configure_logs
+
+    program = load(path, given)
+    settings = program.configuration.kernel
+    configure_logs(settings.log.level, settings.log.format)
+    with serve.bind(settings.web.address) as listening:
+        desk = _desk(lambda: program, listening)
+        serve.require_token(desk)
+        application = made(desk)
+        log.info("web.serving", address=_address(desk))
+        serve.serve(application, listening)
+
+
+@contextlib.contextmanager
+def beside(process: Process) -> Iterator[None]:
+    """Serve while the process works. What keeps it from being served is told, and the work goes on without."""
+    from penstock.api import serve
+
+    settings = process.program.configuration.kernel.web
+    with contextlib.ExitStack() as stack:
+        if settings.enabled:
+            try:
+                listening = stack.enter_context(serve.bind(settings.address))
+                desk = _desk(lambda: process.program, listening)
+                if not desk.bound.loopback:
+                    serve.require_token(desk)
+                stack.enter_context(serve.serving(made(desk), listening))
+            except (UsageError, LedgerError) as error:
+                log.warning("web.refused", address=settings.address, error=str(error))
+            else:
+                log.info("web.serving", address=_address(desk))
+        yield
+
+
+def made(desk: Desk) -> Starlette:
+    """The application: the API, and the pages."""
+    from penstock.web.pages import make_desk
+
+    return make_desk(desk)
+
+
+def _desk(programs: Callable[[], Program], listening: socket.socket) -> Desk:
+    from penstock.api.desk import Desk
+    from penstock.api.serve import bound_to
+
+    program = programs()
+    return Desk(
+        programs,
+        lambda: open_ledger(programs()),
+        bound_to(listening, program.configuration.kernel.web.address),
+    )
+
+
+def _address(desk: Desk) -> str:
+    return f"http://{desk.bound}{desk.root_path}/"

@@ -1,0 +1,74 @@
+"""What became of gates: one row for each change, written with the change. A call is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from penstock.ledger.schema.desk_tables import gate_log
+from penstock.ledger.store import statements
+from penstock.ledger.store.database import Cursor, Database
+from penstock.model.clock import instant, instant_text
+
+PROVIDER, BREAKER, CONFIGURATION = "provider", "breaker", "configuration"
+"""Who changed a gate where no person did, beside a fatal error (`fatal`)."""
+_GIVEN = ("gate_id", "what", "until", "by", "reason")
+
+
+class Change(NamedTuple):
+    """A change of a gate: closed, opened, probe, paused, resumed, stopped or budget."""
+
+    gate_id: str
+    what: str
+    until: datetime | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+class Changed(Struct, frozen=True):
+    """A change of a gate as the log tells it; `epoch` is the gate's afterwards."""
+
+    seq: int
+    gate_id: str
+    what: str
+    at: datetime
+    until: datetime | None
+    by: str | None
+    reason: str | None
+    epoch: int
+
+
+def note(database: Database, cursor: Cursor, at: datetime, changes: Sequence[Change]) -> None:
+    """Write changes down, in the transaction that makes them. The gates are changed already."""
+    if not changes:
+        return
+    source = statements.batch(database, {name: gate_log.c[name].type for name in _GIVEN})
+    rows = [[c.gate_id, c.what, None if c.until is None else instant_text(c.until), c.by, c.reason] for c in changes]
+    cursor.run(
+        "INSERT INTO gate_log (gate_id, what, at, until, by, reason, epoch) SELECT n_gate_id, n_what,"
+        f" {database.sql.instant('at')}, n_until, n_by, n_reason, g.epoch"
+        f" FROM {source} CROSS JOIN gate g WHERE g.gate_id = n_gate_id",
+        at=instant_text(at),
+        batch=statements.batch_text(rows),
+    )
+
+
+def gate_history(
+    database: Database, gate: str, *, most: int, before: int | None = None, until: datetime | None = None
+) -> list[Changed]:
+    """The newest changes of a gate and of those below it, newest first: `before` a row of it, up to a moment."""
+    below, given = statements.under(gate)
+    ended = "" if until is None else f" AND l.at <= {database.sql.instant('until')}"
+    values = {} if until is None else {"until": instant_text(until)}
+    # From the gates, which are few, to the newest rows of each.
+    sql = (
+        "SELECT l.seq, l.gate_id, l.what, l.at, l.until, l.by, l.reason, l.epoch FROM gate_log l"
+        f" WHERE l.gate_id IN (SELECT gate_id FROM gate WHERE {below}) AND l.seq < :before{ended}"
+        " ORDER BY l.seq DESC LIMIT :most"
+    )
+    last = 2**62 if before is None else before
+    rows = database.read(lambda cursor: cursor.rows(sql, before=last, most=most, **given, **values))
+    return [Changed(seq, g, what, instant(at), instant(ends), *rest) for seq, g, what, at, ends, *rest in rows]

@@ -1,0 +1,1 @@
+"""The desk: pages on the application of the API."""

@@ -1,0 +1,140 @@
+"""Any answer as blocks of a page: tables of rows, facts of one thing. The declarations say what each value is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from markupsafe import Markup, escape
+
+from penstock.model.inert import inert
+from penstock.operations.declare import Page
+from penstock.operations.fields import FieldInfo, fields_of
+from penstock.operations.words import sentence, word
+from penstock.web.frame import moment, pill
+
+if TYPE_CHECKING:
+    from penstock.web.frame import Frame
+
+_SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows with headings. `wide` are columns that a narrow page leaves out, `right` those with numbers."""
+
+    title: str
+    headings: list[tuple[str, str]]
+    rows: list[list[tuple[Markup, str]]]
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of one thing: name, what it means, and the value."""
+
+    title: str
+    items: list[tuple[str, str, Markup]] = field(default_factory=list)
+
+
+Block = Table | Facts
+
+
+class Answers:
+    """Makes blocks of answers, as of now."""
+
+    def __init__(self, frame: Frame, now: datetime, at: datetime | None = None) -> None:
+        self._frame = frame
+        self._now = now
+        self._at = at
+        self._meanings = {
+            (machine.name, str(state)): str(state.meaning)
+            for machine in frame.desk.program.app.machines
+            for state in machine.status
+        }
+        self._known = {state: meaning for (_, state), meaning in self._meanings.items()}
+
+    def blocks(self, answer: Any, title: str = "") -> list[Block]:
+        """The blocks of an answer."""
+        if isinstance(answer, Page):
+            note = " ".join(self._notes(answer))
+            return [self.table(title, answer.rows, note)]
+        if isinstance(answer, msgspec.Struct):
+            return list(self._record(answer, title))
+        return [Facts(title, [("", "", escape(inert(word(answer, self._now))))])]
+
+    def table(self, title: str, rows: Sequence[Any], note: str = "") -> Table:
+        """Rows of one struct as a table; details are left out, and so are columns that are empty."""
+        if not rows:
+            return Table(title, [], [], note or "nothing")
+        fields = [one for one in fields_of(type(rows[0])) if one.extra("show") != "detail"]
+        fields = [one for one in fields if any(getattr(row, one.attribute) not in (None, "", [], {}) for row in rows)]
+        headings = [(_heading(one), _kind(one)) for one in fields]
+        return Table(title, headings, [[(self._cell(one, row), _kind(one)) for one in fields] for row in rows], note)
+
+    def _record(self, answer: msgspec.Struct, title: str) -> Iterator[Block]:
+        facts, tables = Facts(title), []
+        for one in fields_of(type(answer)):
+            value = getattr(answer, one.attribute)
+            if isinstance(value, list | tuple) and value and isinstance(value[0], msgspec.Struct):
+                tables.append(self.table(one.name.replace("_", " "), value))
+            elif not (isinstance(value, list | tuple) and not value):
+                facts.items.append((_heading(one), one.says, self._cell(one, answer)))
+        if facts.items:
+            yield facts
+        yield from tables
+
+    def _notes(self, page: Page[Any]) -> Iterator[str]:
+        if page.counts:
+            yield ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in page.counts.items())
+        if page.note:
+            yield inert(page.note)
+
+    def _cell(self, one: FieldInfo, row: msgspec.Struct) -> Markup:
+        value = getattr(row, one.attribute)
+        if value is None or value == "":
+            return Markup("&ndash;")
+        if isinstance(value, datetime):
+            return moment(value, self._now)
+        show = one.extra("show")
+        text = inert(word(value, self._now))
+        if show == "state" and isinstance(value, str):
+            return pill(text, self._meaning(row, str(value)))
+        if show == "severity":
+            return pill(text, _SEVERITY.get(str(value)))
+        if show == "text" and one.name == "payload":
+            return escape(inert(sentence(getattr(row, "kind", ""), value)))
+        return self.reference(text) if show == "reference" else escape(text)
+
+    def _meaning(self, row: msgspec.Struct, state: str) -> str | None:
+        machine = getattr(row, "machine", None) or str(getattr(row, "unit", "")).partition(":")[0]
+        return self._meanings.get((str(machine), state)) or self._known.get(state)
+
+    def plain(self, text: str) -> Markup:
+        """Text from anywhere, inert."""
+        return escape(inert(text))
+
+    def reference(self, text: str) -> Markup:
+        """A reference; that of a unit leads to its page."""
+        machine, colon, unit_id = text.partition(":")
+        names = {one.name for one in self._frame.desk.program.app.machines}
+        if colon and unit_id and machine in names:
+            link = self._frame.unit_link(text, self._at)
+            return Markup('<a class="mono" href="{}">{}</a>').format(link, text)
+        return Markup('<span class="mono">{}</span>').format(text)
+
+
+def _heading(one: FieldInfo) -> str:
+    heading = one.extra("heading")
+    return str(heading) if heading is not None else one.name.replace("_", " ")
+
+
+def _kind(one: FieldInfo) -> str:
+    """How its column looks: numbers to the right, long texts only where there is room."""
+    if one.extra("show") == "text":
+        return "muted wide-only"
+    kinds = one.choices
+    return "num" if one.extra("show") is None and kinds and all(kind in (int, float) for kind in kinds) else ""

@@ -1,0 +1,97 @@
+"""The parameters of a declaration as fields of a form, and a form as parameters."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from penstock.model.inert import inert
+from penstock.operations.fields import FieldInfo, Parameters, fields_of
+
+if TYPE_CHECKING:
+    from penstock.api.routes import Place
+
+_MOST_FIELDS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: how it is typed, what it says, and what stands in it."""
+
+    name: str
+    says: str
+    kind: str
+    required: bool
+    value: str
+    example: str
+    choices: Sequence[str] = ()
+
+
+def form_fields(parameters: type[Parameters], given: Mapping[str, Sequence[str]]) -> list[Field]:
+    """The fields of a form, with what was typed before."""
+    return [_field(one, given.get(one.name, ())) for one in fields_of(parameters) if not one.extra("stdin")]
+
+
+def _field(one: FieldInfo, given: Sequence[str]) -> Field:
+    choices = _choices(one)
+    kind = "many" if one.many is not None else "choice" if choices else "flag" if one.choices == (bool,) else "text"
+    example = str((one.meta.examples or [""])[0])
+    return Field(one.name, one.says, kind, one.required, "\n".join(map(inert, given)), example, choices)
+
+
+def _choices(one: FieldInfo) -> list[str]:
+    found: list[str] = []
+    for kind in one.choices:
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            found += [str(member.value) for member in kind]
+        elif get_origin(kind) is Literal:
+            found += map(str, get_args(kind))
+    return found
+
+
+def pairs_of(parameters: type[Parameters], given: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """A form's texts as a query string would have them: empty fields are left out, lines of a list are items."""
+    many = {one.name for one in fields_of(parameters) if one.many is not None}
+    return [
+        (name, text.strip())
+        for name, values in given.items()
+        for value in values
+        for text in (value.splitlines() if name in many else [value])
+        if text.strip()
+    ]
+
+
+async def form_of(request: Request) -> dict[str, list[str]]:
+    """What a form sent."""
+    body = (await request.body()).decode(errors="replace")
+    return grouped(parse_qsl(body, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+
+
+def grouped(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Values by name."""
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def command_of(place: Place, pairs: Sequence[tuple[str, str]]) -> str:
+    """The same as a command."""
+    kinds = {one.name: one for one in fields_of(place.declared.parameters)}
+    words: list[Any] = ["penstock", *place.name.split()]
+    arguments = [value for name, value in pairs if name in kinds and kinds[name].extra("argument")]
+    for name, value in pairs:
+        if name not in kinds or kinds[name].extra("argument"):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        words += [option] if kinds[name].choices == (bool,) else [option, value]
+    return " ".join(
+        shlex.quote(inert(str(word)))
+        for word in [*words[: 1 + len(place.name.split())], *arguments, *words[1 + len(place.name.split()) :]]
+    )

@@ -1,0 +1,175 @@
+"""What every page has: who asks, the menu, the moment that is looked at, and how values are shown."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from http import HTTPStatus
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from penstock.api.problems import Problem
+from penstock.model.clock import instant_text, parse_instant
+from penstock.model.errors import BadInstant
+from penstock.model.inert import inert
+from penstock.operations.declare import Role
+from penstock.operations.words import when, word
+
+if TYPE_CHECKING:
+    from penstock.api.access import Access, Person
+    from penstock.api.desk import Desk
+    from penstock.model.machine import Machine
+
+STATIC = ("desk.css", "desk.js", "icon.svg")
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One line of the menu. `meaning` is the mark beside it."""
+
+    name: str
+    link: str
+    count: int | None = None
+    meaning: str | None = None
+
+
+class Frame:
+    """Renders pages of one desk."""
+
+    def __init__(self, desk: Desk, access: Access) -> None:
+        self.desk = desk
+        self.access = access
+        self._environment = Environment(
+            loader=PackageLoader("penstock.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._environment.filters |= {"pill": pill, "count": lambda number: f"{number:,}"}
+
+    @cached_property
+    def static(self) -> Mapping[str, tuple[bytes, str, str]]:
+        """By name: what it is, its type, and a digest that changes with it."""
+        folder = resources.files("penstock.web") / "static"
+        found = {}
+        for name in STATIC:
+            content = (folder / name).read_bytes()
+            kind = _TYPES[name.rpartition(".")[2]]
+            found[name] = (content, kind, hashlib.sha256(content).hexdigest()[:10])
+        return found
+
+    async def show(
+        self, request: Request, template: str, here: str, view: Mapping[str, Any], status: int = HTTPStatus.OK
+    ) -> Response:
+        """A page. `here` is the line of the menu that it belongs to."""
+        person = await self.access.person(request)
+        own = {"person": person, "here": here, "menu": self._menu(), "at": self.at(request)}
+        return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
+
+    def bare(self, request: Request, template: str, view: Mapping[str, Any], status: int) -> Response:
+        """A page of nobody in particular."""
+        own: dict[str, Any] = {"person": None, "here": "", "menu": [], "at": None}
+        return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
+
+    def _rendered(self, request: Request, template: str, view: Mapping[str, Any]) -> str:
+        root, person = self.desk.root_path, view["person"]
+        return self._environment.get_template(template).render(
+            root=root,
+            asset=lambda name: f"{root}/static/{name}?{self.static[name][2]}",
+            csrf="" if person is None else person.csrf,
+            now=self.desk.clock.now(),
+            path=request.url.path.removeprefix(root) or "/",
+            **view,
+        )
+
+    async def allow(self, request: Request, role: Role = Role.VIEWER, *, form: str | None = None) -> Person:
+        """Who asks, if they may; see `Access.allow`."""
+        return await self.access.allow(request, role, form=form)
+
+    def at(self, request: Request) -> datetime | None:
+        """The moment that is looked at, where it is not now. Raises Problem for one that cannot be read."""
+        given = request.query_params.get("at", "").strip()
+        if not given:
+            return None
+        try:
+            return parse_instant(given if "T" in given else given.replace(" ", "T") + _UNTIL[len(given)])
+        except (BadInstant, KeyError, ValueError):
+            detail = f"{inert(given)[:50]!r} is no moment; write 2026-11-15 19:31 or 2026-11-15T19:31:00Z, in UTC"
+            raise Problem(HTTPStatus.BAD_REQUEST, detail) from None
+
+    def link(self, *parts: str, at: datetime | None = None, **query: str | None) -> str:
+        """The address of a page; the moment that is looked at goes along."""
+        path = "".join(f"/{quote(part, safe='')}" for part in parts) or "/"
+        given = {name: value for name, value in query.items() if value is not None}
+        if at is not None:
+            given["at"] = instant_text(at)
+        return f"{self.desk.root_path}{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def unit_link(self, ref: str, at: datetime | None = None) -> str:
+        """The page of a unit."""
+        machine, _, unit_id = ref.partition(":")
+        path = "/".join(quote(part, safe="") for part in unit_id.split("/"))
+        base = self.link("units", machine)
+        tail = f"?{urlencode({'at': instant_text(at)})}" if at is not None else ""
+        return f"{base}/{path}{tail}"
+
+    def machine(self, name: str) -> Machine:
+        """A machine of the program. Raises Problem where there is none."""
+        for one in self.desk.program.app.machines:
+            if one.name == name:
+                return one
+        raise Problem(
+            HTTPStatus.NOT_FOUND, f"no machine is called {inert(name)[:50]!r}; the overview lists those that there are"
+        )
+
+    def _menu(self) -> list[tuple[str, list[Item]]]:
+        app = self.desk.program.app
+        flows = [Item(one.name, self.link("lifecycles", one.name)) for one in app.own]
+        plant = [
+            ("Gates", "gates"), ("Schedules", "schedules"), ("Workers", "workers"),
+            ("Events", "events"), ("Doctor", "doctor"), ("Bulk actions", "bulk"),
+        ]  # fmt: skip
+        return [
+            (
+                "Desk",
+                [
+                    Item("Overview", self.link()),
+                    Item("Units", self.link("units")),
+                    Item("Dead letters", self.link("dead")),
+                ],
+            ),
+            ("Flows", [*flows, Item("kernel", self.link("lifecycles", "kernel"))]),
+            ("Plant", [Item(name, self.link("read", *path.split("/"))) for name, path in plant]),
+        ]
+
+
+_UNTIL = {10: "T00:00:00Z", 16: ":00Z", 19: "Z"}
+"""What a moment that is written short leaves out, by its length."""
+
+
+def pill(state: str, meaning: str | None) -> Markup:
+    """A state, with a shape and a colour for what it means."""
+    tone = meaning or "rest"
+    return Markup('<span class="pill {tone}"><span class="mark {tone}"></span>{state}</span>').format(
+        tone=tone, state=inert(state)
+    )
+
+
+def moment(given: datetime | None, now: datetime) -> Markup:
+    """A moment: exact in the attribute, relative in the text."""
+    if given is None:
+        return Markup("&ndash;")
+    exact, title = instant_text(given), f"{given:%Y-%m-%d %H:%M:%S} UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, title, when(given, now, short=True))
+
+
+def plain(value: Any, now: datetime) -> str:
+    """Any value as inert text."""
+    return inert(word(value, now))

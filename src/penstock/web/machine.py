@@ -1,0 +1,98 @@
+"""The page of a machine: its diagram with counts, flow and dwell, its units, and what the database refuses."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.operations.flow import FlowWanted, flow
+from penstock.operations.units import UnitList, list_units
+from penstock.operations.words import duration
+from penstock.web.answers import Answers
+from penstock.web.overview import Overview
+from penstock.web.svg.charts import spans
+from penstock.web.svg.diagram import Live, diagram
+
+if TYPE_CHECKING:
+    from penstock.model.machine import Machine
+    from penstock.web.declared import Declared
+    from penstock.web.frame import Frame
+
+_WINDOWS = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+_UNITS = 25
+
+
+class MachinePage:
+    """The page `/machines/NAME`."""
+
+    def __init__(self, frame: Frame, overview: Overview, declared: Declared) -> None:
+        self._frame = frame
+        self._overview = overview
+        self._declared = declared
+
+    async def show(self, request: Request) -> Response:
+        person = await self._frame.allow(request)
+        machine = self._frame.machine(request.path_params["machine"])
+        at = self._frame.at(request)
+        window = request.query_params.get("window", "24h")
+        window = window if window in _WINDOWS else "24h"
+        view = await self._frame.desk.read(self._view, person.name, machine, at, window)
+        lifecycle = self._frame.desk.program.app.owner(machine.name)
+        past = "nothing can be done in the past; go back to now"
+        operations = self._declared.operations(lifecycle.name, person)
+        view |= {
+            "machine": machine,
+            "lifecycle": lifecycle.name,
+            "operations": [one | ({"why": past} if at is not None else {}) for one in operations],
+        }
+        return await self._frame.show(request, "machine.html", lifecycle.name, view)
+
+    def _view(self, who: str, machine: Machine, at: datetime | None, window: str) -> dict[str, Any]:
+        ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who)
+        found = flow(ask, FlowWanted(machine=machine.name, window=_WINDOWS[window], at=at))
+        counts = {one.state: one.units for one in found.states}
+        stays = {one.state: one for one in found.states if one.stay is not None}
+        live = Live(
+            counts,
+            {(str(one.source), str(one.target), str(one.trigger)): one.n for one in found.edges if one.source},
+            {state: duration(one.stay.total_seconds()) for state, one in stays.items() if one.stay is not None},
+        )
+
+        def state_link(state: str) -> str:
+            return self._frame.link("read", "units", machine=machine.name, status=state, at=at)
+
+        def edge_link(source: str, target: str, trigger: str) -> str:  # noqa: ARG001 - the units that came by it are there
+            return state_link(target)
+
+        units = list_units(ask, UnitList(machine=machine.name, limit=_UNITS, at=at))
+        table = Answers(self._frame, self._frame.desk.clock.now(), at).table("", units.rows)
+        picture = spans(
+            [
+                (state, str(machine.status(state).meaning), one.stay.total_seconds(), one.longest.total_seconds())
+                for state, one in stays.items()
+                if one.stay is not None and one.longest is not None
+            ],
+            f"Time spent in the states of {machine.name}",
+        )
+        pairs = len(machine.states) * (len(machine.states) - 1)
+        legal = sum(source != target for source, target in machine.pairs)
+        return {
+            "total": sum(counts.values()),
+            "bar": self._overview.bar(ask, machine.name, at),
+            "diagram": Markup(diagram(machine, live, state_link, edge_link)),  # noqa: S704 - escaped by element
+            "dwell": Markup(picture) if stays else None,  # noqa: S704 - escaped by element
+            "units": table,
+            "window": window,
+            "windows": [(name, self._frame.link("machines", machine.name, at=at, window=name)) for name in _WINDOWS],
+            "tabs": [
+                (str(state), str(state.meaning), counts.get(str(state), 0), state_link(str(state)))
+                for state in machine.status
+                if counts.get(str(state))
+            ],
+            "refused": f"{pairs - legal} of {pairs}",
+            "checks": sorted(machine.checks),
+        }

@@ -1,0 +1,128 @@
+"""The desk's pages, as routes of the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.api.access import Access
+from penstock.api.app import make_application
+from penstock.api.problems import Problem
+from penstock.api.routes import places
+from penstock.model.inert import inert
+from penstock.operations.declare import Reading
+from penstock.web.declared import Declared
+from penstock.web.frame import Frame
+from penstock.web.live import Broadcaster
+from penstock.web.machine import MachinePage
+from penstock.web.overview import Overview
+from penstock.web.unit import UnitPage
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from penstock.api.desk import Desk
+
+_YEAR = "public, max-age=31536000, immutable"
+
+
+def make_desk(desk: Desk) -> Starlette:
+    """The application with its pages."""
+    access = Access(desk)
+    pages = Pages(Frame(desk, access))
+    return make_application(desk, pages.routes(), access=access, shows=pages.problem)
+
+
+class Pages:
+    """What is served beside the API."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._declared = Declared(frame)
+        self._overview = Overview(frame)
+        self._live = Broadcaster(frame)
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """The routes, those that match the most last."""
+        machine = MachinePage(self._frame, self._overview, self._declared)
+        unit = UnitPage(self._frame)
+        return [
+            Route("/", self._overview.show),
+            Route("/live", self._live.stream),
+            Route("/find", self.find),
+            Route("/units", _leads("read/units", self._frame)),
+            Route("/dead", _leads("read/dead", self._frame)),
+            Route("/static/{name}", self.static),
+            Route("/lifecycles/{name}", self.lifecycle),
+            Route("/machines/{machine}", machine.show),
+            Route("/read/{path:path}", self._declared.read),
+            Route("/do/{path:path}", self._declared.ask, methods=["GET"]),
+            Route("/do/{path:path}", self._declared.act, methods=["POST"]),
+            Route("/units/{machine}/{unit_id:path}", unit.show),
+        ]
+
+    async def static(self, request: Request) -> Response:
+        """Style, script and icon: their addresses change with them, so that they can be kept for ever."""
+        found = self._frame.static.get(request.path_params["name"])
+        if found is None:
+            raise Problem(HTTPStatus.NOT_FOUND, "there is no such file")
+        content, kind, _ = found
+        return Response(content, media_type=kind, headers={"Cache-Control": _YEAR})
+
+    async def find(self, request: Request) -> Response:
+        """A unit by its reference, a machine or a gate by its name; else units that are like it."""
+        await self._frame.allow(request)
+        text = request.query_params.get("q", "").strip()
+        machine, colon, unit_id = text.partition(":")
+        names = {one.name for one in self._frame.desk.program.app.machines}
+        if colon and unit_id and machine in names:
+            return RedirectResponse(self._frame.unit_link(text), HTTPStatus.SEE_OTHER)
+        if text in names:
+            return RedirectResponse(self._frame.link("machines", text), HTTPStatus.SEE_OTHER)
+        if "/" in text:
+            return RedirectResponse(self._frame.link("read", "gates", gate=text), HTTPStatus.SEE_OTHER)
+        return RedirectResponse(self._frame.link("read", "units", because=text or None), HTTPStatus.SEE_OTHER)
+
+    async def lifecycle(self, request: Request) -> Response:
+        """What a lifecycle has: machines, readings and operations."""
+        person = await self._frame.allow(request)
+        name = request.path_params["name"]
+        app = self._frame.desk.program.app
+        found = next((one for one in app.lifecycles if one.name == name), None)
+        if found is None:
+            raise Problem(HTTPStatus.NOT_FOUND, f"no lifecycle is called {inert(name)[:50]!r}")
+        readings = [
+            {
+                "name": place.declared.name,
+                "says": place.declared.says,
+                "link": self._frame.link("read", *place.path.strip("/").split("/")),
+            }
+            for place in places(app)
+            if place.lifecycle is found and isinstance(place.declared, Reading)
+        ]
+        machines = [{"name": one.name, "link": self._frame.link("machines", one.name)} for one in found.machines]
+        operations = self._declared.operations(name, person)
+        view = {"name": name, "says": found.says, "readings": readings, "machines": machines, "operations": operations}
+        return await self._frame.show(request, "lifecycle.html", name, view)
+
+    def problem(self, request: Request, problem: Problem) -> Response:
+        """An error as a page. It asks the ledger nothing: that may be what went wrong."""
+        view: dict[str, Any] = {
+            "title": problem.status.phrase,
+            "detail": inert(str(problem)),
+            "sign_in": problem.status is HTTPStatus.UNAUTHORIZED,
+        }
+        return self._frame.bare(request, "problem.html", view, problem.status)
+
+
+def _leads(path: str, frame: Frame) -> Callable[[Request], Response]:
+    def redirect(request: Request) -> Response:
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(frame.link(*path.split("/")) + query, HTTPStatus.SEE_OTHER)
+
+    return redirect

@@ -1,0 +1,1 @@
+"""Pictures, drawn on the server."""

@@ -1,0 +1,180 @@
+"""Charts as pictures: the time bar, bars, a ladder, a heatmap, and spans of time on a logarithmic scale.
+
+Colours come from the style sheet by what they mean, so that a dark page needs nothing of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from penstock.web.svg.marks import element, titled, words
+
+_BASE, _TALL = 34.0, 26.0
+
+
+class Bar(Struct, frozen=True):
+    """One bar: how much, what it says when pointed at, and where it leads."""
+
+    amount: float
+    says: str
+    link: str | None = None
+    #: What it means: rest, work, done, hold or fault; None: an amount without a meaning.
+    meaning: str | None = None
+    label: str = ""
+    note: str = ""
+
+
+class Tick(Struct, frozen=True):
+    """A word below an axis, at a share of its width."""
+
+    share: float
+    text: str
+
+
+def chart(width: float, height: float, label: str, parts: Sequence[str]) -> str:
+    """A picture that scales with its place."""
+    return element(
+        "svg", "".join(parts), class_="chart", viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label
+    )
+
+
+def linked(content: str, link: str | None) -> str:
+    """The same, leading somewhere."""
+    return content if link is None else element("a", content, href=link)
+
+
+def _kind(bar: Bar) -> str:
+    return "bar" if bar.meaning is None else f"is-{bar.meaning}"
+
+
+def time_bar(bars: Sequence[Bar], ticks: Sequence[Tick], label: str, *, at: float | None = None) -> str:
+    """How much happened in each slice of time; `at` is the share at which the handle stands."""
+    width = 860.0
+    each = width / max(len(bars), 1)
+    most = max((bar.amount for bar in bars), default=0.0)
+    parts = [element("line", class_="axis", x1=0, x2=width, y1=_BASE + 0.5, y2=_BASE + 0.5)]
+    for number, bar in enumerate(bars):
+        if not bar.amount:
+            continue
+        # By its magnitude: one busy hour must not flatten all the others.
+        high = 3 + (_TALL - 3) * math.log1p(bar.amount) / math.log1p(most)
+        rect = element(
+            "rect",
+            titled(bar.says),
+            class_=_kind(bar),
+            x=number * each + 1,
+            y=_BASE - high,
+            width=max(each - 2, 1.0),
+            height=high,
+            rx=1.5,
+        )
+        parts.append(linked(rect, bar.link))
+    parts += [element("text", words(tick.text), x=min(max(tick.share * width, 0), width - 40), y=47) for tick in ticks]
+    if at is not None:
+        x = min(max(at, 0.0), 1.0) * width
+        parts.append(element("line", class_="handle", x1=x, x2=x, y1=4, y2=_BASE))
+        parts.append(element("circle", class_="knob", cx=x, cy=_BASE, r=4))
+    return chart(width, 50, label, parts)
+
+
+def rows(bars: Sequence[Bar], label: str, *, left: float = 66.0) -> str:
+    """Bars below each other, each with its label and its note."""
+    width, each = 340.0, 19.0
+    most = max((bar.amount for bar in bars), default=0.0) or 1.0
+    parts = []
+    for number, bar in enumerate(bars):
+        y = number * each
+        long = max(bar.amount / most * (width - left - 64), 3.0 if bar.amount else 0.0)
+        rect = element("rect", titled(bar.says), class_=_kind(bar), x=left, y=y + 3, width=long, height=13, rx=3)
+        parts.append(element("text", words(bar.label), x=0, y=y + 13))
+        parts.append(linked(rect, bar.link))
+        parts.append(element("text", words(bar.note), x=left + long + 6, y=y + 13))
+    return chart(width, max(each * len(bars), each), label, parts)
+
+
+def ladder(bars: Sequence[Bar], label: str) -> str:
+    """Shares from 0 to 1 as filled boxes beside each other: what each step of a ladder still earns."""
+    width, high = 340.0, 30.0
+    each = width / max(len(bars), 1)
+    parts = []
+    for number, bar in enumerate(bars):
+        x, wide = number * each + 4, each - 8
+        filled = min(max(bar.amount, 0.0), 1.0) * high
+        parts.append(element("rect", class_="soft", x=x, y=4, width=wide, height=high, rx=3))
+        if filled:
+            rect = element(
+                "rect", titled(bar.says), class_=_kind(bar), x=x, y=4 + high - filled, width=wide, height=filled, rx=3
+            )
+            parts.append(linked(rect, bar.link))
+        middle = x + wide / 2
+        parts.append(element("text", words(bar.label), x=middle, y=45, text_anchor="middle"))
+        parts.append(element("text", words(bar.note), x=middle, y=57, text_anchor="middle"))
+    return chart(width, 58, label, parts)
+
+
+def heatmap(names: Sequence[str], cells: Sequence[Sequence[Bar]], label: str) -> str:
+    """A row for each name, a cell for each day, coloured by what it means."""
+    width, left, each = 340.0, 40.0, 18.0
+    parts = []
+    for number, (name, line) in enumerate(zip(names, cells, strict=True)):
+        y = number * each
+        wide = (width - left) / max(len(line), 1)
+        parts.append(element("text", words(name), x=0, y=y + 13))
+        for place, cell in enumerate(line):
+            kind = "soft" if cell.meaning is None else f"is-{cell.meaning}"
+            x = left + place * wide
+            rect = element(
+                "rect", titled(cell.says), class_=kind, x=x, y=y + 2, width=max(wide - 1.4, 1.0), height=14, rx=1.5
+            )
+            parts.append(linked(rect, cell.link))
+    return chart(width, max(each * len(names), each), label, parts)
+
+
+def spans(named: Sequence[tuple[str, str, float, float]], label: str) -> str:
+    """The usual and the longest time, in seconds, for each (name, meaning); the axis is logarithmic."""
+    width, left, each = 340.0, 70.0, 20.0
+    marks = [("1 s", 1.0), ("1 min", 60.0), ("1 h", 3_600.0), ("1 d", 86_400.0), ("30 d", 2_592_000.0)]
+    top = math.log(marks[-1][1])
+    bottom = each * max(len(named), 1)
+
+    def place(seconds: float) -> float:
+        return left + min(max(math.log(max(seconds, 1.0)) / top, 0.0), 1.0) * (width - left - 14)
+
+    parts = [
+        part
+        for text, seconds in marks
+        for part in (
+            element("line", class_="axis", x1=place(seconds), x2=place(seconds), y1=0, y2=bottom),
+            element("text", words(text), x=place(seconds), y=bottom + 12, text_anchor="middle"),
+        )
+    ]
+    for number, (name, meaning, usual, longest) in enumerate(named):
+        y = number * each + 10
+        x, far = place(usual), place(max(longest, usual))
+        parts.append(element("text", words(name), x=0, y=y + 4))
+        parts.append(
+            element("rect", class_=f"is-{meaning}", x=x, y=y - 2, width=max(far - x, 0.0), height=4, rx=2, opacity=0.35)
+        )
+        parts.append(element("circle", class_=f"is-{meaning}", cx=x, cy=y, r=4))
+    return chart(width, bottom + 16, label, parts)
+
+
+def ahead(coming: Sequence[tuple[datetime, Bar]], start: datetime, hours: float, label: str) -> str:
+    """What is expected in the next hours."""
+    width, base = 320.0, 30.0
+    most = max((bar.amount for _, bar in coming), default=0.0) or 1.0
+    parts = [element("line", class_="axis", x1=0, x2=width, y1=base, y2=base)]
+    for at, bar in coming:
+        share = (at - start).total_seconds() / 3_600 / hours
+        high = 8 + 14 * bar.amount / most
+        x = min(max(share, 0.0), 1.0) * (width - 5)
+        rect = element("rect", titled(bar.says), class_=_kind(bar), x=x, y=base - high, width=5, height=high, rx=2)
+        parts.append(linked(rect, bar.link))
+    for share, text in ((0.0, "now"), (0.25, "+6 h"), (0.5, "+12 h"), (0.75, "+18 h"), (1.0, "+24 h")):
+        anchor = "start" if not share else "end" if share == 1.0 else "middle"
+        parts.append(element("text", words(text), x=share * width, y=42, text_anchor=anchor))
+    return chart(width, 44, label, parts)

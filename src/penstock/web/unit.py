@@ -1,0 +1,109 @@
+"""The page of a unit: what is known of it, why it stands so, its history, and what can be done with it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.model.errors import UsageError
+from penstock.model.inert import inert
+from penstock.model.unit import Ref
+from penstock.operations.units import HistoryWanted, OneUnit, show_unit, unit_history, why
+from penstock.operations.words import duration
+from penstock.web.answers import Answers
+from penstock.web.frame import moment, pill
+
+if TYPE_CHECKING:
+    from penstock.api.access import Person
+    from penstock.model.machine import Machine
+    from penstock.web.frame import Frame
+
+_HANDS = ("wake", "park", "unpark")
+
+
+class UnitPage:
+    """The page `/units/MACHINE/KEY`."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    async def show(self, request: Request) -> Response:
+        person = await self._frame.allow(request)
+        machine = self._frame.machine(request.path_params["machine"])
+        ref = str(Ref(machine.name, request.path_params["unit_id"]))
+        at = self._frame.at(request)
+        view = await self._frame.desk.read(self._view, person, machine, ref, at)
+        lifecycle = self._frame.desk.program.app.owner(machine.name)
+        view |= {"ref": ref, "machine": machine, "machine_link": self._frame.link("machines", machine.name, at=at)}
+        return await self._frame.show(request, "unit.html", lifecycle.name, view)
+
+    def _view(self, person: Person, machine: Machine, ref: str, at: datetime | None) -> dict[str, Any]:
+        ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=person.name)
+        now = self._frame.desk.clock.now()
+        answers = Answers(self._frame, now, at)
+        told = unit_history(ask, HistoryWanted(unit=ref))
+        rows = [one for one in getattr(told, "rows", []) if at is None or one.at <= at]
+        newest = max(rows, key=lambda one: (one.at, one.version), default=None)
+        facts, reasons, status = [], [], ""
+        if at is None:
+            facts = answers.blocks(show_unit(ask, OneUnit(unit=ref)))
+            try:
+                reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
+            except UsageError as error:
+                reasons = [*answers.blocks(inert(str(error)))]
+        if newest is not None and newest.target is not None:
+            status = pill(newest.target, _meaning(machine, newest.target))
+        return {
+            "status": status,
+            "facts": facts,
+            "why": reasons,
+            "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at or now, now),
+            "actions": self._actions(person, machine, ref, newest.target if newest else None, at),
+        }
+
+    def _actions(
+        self, person: Person, machine: Machine, ref: str, state: str | None, at: datetime | None
+    ) -> list[dict[str, str]]:
+        """Edges that hands may pull, and what can be done with any unit; what cannot be done says why."""
+        from penstock.operations.declare import Role
+
+        found = []
+        why_not = "nothing can be done in the past; go back to now" if at is not None else ""
+        if not person.may(Role.OPERATOR):
+            why_not = f"this needs the role operator; yours is {person.role}"
+        for edge in machine.edges:
+            if edge.by_hand is None:
+                continue
+            own = why_not or ("" if edge.source == state else f"only from {edge.source}; it is {state}")
+            link = self._frame.link("do", "units", "move", units=ref, to=str(edge.target))
+            found.append({"name": f"{edge.trigger} → {edge.target}", "link": link, "why": own})
+        if machine.driven:
+            links = {name: self._frame.link("do", "units", name, units=ref) for name in _HANDS}
+            found += [{"name": name, "link": link, "why": why_not} for name, link in links.items()]
+        return found
+
+
+def _timeline(machine: Machine, rows: list[Any], end: datetime, now: datetime) -> list[dict[str, Any]]:
+    """Newest first, each with how long it stayed."""
+    moments = [one.at for one in rows] + [end]
+    stays = [later - earlier for earlier, later in pairwise(moments)]
+    found = [
+        {
+            "at": moment(one.at, now),
+            "target": pill(one.target or "gone", _meaning(machine, one.target)),
+            "trigger": one.trigger or ("born" if one.source is None else ""),
+            "who": inert(one.actor),
+            "why": inert(one.reason or ""),
+            "stay": duration(stay.total_seconds()),
+        }
+        for one, stay in zip(rows, stays, strict=True)
+    ]
+    return found[::-1]
+
+
+def _meaning(machine: Machine, state: str | None) -> str | None:
+    return str(machine.status(state).meaning) if state in machine.states else None

@@ -1,0 +1,35 @@
+"""The kernel's own jobs, run by a worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.app.app import App
+from penstock.model.clock import Rng
+from penstock.model.simulation import simulate
+from penstock.worker.executor import InlineExecutor
+from penstock.worker.schedule import Schedules, keep_schedules
+from penstock.worker.worker import Worker, WorkerSettings
+from tests.operations.conftest import ORDERS, Desk
+
+
+def test_flow_is_rolled_up_every_minute(ledger_url):
+    desk = Desk(ledger_url, App(ORDERS))
+    desk.orders(3)
+    wanted = desk.program.schedules()
+    assert [(one.name, one.every) for one in wanted] == [("roll-up-flow", "1m")]
+    keep_schedules(desk.ledger, wanted, "test")
+
+    async def main() -> None:
+        settings = WorkerSettings(place_seconds=None)
+        flows = [Schedules(desk.program.jobs())]
+        worker = Worker(desk.ledger, flows, settings, executor=InlineExecutor(), rng=Rng(5))
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait([running], timeout=150)
+        worker.stop()
+        await running
+
+    simulate(desk.clock, main)
+    counted = desk.rows("SELECT machine, to_status, n FROM flow_hour WHERE machine = 'order'")
+    assert counted == [("order", "new", 3)]
+    desk.ledger.close()

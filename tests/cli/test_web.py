@@ -1,0 +1,127 @@
+"""`penstock web`, `penstock up` and `penstock token` in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.api.serve import bind
+from tests.support.fleet import ROOT, Member, until
+
+CONFIGURATION = 'lifecycles = ["tests.support.shop:lifecycle"]\n[shop]\n[ledger]\nurl = "{url}"\n{more}'
+
+
+@pytest.fixture
+def folder(ledger_url: str, tmp_path: Path, penstock) -> Path:
+    (tmp_path / "penstock.toml").write_text(CONFIGURATION.format(url=ledger_url, more=""))
+    assert penstock("db", "upgrade", cwd=tmp_path).code == 0
+    return tmp_path
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[Member]:
+    command = [sys.executable, "-c", "from penstock.cli.main import main; main()", *arguments]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    member = Member(command, clean | {"PYTHONPATH": path}, folder / "log", cwd=folder)
+    try:
+        yield member
+    finally:
+        if member.alive:
+            member.kill()
+
+
+def address(member: Member) -> str:
+    said = until(lambda: member.said("web.serving") or not member.alive, "it serves")
+    assert said is not True, member.text()
+    return str(said[0]["address"]).rstrip("/")
+
+
+def get(url: str, token: str | None = None) -> tuple[int, Any]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_web_serves_until_it_is_told_to_stop(folder: Path):
+    with started(folder, "web", "--address", "127.0.0.1:0") as member:
+        home = address(member)
+        assert get(f"{home}/readyz") == (200, b"ready\n")
+        status, answer = get(f"{home}/api/v1/status")
+        assert (status, [one["machine"] for one in json.loads(answer)["machines"]].count("order")) == (200, 1)
+        member.process.send_signal(signal.SIGTERM)
+        until(lambda: not member.alive, "it ends")
+    assert "Traceback" not in member.text()
+
+
+def test_up_serves_beside_the_work(folder: Path):
+    with started(folder, "up", "--address", "127.0.0.1:0") as member:
+        home = address(member)
+        until(lambda: member.said("worker.started"), "it works")
+        until(lambda: get(f"{home}/readyz")[0] == 200, "it is ready")
+        (worker,) = json.loads(get(f"{home}/api/v1/workers")[1])["rows"]
+        assert worker["worker"] == member.said("worker.started")[0]["worker"]
+        member.process.send_signal(signal.SIGTERM)
+        until(lambda: not member.alive, "it ends")
+    assert member.process.returncode == 0
+
+
+def test_an_address_that_is_taken(folder: Path, penstock):
+    with bind("127.0.0.1:0") as taken:
+        wanted = f"127.0.0.1:{taken.getsockname()[1]}"
+        refused = penstock("web", "--address", wanted, cwd=folder)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith(f"penstock: {wanted} cannot be served on: Address already in use; give another")
+        with started(folder, "up", "--address", wanted) as member:
+            until(lambda: member.said("worker.started"), "it works")
+            (said,) = member.said("web.refused")
+            assert said["address"] == wanted
+
+
+def test_other_addresses_need_a_token_first(folder: Path, penstock):
+    refused = penstock("web", "--address", "0.0.0.0:0", cwd=folder)
+    assert (refused.code, "penstock token create NAME --role admin" in refused.err) == (2, True)
+    token = penstock("token", "create", "jo", "--role", "viewer", cwd=folder).out.splitlines()[1]
+    with started(folder, "web", "--address", "0.0.0.0:0") as member:
+        home = address(member).replace("0.0.0.0", "127.0.0.1")
+        assert get(f"{home}/api/v1/units")[0] == 401
+        assert get(f"{home}/api/v1/units", token)[0] == 200
+
+
+def test_tokens_are_given_out_listed_and_revoked(folder: Path, penstock):
+    shown = penstock("token", "create", "jo", "--role", "admin", "--expires", "30d", "--by", "eve", cwd=folder)
+    done, token, hint = shown.out.splitlines()
+    assert (done, hint) == ("done: give out a token for jo, as admin", "keep it now: it is not shown again")
+    assert token.startswith("pst_")
+    twice = penstock("token", "create", "jo", "--role", "admin", cwd=folder)
+    assert (twice.code, "revoke it" in twice.err) == (2, True)
+    (row,) = json.loads(penstock("token", "list", "--json", cwd=folder).out)["rows"]
+    assert (row["name"], row["role"], row["state"], row["created_by"]) == ("jo", "admin", "valid", "eve")
+    assert token.split("_")[2] not in penstock("events", "list", "--json", cwd=folder).out
+    assert penstock("token", "revoke", "jo", "--yes", cwd=folder).code == 0
+    assert json.loads(penstock("token", "list", "--json", cwd=folder).out)["rows"][0]["state"] == "revoked"
+
+
+def test_neither_uvicorn_nor_starlette_is_loaded_by_other_commands(tmp_path: Path):
+    code = (
+        "import sys, penstock.cli.main as m\nsys.argv = ['penstock', 'web', '--help']\n"
+        "try:\n m.main()\nexcept SystemExit as stopped:\n assert not stopped.code\n"
+        "sys.stderr.write(' '.join(n for n in ('uvicorn', 'starlette', 'msgspec') if n in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
