@@ -29,11 +29,21 @@ from penstock.model.clock import Rng, VirtualClock
 from penstock.model.errors import LedgerMismatch
 from penstock.settings.typed import TimeZone
 from penstock.testing import work_until_idle
+from penstock.worker.worker import WorkerSettings
 
 START = datetime(2026, 6, 15, 12, tzinfo=UTC)
 PAUSE = timedelta(hours=4)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 Trouble = Exception | Callable[[], None]
+# After a kill another takes over soon: until then it looks every second.
+_SOON = WorkerSettings(
+    lease_ms=30_000,
+    renew_seconds=10.0,
+    watch_seconds=10.0,
+    idle_seconds=None,
+    unknown_seconds=1e9,
+    place_seconds=None,
+)
 
 
 def offer(
@@ -171,7 +181,7 @@ class Bench:
 
     def work(self, within: timedelta = HOUR, flow: Any = None) -> None:
         """Let a worker run until nothing falls due within that time."""
-        work_until_idle(self.ledger, [flow or self.flow()], within=within)
+        work_until_idle(self.ledger, [flow or self.flow()], within=within, settings=_SOON)
 
     def later(self, time: timedelta = PAUSE, within: timedelta = HOUR) -> None:
         """The same, later."""

@@ -21,6 +21,7 @@ def _url(tmp_path, number):
 
 
 @pytest.mark.by_day
+@pytest.mark.timeout(600)
 def test_weeks_of_trouble_leave_no_hole(ledger_url):
     with lived(ledger_url, 24, 3, troubles=OFTEN, rate=0.3) as year:
         assert findings(year) == []
