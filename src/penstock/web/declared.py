@@ -68,7 +68,7 @@ class Declared:
                 view |= await self._desk.read(self._shown, answer, request, pairs)
             except UsageError as error:
                 view["problem"] = inert(str(error))
-        return await self._frame.show(request, "reading.html", _here(place), view)
+        return await self._frame.show(request, "reading", _here(place), view)
 
     def _answer(self, place: Place, person: Person, parameters: Any) -> Any:
         return place.declared(self._desk.ask(place.lifecycle, who=person.name), parameters)
@@ -154,7 +154,7 @@ class Declared:
             "command": command_of(place, pairs_of(declared.parameters, given)),
             **more,
         }
-        return await self._frame.show(request, "operation.html", _here(place), view, status)
+        return await self._frame.show(request, "operation", _here(place), view, status)
 
     def _previewed(self, preview: Preview) -> dict[str, Any]:
         answers = Answers(self._frame, self._desk.clock.now())

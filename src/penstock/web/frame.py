@@ -80,7 +80,7 @@ class Frame:
 
     def _rendered(self, request: Request, template: str, view: Mapping[str, Any]) -> str:
         root, person = self.desk.root_path, view["person"]
-        return self._environment.get_template(template).render(
+        return self._environment.get_template(f"{template}.html").render(
             root=root,
             asset=lambda name: f"{root}/static/{name}?{self.static[name][2]}",
             csrf="" if person is None else person.csrf,

@@ -49,7 +49,7 @@ class MachinePage:
             "lifecycle": lifecycle.name,
             "operations": [one | ({"why": past} if at is not None else {}) for one in operations],
         }
-        return await self._frame.show(request, "machine.html", lifecycle.name, view)
+        return await self._frame.show(request, "machine", lifecycle.name, view)
 
     def _view(self, who: str, machine: Machine, at: datetime | None, window: str) -> dict[str, Any]:
         ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who)

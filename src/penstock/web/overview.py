@@ -74,7 +74,7 @@ class Overview:
         person = await self._frame.allow(request)
         at = self._frame.at(request)
         view = await self._frame.desk.read(self._view, person.name, at)
-        return await self._frame.show(request, "overview.html", "Overview", view)
+        return await self._frame.show(request, "overview", "Overview", view)
 
     def _view(self, who: str, at: datetime | None) -> dict[str, Any]:
         ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who)

@@ -108,7 +108,7 @@ class Pages:
         machines = [{"name": one.name, "link": self._frame.link("machines", one.name)} for one in found.machines]
         operations = self._declared.operations(name, person)
         view = {"name": name, "says": found.says, "readings": readings, "machines": machines, "operations": operations}
-        return await self._frame.show(request, "lifecycle.html", name, view)
+        return await self._frame.show(request, "lifecycle", name, view)
 
     def problem(self, request: Request, problem: Problem) -> Response:
         """An error as a page. It asks the ledger nothing: that may be what went wrong."""
@@ -117,7 +117,7 @@ class Pages:
             "detail": inert(str(problem)),
             "sign_in": problem.status is HTTPStatus.UNAUTHORIZED,
         }
-        return self._frame.bare(request, "problem.html", view, problem.status)
+        return self._frame.bare(request, "problem", view, problem.status)
 
 
 def _leads(path: str, frame: Frame) -> Callable[[Request], Response]:

@@ -39,7 +39,7 @@ class UnitPage:
         view = await self._frame.desk.read(self._view, person, machine, ref, at)
         lifecycle = self._frame.desk.program.app.owner(machine.name)
         view |= {"ref": ref, "machine": machine, "machine_link": self._frame.link("machines", machine.name, at=at)}
-        return await self._frame.show(request, "unit.html", lifecycle.name, view)
+        return await self._frame.show(request, "unit", lifecycle.name, view)
 
     def _view(self, person: Person, machine: Machine, ref: str, at: datetime | None) -> dict[str, Any]:
         ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=person.name)

@@ -12,7 +12,7 @@ from msgspec import structs
 from penstock.connectors.searches import Bad
 from penstock.lifecycles.queries.ending import CRITICAL_FROM, FAILING_FROM
 from penstock.lifecycles.queries.machine import S
-from penstock.lifecycles.queries.settings import QuerySettings, client_gate
+from penstock.lifecycles.queries.settings import QuerySettings, client_gate, query_gate
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
 from penstock.model.unit import replace
 from penstock.testing import KILL, Fault, inject
@@ -274,3 +274,24 @@ def test_whoever_runs_next_closes_what_a_dead_worker_left(queries_url):
         assert [row[2] for row in spans].count("ERROR") == 1
         assert all(one[1] <= two[0] for one, two in pairwise(spans))
         assert {world.state(name).status for name in queries} == {S.SUCCESS}
+
+
+def test_a_query_that_is_paused_in_the_middle_of_a_run_stops_at_its_next_page(queries_url):
+    client = Lists(ladder(60))
+    with bench(queries_url, client) as world:
+        gate, plain = query_gate(world.state("jobs").query_key), client._batch
+
+        def batch(records, wanted):
+            if len(client.asked) == 2:
+                world.ledger.gates.pause(gate, "operator:ana", "too much")
+            return plain(records, wanted)
+
+        client._batch = batch  # type: ignore[method-assign]
+        world.work()
+        assert len(client.asked) == 2
+        assert world.runs("jobs", "status, stopped_by, error") == [
+            ("IDLE", "client_closed", "it is paused by ana: too much")
+        ]
+        world.ledger.gates.resume(gate, "operator:ana")
+        world.later()
+        assert len(world.offers()) == 60

@@ -47,6 +47,7 @@ async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which ga
 ) -> Fetched:
     """The page. A failed call is made again up to three times, two seconds later and ever later."""
     calls = failures = waits = 0
+    said = ""
     while True:
         if io.stopping():
             return Fetched(calls, halted=Halted(Stop.STOPPED, "its worker was told to stop", io.now()))
@@ -59,17 +60,19 @@ async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which ga
             return Fetched(calls + batch.calls - 1, batch)
         except GateClosed as closed:
             wait = None if closed.until is None else closed.until - io.now()
-            if wait is None or wait > _SHORT or waits == _WAITS:
+            # Nobody waits for a breaker that this run's own failures have opened: the lock is everybody's.
+            if failures or wait is None or wait > _SHORT or waits == _WAITS:
                 stop = Stop.ERROR if failures else Stop.CLIENT_CLOSED
-                return Fetched(calls, halted=Halted(stop, str(closed), closed.until))
+                return Fetched(calls, halted=Halted(stop, f"{said}{closed}", closed.until))
             waits += 1
             await asyncio.sleep(max(0.0, wait.total_seconds()))
         except (Throttled, Fatal, Rejected) as error:
             return Fetched(calls, halted=_final(error), throttles=isinstance(error, Throttled))
         except (Transient, InDoubt) as error:
+            told = f"{type(error).__name__}: {error} (after {failures} retries)"
             if RETRIES.exhausted(failures):
-                told = f"{type(error).__name__}: {error} (after {failures} retries)"
                 return Fetched(calls, halted=Halted(Stop.ERROR, told))
+            said = f"{told}; "
             await asyncio.sleep(RETRIES.delay(failures, io.rng).total_seconds())
             failures += 1
 

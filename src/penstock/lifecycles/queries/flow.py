@@ -23,14 +23,14 @@ from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
 from penstock.lifecycles.queries.erasure.guard import without_erased
 from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
-from penstock.lifecycles.queries.lock import closed_gate, holder, running
+from penstock.lifecycles.queries.lock import closed_gate, closed_words, holder, running, shut_gates
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page
 from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad
 from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
-from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
+from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
 from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.store import Taken
 from penstock.model.outcome import Event, Move, Outcome, Write
@@ -228,6 +228,11 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         return self._going(unit, after, taken, [*page.landed, *rejected(after, page.bad, moment)], why)
 
     async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io) -> Fetched:
+        mine = query_gate(own.key)
+        paused = (await io.ledger(lambda ledger: shut_gates(ledger, [mine]))).get(mine)
+        if paused is not None:
+            why = closed_words("it", paused)
+            return Fetched(0, halted=Halted(Stop.CLIENT_CLOSED, why, paused.until))
         gate, pause = client_gate(own.client), self.settings.client_pause
         return await fetch(source.client, own.parameters, now.wanted(source.client), gate, pause, io)
 
