@@ -1,10 +1,11 @@
-"""The kernel's own lifecycle: schedules, deliveries and their care, and the commands that every program has."""
+"""The kernel's own lifecycle: schedules, deliveries, alerts and their care, and the commands that every program has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.app import alerts as kernel_alerts
 from penstock.app.kernel_jobs import collect_raw, prune, sweep_stages
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.ledger import delivery
@@ -22,6 +23,8 @@ from penstock.operations import (
     status,
     units,
 )
+from penstock.operations.alerts import commands as alerts
+from penstock.operations.alerts.machine import machine as alert
 from penstock.operations.bulk.machine import bulk_action
 from penstock.settings.kernel import KernelSettings
 from penstock.worker import schedule_unit
@@ -32,10 +35,11 @@ if TYPE_CHECKING:
 
 
 def _data() -> Data:
+    from penstock.operations.alerts.tables import alert_memory
     from penstock.operations.bulk.tables import bulk_item
     from penstock.operations.dismissal import dismissal
 
-    return Data(tables=[dismissal, bulk_item])
+    return Data(tables=[dismissal, bulk_item, alert_memory])
 
 
 def _build(settings: KernelSettings, ports: Ports) -> Sequence[AnyFlow]:  # noqa: ARG001 - one shape
@@ -50,10 +54,12 @@ lifecycle = Lifecycle(
     "kernel",
     "What every program has: schedules, deliveries, gates, units and their care.",
     settings=KernelSettings,
-    machines=[schedule_unit.machine, delivery.machine, bulk_action],
+    machines=[schedule_unit.machine, delivery.machine, bulk_action, alert],
     data=_data,
     build=_build,
-    jobs=[prune, sweep_stages, collect_raw],
+    jobs=[prune, sweep_stages, collect_raw, *kernel_alerts.JOBS],
+    schedules=kernel_alerts.schedules,
+    subscribers=kernel_alerts.subscribers,
     readings=[
         *units.READINGS,
         *dead.READINGS,
@@ -61,6 +67,7 @@ lifecycle = Lifecycle(
         *gates.READINGS,
         *schedules.READINGS,
         *events.READINGS,
+        *alerts.READINGS,
         *status.READINGS,
         *machines.READINGS,
         *doctor.READINGS,
@@ -74,6 +81,7 @@ lifecycle = Lifecycle(
         *gates.OPERATIONS,
         *schedules.OPERATIONS,
         *events.OPERATIONS,
+        *alerts.OPERATIONS,
         *raw.OPERATIONS,
     ],
 )

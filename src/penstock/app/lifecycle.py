@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.stage import Staged
     from penstock.model.limits import GateLimits
+    from penstock.operations.alerts.policy import Condition, Policy
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow, Io
@@ -87,6 +88,9 @@ class Lifecycle(Generic[S]):
     #: Schedules that it needs; the configuration may have others of these names instead.
     schedules: Callable[[S], Sequence[Schedule]] = lambda settings: ()  # noqa: ARG005 - one shape
     subscribers: Callable[[S, Ports], Sequence[Subscriber]] = lambda settings, ports: ()  # noqa: ARG005 - one shape
+    #: When somebody should know, where the configuration says nothing else; and the kinds of policies that it brings.
+    policies: Sequence[Policy] = ()
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
     readings: Sequence[Reading[S]] = ()
     operations: Sequence[Operation[S]] = ()
     #: What a person should know of these settings, one line each: said when a process starts, and by the doctor.

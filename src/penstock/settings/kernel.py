@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from penstock.model.cadence import Cadence
 from penstock.model.limits import GateLimits, Limit
+from penstock.settings.alerts import AlertSettings
 from penstock.settings.shapes import written
 from penstock.settings.typed import Hours, LedgerAddress, Place, Secret, Settings, TimeZone, says
 
@@ -158,6 +159,7 @@ class KernelSettings(Settings):
     worker: Annotated[WorkerSection, says("How a process works.")] = WorkerSection()
     log: Annotated[LogSettings, says("What a process logs.")] = LogSettings()
     raw: Annotated[RawSettings, says("Where landed data is kept.")] = RawSettings()
+    alerts: Annotated[AlertSettings, says("When somebody should know, and who is told.")] = AlertSettings()
     gates: Annotated[
         dict[str, GateSettings],
         says(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.queries import jobs, operations, readings
+from penstock.lifecycles.queries import alerts, jobs, operations, readings
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.model.limits import GateLimits, Limit
@@ -69,6 +69,8 @@ lifecycle = Lifecycle(
     jobs=[jobs.update_queries, jobs.prune_queries],
     gates=gates,
     schedules=jobs.schedules,
+    policies=alerts.POLICIES,
+    conditions=alerts.CONDITIONS,
     readings=readings.READINGS,
     operations=operations.OPERATIONS,
 )
