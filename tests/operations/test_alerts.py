@@ -24,7 +24,6 @@ from penstock.worker.outbox import keep_subscriptions
 from penstock.worker.worker import WorkerSettings
 from tests.operations.conftest import NOW, ORDERS, Desk, Order
 
-
 # An alert is written beside the steps: a worker finds its deliveries when it looks.
 LOOKING = WorkerSettings(lease_ms=600_000, renew_seconds=200.0, idle_seconds=1.0, unknown_seconds=1e9)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import re
 import signal
@@ -124,6 +125,10 @@ class Process:
         self._worker = Worker(ledger, now.flows, now.settings, config_version=version, watchdog=True)
         if not self._stop.is_set() and self._following is None:
             await self._worker.run()
+
+    def counts(self) -> dict[str, int]:
+        """What its worker has counted, for the metrics; a worker under another configuration begins anew."""
+        return {} if self._worker is None else dataclasses.asdict(self._worker.counts)
 
     def stop(self) -> None:
         """Finish or give back what is held, and end."""

@@ -13,12 +13,12 @@ class Log:
     """Writes a line, as severe as the alert."""
 
     async def tell(self, notice: Notice) -> None:
-        said = {"alert": notice.alert, "severity": notice.severity, "says": notice.says, "since": notice.since}
+        alert, severity, says = notice.alert, notice.severity, notice.says
         if notice.change == "acknowledged":
-            log.info("alert.acknowledged", **said, by=notice.by, reason=notice.reason)
+            log.info("alert.acknowledged", alert=alert, severity=severity, by=notice.by, reason=notice.reason)
         elif notice.change == "resolved":
-            log.info("alert.resolved", **said, by=notice.by, reason=notice.reason)
-        elif notice.severity == "critical":
-            log.error("alert.firing", **said, runbook=notice.runbook)
+            log.info("alert.resolved", alert=alert, severity=severity, by=notice.by, reason=notice.reason)
+        elif severity == "critical":
+            log.error("alert.firing", alert=alert, severity=severity, says=says, runbook=notice.runbook)
         else:
-            log.warning("alert.firing", **said, runbook=notice.runbook)
+            log.warning("alert.firing", alert=alert, severity=severity, says=says, runbook=notice.runbook)
