@@ -30,6 +30,7 @@ from penstock.model.clock import SystemClock
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
 from penstock.settings.alerts import EmailSettings, PagerDutySettings, SlackSettings, WebhookSettings
 from penstock.settings.secret import ConfigError, Secret
+from penstock.settings.typed import Url
 from penstock.simulators.server import serving
 
 AT = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -157,7 +158,7 @@ def test_a_webhook_is_signed_and_has_the_same_id_when_it_is_sent_again(secret):
     taker = Taker()
 
     def hook(address):
-        return Webhook(WebhookSettings(url=f"{address}/hook", secret=secret(KEY)), SystemClock())
+        return Webhook(WebhookSettings(url=Url(f"{address}/hook"), secret=secret(KEY)), SystemClock())
 
     said = tell(taker, hook, notice(), notice())
     for path, headers, body in taker.calls:
@@ -180,8 +181,21 @@ def test_the_signature_is_that_of_the_standard():
         signature("whsec_short", "m", 1, b"")
 
 
+class Mails(socketserver.ThreadingTCPServer):
+    """A mail server: what it took, and what it answers to a command instead of the usual."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.mails: list[bytes] = []
+        self.instead: dict[str, str] = {}
+        super().__init__(("127.0.0.1", 0), _Smtp)
+
+
 class _Smtp(socketserver.StreamRequestHandler):
     """As much of a mail server as a client needs. Its answers to a command may be replaced."""
+
+    server: Mails
 
     def handle(self):
         self._say("220 here")
@@ -208,9 +222,7 @@ class _Smtp(socketserver.StreamRequestHandler):
 
 @pytest.fixture
 def smtp():
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Smtp) as server:
-        server.daemon_threads = True
-        server.mails, server.instead = [], {}
+    with Mails() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server

@@ -37,6 +37,7 @@ from penstock.settings.alerts import (
 from penstock.settings.file import Configuration
 from penstock.settings.kernel import KernelSettings
 from penstock.settings.secret import Secret
+from penstock.settings.typed import Url
 from penstock.simulators.server import in_thread
 from penstock.worker.outbox import keep_subscriptions
 from penstock.worker.schedule import keep_schedules
@@ -53,6 +54,7 @@ class Site:
     def __init__(self):
         self.calls = []
         self.answers = {}
+        self.address = ""
 
     async def answer(self, request):
         path = request.url.path
@@ -138,7 +140,7 @@ def sinks(site, **more):
     return AlertSettings(
         slack={"room": SlackSettings(url=Secret("env", "SLACK_URL"))},
         pagerduty={"duty": PagerDutySettings(routing_key=Secret("env", "ROUTING_KEY"), url=site.address)},
-        webhook={"hook": WebhookSettings(url=f"{site.address}/hook", secret=Secret("env", "HOOK_SECRET"))},
+        webhook={"hook": WebhookSettings(url=Url(f"{site.address}/hook"), secret=Secret("env", "HOOK_SECRET"))},
         log=False,
         **more,
     )

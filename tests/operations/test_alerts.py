@@ -11,6 +11,7 @@ from penstock.app.program import Program
 from penstock.ledger.commit import insert_events
 from penstock.model.errors import LedgerRefused, UnknownUnit, UsageError
 from penstock.model.machine import Actor
+from penstock.model.outcome import Birth
 from penstock.model.unit import Ref
 from penstock.operations.alerts import book
 from penstock.operations.alerts.machine import A
@@ -307,9 +308,10 @@ def test_two_that_fire_at_once_are_one(desk):
     other = Desk(desk.url, _app())
     before = book._fired(None, "gate_down", found, NOW)
     assert book.fire(other.ledger, "gate_down", found, NOW, "one")
-    told_, events = book.tell(before)
+    assert before is not None
+    late, events = book.tell(before)
     with pytest.raises(LedgerRefused):
-        desk.ledger.together([book.Birth(told_, "late")], who="two", events=events)
+        desk.ledger.together([Birth(late, "late")], who="two", events=events)
     assert not book.fire(desk.ledger, "gate_down", found, NOW, "two")
     assert len(told(desk)) == 1
     other.ledger.close()

@@ -160,10 +160,10 @@ def _moved(database: Database, cursor: Cursor, now: datetime) -> Mapping[str, se
     at, since = database.sql.instant("since"), instant_text(now - _HISTORY)
     if "flow_hour" in table_names(database, cursor):
         sql = f"SELECT machine, hour FROM flow_hour WHERE hour >= {at} GROUP BY machine, hour"
-        for name, hour in cursor.rows(sql, since=since):
-            found.setdefault(str(name), set()).add(instant(hour))
+        for name, moment in cursor.rows(sql, since=since):
+            found.setdefault(str(name), set()).add(instant(moment))
         since = instant_text(now - _LATELY)
-    hour = "substr(at, 1, 13)" if database.dialect == "sqlite" else "date_trunc('hour', at)"
+    hour = "substr(CAST(at AS TEXT), 1, 13)"
     sql = f"SELECT machine, max(at) FROM transition_log WHERE at >= {at} GROUP BY machine, {hour}"
     for name, moment in cursor.rows(sql, since=since):
         found.setdefault(str(name), set()).add(instant(moment))
