@@ -60,7 +60,9 @@ def test_what_the_ledger_says(desk):
     desk.fail("order:acme/1", "no")
     desk.ledger.gates.close("shop/acme", 600, "quiet")
     desk.later(minutes=2)
-    metrics = Metrics(desk.program, desk.ledger.database, lambda: {"claimed": 7, "lost": 1})
+    metrics = Metrics(
+        desk.program, desk.ledger.database, lambda: {"": {"reaped": 2}, "order": {"claimed": 7, "lost": 1}}
+    )
     text, kind = metrics.text()
     found = lines(text)
     assert kind.startswith("text/plain")
@@ -69,7 +71,9 @@ def test_what_the_ledger_says(desk):
     assert found['penstock_due{machine="order"}'] == 2
     assert found['penstock_queue_age_seconds{machine="order"}'] == 120
     assert found['penstock_gate_open{gate="shop/acme"}'] == 0
-    assert (found["penstock_claims_total"], found["penstock_claims_lost_total"]) == (7, 1)
+    assert found['penstock_claims_total{flow="order"}'] == 7
+    assert found['penstock_claims_lost_total{flow="order"}'] == 1
+    assert found["penstock_units_reaped_total"] == 2
     assert found["rules_apply_count_total"] == 0
     assert found['rules_apply_duration_seconds_bucket{le="+Inf"}'] == 0
     assert "rules_apply_success_rate" not in found  # nothing has run yet

@@ -260,3 +260,19 @@ def test_the_heartbeat_is_heard_while_all_is_well(ledger_url, site):
     asyncio.run(main())
     assert len(site.told("/ping")) >= 1
     fleet.ledger.close()
+
+
+def test_a_worker_counts_for_each_flow(fleet):
+    worker = Worker(fleet.ledger, fleet.program.flows(), QUICK)
+    fire(fleet.ledger, "gate_down", Found("shop/acme", "critical", "it is down"), fleet.clock.now(), "test")
+
+    async def main():
+        working = asyncio.create_task(worker.run())
+        await until(lambda: worker.counts.flows["delivery"].committed == 3)
+        worker.stop()
+        await working
+
+    asyncio.run(main())
+    own = worker.counts.flows["delivery"]
+    assert (own.claimed, own.steps, own.failed, own.lost) == (3, 3, 0, 0)
+    assert worker.counts.committed == sum(one.committed for one in worker.counts.flows.values())

@@ -24,11 +24,11 @@ def catalogue(app: App) -> tuple[Metric, ...]:
 class Metrics:
     """Gathers what the ledger says at most every few seconds, whoever asks. It blocks: call it off the event loop.
 
-    `counts` gives what the worker of this process has counted; without a worker there is nothing to give.
+    `counts` is `Process.counts`: what the worker of this process has counted. A process without a worker has none.
     """
 
     def __init__(
-        self, program: Program, database: Database, counts: Callable[[], Mapping[str, int]] | None = None
+        self, program: Program, database: Database, counts: Callable[[], Mapping[str, Mapping[str, int]]] | None = None
     ) -> None:
         self._program = program
         self._database = database

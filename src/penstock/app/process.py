@@ -126,9 +126,18 @@ class Process:
         if not self._stop.is_set() and self._following is None:
             await self._worker.run()
 
-    def counts(self) -> dict[str, int]:
-        """What its worker has counted, for the metrics; a worker under another configuration begins anew."""
-        return {} if self._worker is None else dataclasses.asdict(self._worker.counts)
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What its worker has counted for each flow, for the metrics; under no flow, what is nobody's.
+
+        A worker under another configuration begins anew.
+        """
+        if self._worker is None:
+            return {}
+        counts = self._worker.counts
+        return {
+            "": dataclasses.asdict(counts),
+            **{name: dataclasses.asdict(own) for name, own in list(counts.flows.items())},
+        }
 
     def stop(self) -> None:
         """Finish or give back what is held, and end."""

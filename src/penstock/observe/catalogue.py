@@ -32,13 +32,15 @@ class Sample(NamedTuple):
 
 
 PROCESS = (
-    Metric("penstock.claims", "counter", "Units that this process has claimed."),
-    Metric("penstock.commits", "counter", "Outcomes that this process has committed."),
-    Metric("penstock.steps", "counter", "Steps that this process has committed; siblings make one together."),
-    Metric("penstock.claims.lost", "counter", "Claims that this process has lost."),
-    Metric("penstock.commits.refused", "counter", "Outcomes of this process that the ledger refused."),
-    Metric("penstock.steps.failed", "counter", "Steps of this process that failed."),
-    Metric("penstock.workers.reaped", "counter", "Units that this process has freed of workers that were gone."),
+    Metric("penstock.claims", "counter", "Units that this process has claimed.", ("flow",)),
+    Metric("penstock.commits", "counter", "Outcomes that this process has committed.", ("flow",)),
+    Metric(
+        "penstock.steps", "counter", "Steps that this process has committed; siblings make one together.", ("flow",)
+    ),
+    Metric("penstock.claims.lost", "counter", "Claims that this process has lost.", ("flow",)),
+    Metric("penstock.commits.refused", "counter", "Outcomes of this process that the ledger refused.", ("flow",)),
+    Metric("penstock.steps.failed", "counter", "Steps of this process that failed.", ("flow",)),
+    Metric("penstock.units.reaped", "counter", "Units that this process has freed of workers that were gone."),
 )
 """What a process counts of itself."""
 

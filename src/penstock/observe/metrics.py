@@ -29,10 +29,12 @@ log = structlog.get_logger()
 _COUNTS = ("claimed", "committed", "steps", "lost", "refused", "failed", "reaped")
 
 
-def of_process(counts: Mapping[str, int]) -> Iterator[Sample]:
-    """What a worker has counted, by the names that it counts under."""
+def of_process(counts: Mapping[str, Mapping[str, int]]) -> Iterator[Sample]:
+    """What a worker has counted for each flow, by the names that it counts under; under no flow, what is nobody's."""
     for metric, name in zip(PROCESS, _COUNTS, strict=True):
-        yield Sample(metric.name, counts.get(name, 0))
+        for flow, own in counts.items():
+            if name in own and bool(flow) == bool(metric.labels):
+                yield Sample(metric.name, own[name], (flow,) if flow else ())
 
 
 def of_ledger(database: Database, machines: Sequence[Machine]) -> list[Sample]:
