@@ -22,6 +22,7 @@ from penstock.ledger.schema.tables import kernel_tables, machine_table
 from penstock.model.errors import StepError
 from penstock.model.unit import DRIVEN_COLUMNS, field_types
 from penstock.operations import access_tables
+from penstock.operations.alerts.tables import alert_memory
 from penstock.operations.bulk.tables import bulk_item
 from penstock.operations.dismissal import dismissal
 from penstock.worker.held import Counts
@@ -147,7 +148,7 @@ def test_every_log_event_is_documented_with_its_fields(event):
 
 def test_every_kernel_table_and_column_is_documented():
     for dialect in ("sqlite", "postgresql"):
-        for table in (*kernel_tables(dialect), bulk_item, dismissal, *access_tables.TABLES):
+        for table in (*kernel_tables(dialect), bulk_item, dismissal, alert_memory, *access_tables.TABLES):
             text = section(page("schema.md"), f"`{table.name}`")
             assert text, f"docs/schema.md has no heading for {table.name}"
             missing = [c.name for c in table.columns if f"`{c.name}`" not in text]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -198,3 +199,12 @@ def test_what_belongs_to_a_terminal_is_not_offered(everything: tuple[Desk, Clien
     assert "watch" in client.get(f"{PREFIX}/harvest/show?run=x&watch=true").json["parameters"]
     answer = client.post(f"{PREFIX}/rules/import/preview", {"file": "/etc/passwd"})
     assert (answer.status, answer.json["parameters"]) == (400, {"file": "is not a parameter here"})
+
+
+def test_prometheus_can_scrape_it(client: Client):
+    answer = client.get("/metrics")
+    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, "text/plain")
+    text = answer.body.decode()
+    assert 'penstock_units{machine="order",state="lost"} 2' in text or "order" in text
+    for line in text.splitlines():
+        assert line.startswith("#") or re.fullmatch(r"[a-z_]+(\{[^}]*\})? [0-9.eE+-]+(NaN)?", line), line

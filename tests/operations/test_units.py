@@ -90,7 +90,7 @@ def test_a_text_is_looked_for_as_it_is(desk, text):
     [
         ({"machine": "ordr"}, "no machine is called 'ordr'; did you mean order?"),
         ({"machine": "order", "status": ("faild",)}, "no state of order is called 'faild'; did you mean failed?"),
-        ({"status": ("zzz",)}, "no state is called 'zzz'; known are active, cancelled,"),
+        ({"status": ("zzz",)}, "no state is called 'zzz'; known are acknowledged, active,"),
         ({"machine": "price", "parked": True}, "price is not driven by workers"),
         ({"due": "soon"}, "'soon' is not an instant; write date, time and offset"),
         ({"because": "a\0b"}, "has a character that no ledger can store"),

@@ -63,6 +63,7 @@ def make_application(
         routes=[
             Route("/healthz", general.alive),
             Route("/readyz", general.ready),
+            Route("/metrics", general.measured),
             Route("/sign-in", signing.sign_in, methods=["POST"]),
             Route("/sign-out", signing.sign_out, methods=["POST"]),
             Route(f"{PREFIX}/openapi.json", general.described),
@@ -101,6 +102,12 @@ class _General:
 
     def _look(self) -> None:
         self._desk.ledger().database.read(lambda cursor: cursor.rows("SELECT 1"), within=5.0)
+
+    async def measured(self, request: Request) -> Response:
+        """What Prometheus scrapes."""
+        await self._access.allow(request, Role.VIEWER)
+        text, kind = await self._desk.read(self._desk.metrics)
+        return Response(text, media_type=kind)
 
     async def described(self, request: Request) -> Response:
         """The OpenAPI document."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ from penstock.worker.executor import ThreadExecutor
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
+    from penstock.app.metrics import Metrics
     from penstock.app.program import Program
     from penstock.ledger.ledger import Ledger
     from penstock.operations.declare import Ask
@@ -70,10 +71,13 @@ class Desk:
     programs: Callable[[], Program]
     opens: Callable[[], Ledger]
     bound: Bound = Bound("127.0.0.1", 8642)
+    #: What the worker of this process has counted, where it has one.
+    counts: Callable[[], Mapping[str, Mapping[str, int]]] | None = None
     rng: Rng = field(default_factory=Rng)
 
     def __post_init__(self) -> None:
         self._ledger: Ledger | None = None
+        self._metrics: tuple[Program, Metrics] | None = None
         self._opening = threading.Lock()
         # Who acts may plan for long; who reads does not wait behind them.
         self._readers = ThreadExecutor(_READERS)
@@ -116,6 +120,15 @@ class Desk:
             ledger.close()
             raise LedgerMismatch(f"the ledger has no table {', '.join(missing)}; make it with 'penstock db upgrade'")
         return ledger
+
+    def metrics(self) -> tuple[bytes, str]:
+        """The answer to Prometheus, and its content type. It blocks: call it on a thread."""
+        from penstock.app.metrics import Metrics
+
+        program, database = self.program, self.ledger().database
+        if self._metrics is None or self._metrics[0] is not program:
+            self._metrics = program, Metrics(program, database, self.counts)
+        return self._metrics[1].text()
 
     def ask(self, lifecycle: AnyLifecycle, *, who: str, reason: str | None = None) -> Ask[Any]:
         """What a reading is asked with; with a reason, what an operation is planned with, which may take longer."""

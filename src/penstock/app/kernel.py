@@ -1,10 +1,11 @@
-"""The kernel's own lifecycle: schedules, deliveries and their care, and the commands that every program has."""
+"""The kernel's own lifecycle: schedules, deliveries, alerts and their care, and the commands that every program has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.app import alerts as kernel_alerts
 from penstock.app.kernel_jobs import collect_raw, prune, roll_up_flow, sweep_stages
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.ledger import delivery
@@ -24,6 +25,8 @@ from penstock.operations import (
     tokens,
     units,
 )
+from penstock.operations.alerts import commands as alerts
+from penstock.operations.alerts.machine import machine as alert
 from penstock.operations.bulk.machine import bulk_action
 from penstock.settings.kernel import KernelSettings
 from penstock.worker import schedule_unit
@@ -35,10 +38,11 @@ if TYPE_CHECKING:
 
 def _data() -> Data:
     from penstock.operations import access_tables
+    from penstock.operations.alerts.tables import alert_memory
     from penstock.operations.bulk.tables import bulk_item
     from penstock.operations.dismissal import dismissal
 
-    return Data(tables=[dismissal, bulk_item, *access_tables.TABLES])
+    return Data(tables=[dismissal, bulk_item, alert_memory, *access_tables.TABLES])
 
 
 def _build(settings: KernelSettings, ports: Ports) -> Sequence[AnyFlow]:  # noqa: ARG001 - one shape
@@ -53,10 +57,12 @@ lifecycle = Lifecycle(
     "kernel",
     "What every program has: schedules, deliveries, gates, units and their care.",
     settings=KernelSettings,
-    machines=[schedule_unit.machine, delivery.machine, bulk_action],
+    machines=[schedule_unit.machine, delivery.machine, bulk_action, alert],
     data=_data,
     build=_build,
-    jobs=[prune, sweep_stages, collect_raw, roll_up_flow],
+    jobs=[prune, sweep_stages, collect_raw, roll_up_flow, *kernel_alerts.JOBS],
+    schedules=kernel_alerts.schedules,
+    subscribers=kernel_alerts.subscribers,
     readings=[
         *units.READINGS,
         *dead.READINGS,
@@ -64,6 +70,7 @@ lifecycle = Lifecycle(
         *gates.READINGS,
         *schedules.READINGS,
         *events.READINGS,
+        *alerts.READINGS,
         *status.READINGS,
         *flow.READINGS,
         *machines.READINGS,
@@ -79,6 +86,7 @@ lifecycle = Lifecycle(
         *gates.OPERATIONS,
         *schedules.OPERATIONS,
         *events.OPERATIONS,
+        *alerts.OPERATIONS,
         *raw.OPERATIONS,
         *tokens.OPERATIONS,
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.model.errors import UsageError
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.stage import Staged
+    from penstock.ledger.store.database import Database
     from penstock.model.limits import GateLimits
+    from penstock.observe.catalogue import Metric, Sample
+    from penstock.operations.alerts.policy import Condition, Policy
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow, Io
@@ -87,6 +91,12 @@ class Lifecycle(Generic[S]):
     #: Schedules that it needs; the configuration may have others of these names instead.
     schedules: Callable[[S], Sequence[Schedule]] = lambda settings: ()  # noqa: ARG005 - one shape
     subscribers: Callable[[S, Ports], Sequence[Subscriber]] = lambda settings, ports: ()  # noqa: ARG005 - one shape
+    #: When somebody should know, where the configuration says nothing else; and the kinds of policies that it brings.
+    policies: Sequence[Policy] = ()
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    #: What is measured of it, and what the ledger says of that now.
+    metrics: Sequence[Metric] = ()
+    measure: Callable[[Database, datetime], Sequence[Sample]] = lambda database, now: ()  # noqa: ARG005 - one shape
     readings: Sequence[Reading[S]] = ()
     operations: Sequence[Operation[S]] = ()
     #: What a person should know of these settings, one line each: said when a process starts, and by the doctor.

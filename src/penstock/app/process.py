@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import re
 import signal
@@ -139,6 +140,19 @@ class Process:
         self._worker = Worker(ledger, now.flows, now.settings, config_version=version, watchdog=True)
         if not self._stop.is_set() and self._following is None:
             await self._worker.run()
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What its worker has counted for each flow, for the metrics; under no flow, what is nobody's.
+
+        A worker under another configuration begins anew.
+        """
+        if self._worker is None:
+            return {}
+        counts = self._worker.counts
+        return {
+            "": dataclasses.asdict(counts),
+            **{name: dataclasses.asdict(own) for name, own in list(counts.flows.items())},
+        }
 
     def stop(self) -> None:
         """Finish or give back what is held, and end."""

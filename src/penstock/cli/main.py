@@ -40,7 +40,8 @@ COMMANDS = {
     "machines": Entry("Look", "State machines: their states, and who moves units where."),
     "why": Entry("Look", "What holds a unit back or moves it on, and until when."),
     "history": Entry("Look", "Every transition of one unit, or its state at a moment."),
-    "events": Entry("Look", "Events and alerts, and whom they were delivered to."),
+    "events": Entry("Look", "Events, and whom they were delivered to."),
+    "alerts": Entry("Act", "Alerts: acknowledge, silence, resolve, and try the sinks."),
     "units": Entry("Act", "Units of any machine: list, create, move, wake, park."),
     "dead": Entry("Act", "Dead letters, grouped by cause: retry or dismiss them."),
     "bulk": Entry("Act", "Bulk actions: watch or cancel them."),
@@ -100,7 +101,7 @@ class Root(LazyGroup):
 
 
 _CONFIG = "penstock.config"
-KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web"})
+KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web", "alerts"})
 """Sections of the kernel's own, which switch nothing on."""
 
 

@@ -63,7 +63,7 @@ def beside(process: Process) -> Iterator[None]:
         if settings.enabled:
             try:
                 listening = stack.enter_context(serve.bind(settings.address))
-                desk = _desk(lambda: process.program, listening)
+                desk = _desk(lambda: process.program, listening, process.counts)
                 if not desk.bound.loopback:
                     serve.require_token(desk)
                 stack.enter_context(serve.serving(made(desk), listening))
@@ -81,7 +81,11 @@ def made(desk: Desk) -> Starlette:
     return make_desk(desk)
 
 
-def _desk(programs: Callable[[], Program], listening: socket.socket) -> Desk:
+def _desk(
+    programs: Callable[[], Program],
+    listening: socket.socket,
+    counts: Callable[[], Mapping[str, Mapping[str, int]]] | None = None,
+) -> Desk:
     from penstock.api.desk import Desk
     from penstock.api.serve import bound_to
 
@@ -90,6 +94,7 @@ def _desk(programs: Callable[[], Program], listening: socket.socket) -> Desk:
         programs,
         lambda: open_ledger(programs()),
         bound_to(listening, program.configuration.kernel.web.address),
+        counts=counts,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from penstock.model.cadence import Cadence
 from penstock.model.limits import GateLimits, Limit
+from penstock.settings.alerts import AlertSettings
 from penstock.settings.shapes import written
 from penstock.settings.typed import Hours, LedgerAddress, Place, Secret, Settings, TimeZone, says
 
@@ -228,6 +229,7 @@ class KernelSettings(Settings):
     log: Annotated[LogSettings, says("What a process logs.")] = LogSettings()
     raw: Annotated[RawSettings, says("Where landed data is kept.")] = RawSettings()
     web: Annotated[WebSettings, says("The desk and the API, for browsers and scripts.")] = WebSettings()
+    alerts: Annotated[AlertSettings, says("When somebody should know, and who is told.")] = AlertSettings()
     gates: Annotated[
         dict[str, GateSettings],
         says(

@@ -133,6 +133,7 @@ class Frame:
         app = self.desk.program.app
         flows = [Item(one.name, self.link("lifecycles", one.name)) for one in app.own]
         plant = [
+            ("Alerts", "alerts"),
             ("Gates", "gates"), ("Schedules", "schedules"), ("Workers", "workers"),
             ("Events", "events"), ("Doctor", "doctor"), ("Bulk actions", "bulk"),
         ]  # fmt: skip

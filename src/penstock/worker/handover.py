@@ -127,8 +127,10 @@ class Handover:
 
     def _settle(self, held: Held, result: Result) -> None:
         if type(result) is Won:
-            self._counts.committed += 1
-            self._counts.steps += held.alongside is None
+            own = self._counts.flows[held.key[0]]
+            for counts in (self._counts, own):
+                counts.committed += 1
+                counts.steps += held.alongside is None
             self._holder.drop(held, held.soon)
             return
         if isinstance(result, Refused) and isinstance(result.error, OthersMissed):
@@ -137,9 +139,11 @@ class Handover:
             return
         if isinstance(result, Refused):
             self._counts.refused += 1
+            self._counts.flows[held.key[0]].refused += 1
             self._crash(held, result.error)
             return
         self._counts.lost += 1
+        self._counts.flows[held.key[0]].lost += 1
         self._holder.drop(held, None)
 
 

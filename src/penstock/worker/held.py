@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,16 @@ class Counts:
     refused: int = 0
     failed: int = 0
     reaped: int = 0
+
+
+class WorkerCounts(Counts):
+    """The same, and for each flow by the name of its machine. What was reaped is nobody's."""
+
+    __slots__ = ("flows",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flows: defaultdict[str, Counts] = defaultdict(Counts)
 
 
 class Held:
@@ -105,7 +116,7 @@ class Parts:
     io: Io
     gates: WorkerGates
     clock: Clock
-    counts: Counts
+    counts: WorkerCounts
 
     def priced(self) -> set[AnyFlow]:
         """The flows that say what a step costs; the others pay for each call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -94,6 +94,7 @@ class Holding:
         singles: list[Held] = []
         groups: dict[Any, list[Held]] = {}
         passes, at, holding, flow_of, gated = claimed.passes, claimed.at, self.held, self._flow_of, self._gated
+        self._count(claimed)
         for unit in claimed.units:
             name, flow = flow_of[type(unit)]
             key = (name, unit.unit_id)
@@ -145,11 +146,16 @@ class Holding:
         self._step.submit(held, Outcome(held.unit, after, f"stands behind {gate}", keep_crashes=True))
         return False
 
+    def _count(self, claimed: Claimed) -> None:
+        for kind, count in Counter(map(type, claimed.units)).items():
+            self._counts.flows[self._flow_of[kind][0]].claimed += count
+
     def displace(self, units: Sequence[Held]) -> None:
         """The ledger knows nothing of these claims: their steps end, and whatever they come to is not written."""
         for held in units:
             self._displaced(held)
             self._counts.lost += 1
+            self._counts.flows[held.key[0]].lost += 1
             self.drop(held, None)
 
     def _displaced(self, held: Held) -> None:

@@ -247,6 +247,7 @@ class Step:
     def fail(self, held: Held, error: Exception) -> None:
         """One unit's step failed: commit what becomes of it, and log why."""
         self._counts.failed += 1
+        self._counts.flows[held.key[0]].failed += 1
         outcome = self._outcome_of(held, error)
         if isinstance(error, StepError):
             log.info(

@@ -31,7 +31,7 @@ from penstock.worker.committer import GroupCommitter
 from penstock.worker.executor import Executor, ThreadExecutor, unless
 from penstock.worker.flow import AnyFlow, Io
 from penstock.worker.gates import WorkerGates
-from penstock.worker.held import Counts, Parts
+from penstock.worker.held import Parts, WorkerCounts
 from penstock.worker.holding import Holding
 from penstock.worker.pace import Pace
 from penstock.worker.patience import announce, pauses
@@ -91,7 +91,7 @@ class Worker:
         for flow in flows:
             flow.check()
         self.settings = settings or WorkerSettings()
-        self.counts = Counts()
+        self.counts = WorkerCounts()
         self._executor = executor or ThreadExecutor()
         self._clock = ledger.clock
         self._rng = rng or ledger.rng
@@ -323,6 +323,8 @@ class Worker:
             if now is None:
                 log.warning("worker.lease_lost", worker=incarnation.identity.id, held=len(holding.held))
                 self.counts.lost += len(holding.held)
+                for machine, _ in holding.held:
+                    self.counts.flows[machine].lost += 1
                 return
             if asked >= self._lease_end:
                 # This worker was cut off for longer than its lease, and so may the others have been: first they renew.

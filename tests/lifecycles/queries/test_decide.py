@@ -10,9 +10,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from penstock.lifecycles.queries.alerts import CRITICAL_FROM, FAILING_FROM
 from penstock.lifecycles.queries.closing import freed, held_back, too_many
 from penstock.lifecycles.queries.decide import Seen, decide
-from penstock.lifecycles.queries.ending import CRITICAL_FROM, FAILING_FROM, abandoned, ended
+from penstock.lifecycles.queries.ending import abandoned, ended
 from penstock.lifecycles.queries.jobs import _planned_ahead, born
 from penstock.lifecycles.queries.machine import S
 from penstock.lifecycles.queries.passes import Kind, Pass, Step

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from penstock.connectors.searches import Bad
-from penstock.lifecycles.queries.ending import CRITICAL_FROM, FAILING_FROM
+from penstock.lifecycles.queries.alerts import CRITICAL_FROM, FAILING_FROM
 from penstock.lifecycles.queries.machine import S
 from penstock.lifecycles.queries.settings import QuerySettings, client_gate, query_gate
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.harvest import jobs, operations, readings
+from penstock.lifecycles.harvest import alerts, jobs, operations, readings
 from penstock.lifecycles.harvest.chunk.machine import harvest_chunk
 from penstock.lifecycles.harvest.partition.machine import harvest_partition, harvest_worker
 from penstock.lifecycles.harvest.run.machine import harvest_run
@@ -78,6 +78,7 @@ lifecycle = Lifecycle(
     gates=gates,
     schedules=jobs.schedules,
     subscribers=subscribers,
+    policies=alerts.POLICIES,
     readings=[
         readings.runs,
         readings.show,

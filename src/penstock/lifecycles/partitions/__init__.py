@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.partitions import jobs, operations
+from penstock.lifecycles.partitions import alerts, jobs, operations
 from penstock.lifecycles.partitions.machine import MACHINES
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Rules
@@ -73,6 +73,7 @@ def partitions_lifecycle(
         build=build,
         jobs=[jobs.enumerate_partitions],
         schedules=schedules,
+        policies=alerts.POLICIES,
         readings=[*operations.READINGS, operations.inspecting(own)],
         operations=operations.OPERATIONS,
         holds=holds,

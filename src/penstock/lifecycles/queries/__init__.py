@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.queries import jobs, operations, readings, sheet_job
+from penstock.lifecycles.queries import alerts, jobs, operations, readings, sheet_job
 from penstock.lifecycles.queries.erasure import operations as erasing
 from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machine
 from penstock.lifecycles.queries.machine import query
@@ -93,6 +93,8 @@ lifecycle = Lifecycle(
     jobs=[jobs.update_queries, jobs.prune_queries, sheet_job.sync_sheet],
     gates=gates,
     schedules=schedules,
+    policies=alerts.POLICIES,
+    conditions=alerts.CONDITIONS,
     readings=[*readings.READINGS, *erasing.READINGS],
     operations=[*operations.OPERATIONS, *erasing.OPERATIONS],
     holds=holds,

@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
+from penstock.lifecycles.queries.alerts import CRITICAL_FROM, FAILING_FROM
 from penstock.lifecycles.queries.machine import Query, S
 from penstock.lifecycles.queries.registry import Configured
 from penstock.lifecycles.queries.runs import Run, Stop, limit_of, mark_of, next_due, next_pass, run_of
@@ -15,7 +16,6 @@ from penstock.model.clock import instant_text
 from penstock.model.outcome import Event
 from penstock.model.unit import replace
 
-FAILING_FROM, CRITICAL_FROM = 3, 10
 """Runs in a row that fail until it is told, and told again as critical."""
 _STUCK = 2
 _USELESS = 10

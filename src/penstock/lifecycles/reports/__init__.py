@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.reports import jobs, operations
+from penstock.lifecycles.reports import alerts, jobs, operations
 from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.settings import ReportSettings
 
@@ -59,6 +59,7 @@ lifecycle = Lifecycle(
     build=build,
     jobs=[jobs.update_datasets, jobs.prune_datasets],
     schedules=schedules,
+    policies=alerts.POLICIES,
     readings=[operations.datasets, operations.show, operations.cadence, operations.accounts],
     operations=[operations.refresh, operations.reset, operations.backfill],
     warnings=jobs.warnings,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.rules import jobs, operations, readings
+from penstock.lifecycles.rules import alerts, jobs, metrics, operations, readings
 from penstock.lifecycles.rules.lane import rule_lane
 from penstock.lifecycles.rules.run.machine import rule_run
 from penstock.lifecycles.rules.settings import RulesSettings, gate_of
@@ -67,6 +67,10 @@ lifecycle = Lifecycle(
     jobs=[jobs.read_catalogue],
     gates=gates,
     schedules=jobs.schedules,
+    metrics=metrics.METRICS,
+    measure=metrics.measure,
+    policies=alerts.POLICIES,
+    conditions=alerts.CONDITIONS,
     readings=readings.READINGS,
     operations=operations.OPERATIONS,
 )

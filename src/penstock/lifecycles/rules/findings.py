@@ -255,7 +255,7 @@ def drain(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[DeadRow]:
 def metrics(ask: Ask[RulesSettings]) -> Page[MetricRow]:
     require_rules(ask.reader)
     values = values_of(ask.reader, ask.now)
-    return Page(rows=[_metric(name, kind, says, values) for name, kind, says in METRICS])
+    return Page(rows=[_metric(name, kind, says, values) for name, kind, says, _ in METRICS])
 
 
 @reading("alerts", "The alert policies of rules, and which of them fire now.")

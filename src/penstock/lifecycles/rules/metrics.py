@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from penstock.model.clock import instant_text
+from penstock.observe.catalogue import Metric, Sample, distribution
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
@@ -20,14 +21,6 @@ JUDGED_FROM = 20
 _WARNING_RATE, _CRITICAL_RATE = 0.97, 0.90
 _WARNING_DEAD, _CRITICAL_DEAD = 50, 100
 _THROTTLES, _BURST = 3, timedelta(minutes=5)
-
-
-class Metric(NamedTuple):
-    """One metric: its name, its kind, and what it counts."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    says: str
 
 
 METRICS = (
@@ -137,6 +130,22 @@ def _values(database: Database, cursor: Cursor, now: datetime) -> Values:
         throttles=one(throttles),
         throttles_lately=one(throttles + since, since=instant_text(now - _BURST)),
     )
+
+
+_BOUNDS = (1_000.0, 5_000.0, 15_000.0, 60_000.0, 300_000.0, 900_000.0, 3_600_000.0, 14_400_000.0)
+
+
+def measure(database: Database, now: datetime) -> list[Sample]:
+    """The metrics as samples. The durations are those of the last thousand runs that ended."""
+    values = database.read(lambda cursor: _values(database, cursor, now))
+    found = [
+        Sample("rules.apply.count", values.applied),
+        Sample("rules.apply.duration_ms", distribution(values.durations, _BOUNDS)),
+        Sample("rules.dlq.size", values.dead),
+        Sample("rules.target.retries", values.retries),
+        Sample("rules.429.count", values.throttles),
+    ]
+    return found if values.rate is None else [*found, Sample("rules.apply.success_rate", values.rate)]
 
 
 def _milliseconds(start: object, end: object) -> int:
