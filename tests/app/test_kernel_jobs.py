@@ -17,7 +17,8 @@ def test_flow_is_rolled_up_every_minute(ledger_url):
     desk = Desk(ledger_url, App(ORDERS))
     desk.orders(3)
     wanted = desk.program.schedules()
-    assert [(one.name, one.every) for one in wanted] == [("roll-up-flow", "1m")]
+    assert ("roll-up-flow", "1m") in [(one.name, one.every) for one in wanted]
+    wanted = [one for one in wanted if one.name == "roll-up-flow"]
     keep_schedules(desk.ledger, wanted, "test")
 
     async def main() -> None:

@@ -88,7 +88,7 @@ def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
     return Page(rows=[_row(gate) for gate in chosen], note=note)
 
 
-@reading("gates history", "What became of a gate, newest first: closed, opened, paused, stopped.")
+@reading("gates history", "What became of a gate, newest first.")
 def gate_history(ask: Ask[KernelSettings], wanted: GateHistory) -> Page[GateChangeRow]:
     """Calls are not in it, only what changed. Of many calls that were refused together one row is left."""
     from penstock.ledger.gates import log

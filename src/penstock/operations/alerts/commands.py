@@ -100,7 +100,7 @@ class SinkTried(Row, frozen=True):
     reason: Annotated[str | None, column("What came of it.", show="text")]
 
 
-@reading("alerts list", "Alerts that fire, were acknowledged or are silenced, the worst first.")
+@reading("alerts list", "Alerts that are not over, the worst first.")
 def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
     found = [one for one in _all(ask) if _fits(one, wanted) and (wanted.resolved or one.status is not A.RESOLVED)]
     found.sort(key=_order)
