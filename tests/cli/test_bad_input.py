@@ -25,6 +25,11 @@ from tests.support.databases import temporary_database
 OWN = 'lifecycles = ["penstock.examples.invoices:lifecycle"]\n'
 # What a command must be given besides; a new command with arguments is added here.
 ARGUMENTS: dict[str, list[str]] = {
+    "penstock alerts ack": ["dead_letters/invoice"],
+    "penstock alerts resolve": ["dead_letters/invoice"],
+    "penstock alerts show": ["dead_letters/invoice"],
+    "penstock alerts silence": ["dead_letters/invoice"],
+    "penstock alerts unsilence": ["dead_letters/invoice"],
     "penstock bulk cancel": ["0123456789abcdef0123"],
     "penstock bulk show": ["0123456789abcdef0123"],
     "penstock db backup": ["copy"],
@@ -52,8 +57,8 @@ PATIENT = {"penstock worker", "penstock up"}
 REPORTS = {"penstock db check"}
 # The care of a ledger needs no lifecycle.
 UNREAD = {f"penstock db {name}" for name in ("backup", "doubt", "prune", "shell")}
-# This one answers without a ledger.
-BY_ITSELF = {"penstock machines"}
+# These answer without a ledger.
+BY_ITSELF = {"penstock machines", "penstock alerts policies"}
 # A lifecycle's own commands have bad input of their own, tested beside them.
 COMMANDS = {name: found for name, found in commands().items() if name.split()[1] not in SHIPPED}
 

@@ -150,7 +150,17 @@ def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -
     counted = json.loads(shown.ask(penstock, "status", "--json"))
     harvest = {f"harvest_{name}" for name in ("run", "partition", "worker", "chunk")}
     rules = {f"rule_{name}" for name in ("run", "target", "lane")}
-    others = {"invoice", "report", "partition", "extraction", "schedule", "delivery", "bulk_action", "validation"}
+    others = {
+        "invoice",
+        "report",
+        "partition",
+        "extraction",
+        "schedule",
+        "delivery",
+        "alert",
+        "bulk_action",
+        "validation",
+    }
     assert {m["machine"] for m in counted["machines"]} == harvest | rules | others
     assert counted["workers"] == []
     assert json.loads(shown.ask(penstock, "doctor", "--json"))["findings"] == []

@@ -54,6 +54,16 @@ class NotShown(PenstockError):
     """The demonstration came to its end without showing what it is for."""
 
 
+_WATCH = """# In place of every minute and every six hours: days pass in seconds.
+[schedules.watch-alerts]
+job = "watch-alerts"
+every = "6h"
+[schedules.watch-doctor]
+job = "watch-doctor"
+every = "30d"
+"""
+
+
 @dataclass
 class Demonstration:
     """One run in a folder. `say` is given each line as it happens."""
@@ -90,7 +100,7 @@ class Demonstration:
             head = (
                 f"{MARK} Its addresses are of servers that live as long as it runs.\nlifecycles = {json.dumps(OWN)}\n"
             )
-            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', *shares]))
+            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', _WATCH, *shares]))
             yield load(self.file, environment={}, clock=self.clock)
 
     def go_on(self, clock: Clock) -> None:
