@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "penstock alerts ack": ["dead_letters/invoice"],
     "penstock alerts resolve": ["dead_letters/invoice"],
     "penstock alerts show": ["dead_letters/invoice"],
-    "penstock alerts silence": ["dead_letters/invoice", "--for", "1h"],
+    "penstock alerts silence": ["dead_letters/invoice"],
     "penstock alerts unsilence": ["dead_letters/invoice"],
     "penstock bulk cancel": ["0123456789abcdef0123"],
     "penstock bulk show": ["0123456789abcdef0123"],

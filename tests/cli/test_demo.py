@@ -183,7 +183,7 @@ def what_is_left_can_be_asked_without_options(shown: Shown, penstock: Console) -
     harvest = {f"harvest_{name}" for name in ("run", "partition", "worker", "chunk")}
     rules = {f"rule_{name}" for name in ("run", "target", "lane")}
     others = {"invoice", "report", "partition", "extraction", "schedule", "delivery", "bulk_action", "validation"}
-    others |= {"query", "erasure"}
+    others |= {"query", "erasure", "alert"}
     assert {m["machine"] for m in counted["machines"]} == harvest | rules | others
     assert counted["workers"] == []
     assert json.loads(shown.ask(penstock, "doctor", "--json"))["findings"] == []

@@ -101,9 +101,8 @@ def test_up_makes_the_ledger_and_runs_the_schedules_of_the_file(home):
     for member in home.members:
         member.signal(signal.SIGTERM)
         assert member.wait() == 0, member.text()
-    assert sum(said["born"] for m in home.members for said in m.said("schedules.kept")) == 2, (
-        "its own, and that of the flow"
-    )
+    # Its own, the two that watch, and that of the flow.
+    assert sum(said["born"] for m in home.members for said in m.said("schedules.kept")) == 4
 
 
 def test_a_worker_runs_schedules_and_keeps_none(home):

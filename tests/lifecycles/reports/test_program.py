@@ -27,6 +27,7 @@ every = "1s"
 """
 
 
+WATCHES = {"watch-alerts": "1m", "watch-doctor": "6h"}
 ACCOUNTS = {"acme": "1001", "globex": "1002"}
 
 
@@ -73,7 +74,8 @@ def test_up_makes_the_datasets_fetches_and_loads_them(tmp_path):
     ticks = "SELECT change_reason FROM schedule WHERE name = 'update-report-datasets'"
     assert "hourly is off for globex" in asked(ledger, ticks)[0][0]
     names = {row[0] for row in asked(ledger, "SELECT name FROM schedule WHERE status = 'active'")}
-    assert names == {"update-report-datasets", "prune-report-datasets", "sweep-stages", "collect-raw", "roll-up-flow"}
+    usual = {"update-report-datasets", "prune-report-datasets", "sweep-stages", "collect-raw", "roll-up-flow"}
+    assert names == usual | {*WATCHES}
 
 
 def configured(tmp_path, text):
@@ -130,6 +132,7 @@ def test_the_lifecycles_own_schedules_can_be_replaced(tmp_path):
         "sweep-stages": "10m",
         "collect-raw": "1d",
         "roll-up-flow": "1m",
+        **WATCHES,
     }
 
 

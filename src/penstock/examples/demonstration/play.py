@@ -55,6 +55,16 @@ class NotShown(PenstockError):
     """The demonstration came to its end without showing what it is for."""
 
 
+_WATCH = """# In place of every minute and every six hours: days pass in seconds.
+[schedules.watch-alerts]
+job = "watch-alerts"
+every = "6h"
+[schedules.watch-doctor]
+job = "watch-doctor"
+every = "30d"
+"""
+
+
 @dataclass
 class Demonstration:
     """One run in a folder. `say` is given each line as it happens."""
@@ -94,7 +104,7 @@ class Demonstration:
             )
             # Sixty days pass in seconds: a job of every minute would be most of what happens.
             flow = '[schedules.roll-up-flow]\njob = "roll-up-flow"\nevery = "12h"\n'
-            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', flow, *shares]))
+            self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', flow, _WATCH, *shares]))
             yield load(self.file, environment={}, clock=self.clock)
 
     def go_on(self, clock: Clock) -> None:

@@ -17,7 +17,7 @@ POLICIES = (
     Policy(
         name="query_failing",
         says="A query has failed several times in a row.",
-        kind="queries.failing",
+        kind="query_failing",
         warning=FAILING_FROM,
         critical=CRITICAL_FROM,
         events=("queries.failing",),
@@ -25,7 +25,7 @@ POLICIES = (
     Policy(
         name="query_silent",
         says="A query that used to have results has none.",
-        kind="queries.silent",
+        kind="query_silent",
         events=("queries.silent",),
     ),
     Policy(name="query_stuck", says="A query comes to its limits and gets nowhere.", events=("queries.stuck",)),
@@ -43,7 +43,7 @@ POLICIES = (
     Policy(
         name="sheet_failing",
         says="The spreadsheet cannot be synchronised.",
-        kind="queries.sheet",
+        kind="sheet_failing",
         severity="critical",
         events=("queries.sheet_failed",),
         subject="spreadsheet",
@@ -89,4 +89,4 @@ def sheet(watched: Watched, policy: Policy) -> Iterator[Found]:
         yield Found(str(name), policy.severity, str(error))
 
 
-CONDITIONS = {"queries.failing": failing, "queries.silent": silent, "queries.sheet": sheet}
+CONDITIONS = {"query_failing": failing, "query_silent": silent, "sheet_failing": sheet}

@@ -14,7 +14,7 @@ POLICIES = (
     Policy(
         name="rule_success_rate",
         says="Too few targets of the last run succeeded.",
-        kind="rules.success_rate",
+        kind="rule_success_rate",
         warning=0.03,
         critical=0.10,
         events=("rules.success_rate",),
@@ -22,7 +22,7 @@ POLICIES = (
     Policy(
         name="rule_dead_letters",
         says="Many prices could not be changed.",
-        kind="rules.dead_letters",
+        kind="rule_dead_letters",
         warning=51,
         critical=101,
     ),
@@ -67,4 +67,4 @@ def dead_targets(watched: Watched, policy: Policy) -> Iterator[Found]:
         yield Found("rule_target", severity, says, {"count": int(count)}, f"rule_target:{example}")
 
 
-CONDITIONS = {"rules.success_rate": last_run, "rules.dead_letters": dead_targets}
+CONDITIONS = {"rule_success_rate": last_run, "rule_dead_letters": dead_targets}
