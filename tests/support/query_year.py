@@ -100,7 +100,7 @@ class Year:
 
 @contextlib.contextmanager
 def lived(
-    url: str, days: float, seed: int, *, workers: int = 1, troubles: Troubles | None = None, rate: float = 0.4
+    url: str, days: float, seed: int, *, workers: int = 1, troubles: Troubles | None = None, rate: float = 0.3
 ) -> Iterator[Year]:
     """A ledger after so many days. The same seed comes to the same."""
     true = VirtualClock(START)
@@ -207,7 +207,7 @@ class _Life:
             await asyncio.gather(running, return_exceptions=True)
             self._year.killed += 1
             # Mostly the next one comes when the lease has ended; waiting for that, it would look every second.
-            if self._year.killed % 8:
+            if self._year.killed % 50 != 1:
                 await asyncio.sleep(self._settings.lease_ms / 1_000)
 
     def _flow(self, killed: asyncio.Event) -> Queries:
