@@ -206,7 +206,7 @@ def test_a_declaration_that_cannot_be_read_names_its_field(kind, told):
         fields_of(holder(kind))
 
 
-@pytest.mark.parametrize("text", ["1s", "90s", "5m", "36h", "7d", "999999d"])
+@pytest.mark.parametrize("text", ["1s", "90s", "5m", "36h", "7d", "36500d"])
 def test_a_span_is_written_in_its_largest_whole_unit(text):
     value = one(Annotated[timedelta, PLAIN], text)
     assert one(Annotated[timedelta, PLAIN], span_text(value)) == value

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from penstock.ledger.flow import Window, activity
 from penstock.ledger.gates.budget import breaker_open
 from penstock.ledger.gates.status import gate_statuses
-from penstock.ledger.store.database import Cursor, Database, table_names
+from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.store.statements import dead_letters
 from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Machine
@@ -157,15 +158,11 @@ def stale(watched: Watched, policy: Policy) -> Iterator[Found]:
 def _moved(database: Database, cursor: Cursor, now: datetime) -> Mapping[str, set[datetime]]:
     """In which hours of the last week something moved, by machine; in the last two hours also when."""
     found: dict[str, set[datetime]] = {}
-    at, since = database.sql.instant("since"), instant_text(now - _HISTORY)
-    if "flow_hour" in table_names(database, cursor):
-        sql = f"SELECT machine, hour FROM flow_hour WHERE hour >= {at} GROUP BY machine, hour"
-        for name, moment in cursor.rows(sql, since=since):
-            found.setdefault(str(name), set()).add(instant(moment))
-        since = instant_text(now - _LATELY)
-    hour = "substr(CAST(at AS TEXT), 1, 13)"
+    for one in activity(database, cursor, Window(now - _HISTORY)):
+        found.setdefault(one.machine, set()).add(one.hour)
+    at, hour = database.sql.instant("since"), "substr(CAST(at AS TEXT), 1, 13)"
     sql = f"SELECT machine, max(at) FROM transition_log WHERE at >= {at} GROUP BY machine, {hour}"
-    for name, moment in cursor.rows(sql, since=since):
+    for name, moment in cursor.rows(sql, since=instant_text(now - _LATELY)):
         found.setdefault(str(name), set()).add(instant(moment))
     return found
 
