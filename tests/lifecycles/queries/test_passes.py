@@ -163,6 +163,26 @@ def test_records_without_an_id_leave_it_open_what_was_seen():
     assert not advance(FIRST, Batch([*listed, Bad("no id", "{}")], last=True), Lists(), 1).following.whole
 
 
+@pytest.mark.parametrize("at", [START - 9 * HOUR, None])
+def test_a_record_without_an_id_between_two_pages_is_met_again(at):
+    client = Lists(ladder(40), overlap=1)
+    client.records[9] = Bad("it has no id", "{}", None, at)
+    done, seen = _read(client, FIRST)
+    assert (done.over, len(seen), done.following.lost) == (True, 39, 0)
+
+
+def test_a_step_back_is_no_repetition():
+    client = Lists(ladder(40), overlap=1)
+    removals = iter([5, 0, 5, 0, 5, 0, 5])
+
+    def remove():
+        del client.records[: next(removals, 0)]
+
+    done, seen = _read(client, FIRST, remove)
+    assert (done.over, done.following.whole) == (True, True)
+    assert {one.id for one in client.records} <= seen
+
+
 def test_a_pass_says_where_it_is():
     assert FIRST.says() == "new records, page 1, at its beginning"
     gone = msgspec.structs.replace(FIRST, kind=Kind.SEED, pages=3, reached=START)
