@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from penstock.ledger import delivery, history, outbox
 from penstock.ledger.care.doctor import examine
