@@ -195,7 +195,9 @@ class Fleet:
         )
         assert sorted(row[0] for row in done) == sorted(names), "each unit ended once"
         legal = {(None, "queued"), *JOB.pairs}
-        pairs = self.ledger.read(lambda c: c.rows("SELECT DISTINCT from_status, to_status FROM transition_log"))
+        pairs = self.ledger.read(
+            lambda c: c.rows("SELECT DISTINCT from_status, to_status FROM transition_log WHERE machine = 'job'")
+        )
         assert {tuple(pair) for pair in pairs} <= legal
         assert self.effects.made() >= set(names)
         if not twice:
