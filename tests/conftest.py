@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from penstock.model.clock import SystemClock
+from penstock.settings import redaction
 from tests.support.databases import temporary_database
 from tests.support.postgres import Cluster, in_memory
 from tests.support.proxy import Proxy
@@ -65,6 +66,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if config.stash.get(LEADER, None) == os.getpid() and config.stash[HOME].exists():
         Cluster(config.stash[HOME]).stop()
+
+
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    """What a test conceals is nobody's secret after it: elsewhere it may be a text like any other."""
+    before = set(redaction._values)
+    yield
+    for value in redaction._values - before:
+        redaction.release(value)
 
 
 @pytest.fixture(scope="session")

@@ -282,6 +282,8 @@ def _begin(database: Database, cursor: Cursor, priced: Priced, wanted: str, now:
     if there is not None and there["digest"] == wanted:
         return
     row = _row(cursor, priced, wanted, now)
+    if there is None and not row["expected"]:
+        return  # somebody else has priced what was read here
     if there is not None:
         _close(database, cursor, priced.feed, SUPERSEDED, now)
         row |= {"requested_by": there["requested_by"], "reason": there["reason"]}
