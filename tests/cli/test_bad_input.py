@@ -52,6 +52,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "penstock units park": ["invoice:acme/17"],
     "penstock units unpark": ["invoice:acme/17"],
     "penstock units wake": ["invoice:acme/17"],
+    "penstock up": ["--address", "127.0.0.1:0"],
+    "penstock web": ["--address", "127.0.0.1:0"],
 }
 UNIT = {name: ["invoice:acme/17"] for name in ("history", "why", "units show", "units history", "units why")}
 # These wait for a server that is away, because it may come back.
