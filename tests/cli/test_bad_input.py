@@ -296,8 +296,9 @@ def unchanged(folder: Path, urls: list[str]) -> Iterator[None]:
 
 
 def files(folder: Path) -> dict[str, str]:
-    # An empty sidecar of SQLite's own is no content: a reader of a WAL database cannot do without.
-    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-shm", "-wal")))
+    # An empty sidecar of SQLite's own is no content: a reader of a WAL database cannot do without. Nor is bytecode.
+    own = ("-shm", "-wal", ".pyc")
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(own))
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
