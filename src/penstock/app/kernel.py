@@ -16,9 +16,11 @@ from penstock.operations import (
     dead,
     doctor,
     events,
+    find,
     flow,
     gates,
     machines,
+    needs,
     raw,
     schedules,
     status,
@@ -28,6 +30,7 @@ from penstock.operations import (
 from penstock.operations.alerts import commands as alerts
 from penstock.operations.alerts.machine import machine as alert
 from penstock.operations.bulk.machine import bulk_action
+from penstock.operations.pictures import Shares
 from penstock.settings.kernel import KernelSettings
 from penstock.worker import schedule_unit
 
@@ -64,6 +67,8 @@ lifecycle = Lifecycle(
     schedules=kernel_alerts.schedules,
     subscribers=kernel_alerts.subscribers,
     readings=[
+        *needs.READINGS,
+        *find.READINGS,
         *units.READINGS,
         *dead.READINGS,
         *actions.READINGS,
@@ -89,5 +94,14 @@ lifecycle = Lifecycle(
         *alerts.OPERATIONS,
         *raw.OPERATIONS,
         *tokens.OPERATIONS,
+    ],
+    pictures=[
+        Shares(
+            says="How far it has come.",
+            reading=actions.show_action,
+            name="action",
+            whole="total",
+            parts={"moved": "done", "skipped": "hold"},
+        ),
     ],
 )

@@ -129,7 +129,7 @@ class CadenceWanted(Parameters, frozen=True):
 class PartitionRow(Row, frozen=True):
     """How one partition stands."""
 
-    partition: Annotated[str, column("The partition.", show="reference")]
+    partition: Annotated[str, column("The partition.", show="reference", leads="status")]
     status: Annotated[P, column("Whether consumers may read it.", show="state")]
     reason: Annotated[str, column("Why it is so.", show="text")]
     current_run_id: Annotated[str | None, column("The authoritative run, or the one that was rejected.", show="detail")]

@@ -55,13 +55,13 @@ class TargetsFilter(WhichRun, frozen=True):
 class RuleRow(Row, frozen=True):
     """A rule."""
 
-    rule: Annotated[str, column("Its name.", show="reference")]
+    rule: Annotated[str, column("Its name.", show="reference", leads="runs")]
     account: Annotated[str, column("Whose prices it changes.")]
     does: Annotated[str, column("What it does, and to what.", show="text")]
     priority: Annotated[int, column("Where rules mean the same item, the lowest wins.")]
     active: Annotated[bool, column("Whether it can be previewed, and comes before others.")]
     version: Annotated[int | None, column("The version in force; none: it was never imported or previewed.")]
-    last_run: Annotated[str | None, column("Its last run.", show="reference", heading="last run")]
+    last_run: Annotated[str | None, column("Its last run.", show="reference", heading="last run", leads="show", gives="run")]
     last_status: Annotated[R | None, column("How that stands.", show="state", heading="which is")]
     changed: Annotated[bool, column("Whether the configuration has another than the one in force.", show="detail")]
     currency: Annotated[str, column("The currency of its amounts.", show="detail")]
