@@ -18,15 +18,18 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from penstock.api.problems import Problem
+from penstock.api.routes import words_of
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import BadInstant
 from penstock.model.inert import inert
-from penstock.operations.declare import Role
+from penstock.operations.declare import Reading, Role
+from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import when, word
 
 if TYPE_CHECKING:
     from penstock.api.access import Access, Person
     from penstock.api.desk import Desk
+    from penstock.app.lifecycle import AnyLifecycle
     from penstock.model.machine import Machine
 
 STATIC = ("desk.css", "desk.js", "icon.svg")
@@ -111,6 +114,21 @@ class Frame:
         if at is not None:
             given["at"] = instant_text(at)
         return f"{self.desk.root_path}{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def reading_link(
+        self, lifecycle: AnyLifecycle, reading: Reading[Any], value: str, *, at: datetime | None = None
+    ) -> str:
+        """A reading of a lifecycle, asked with one value: that of its argument."""
+        name = next((one.name for one in fields_of(reading.parameters) if one.extra("argument")), None)
+        return self.link("read", *words_of(lifecycle, reading), at=at, **({} if name is None else {name: value}))
+
+    def column_link(self, lifecycle: AnyLifecycle, column: FieldInfo, value: Any, *, at: datetime | None) -> str | None:
+        """Where a value of a column leads; None: nowhere."""
+        wanted = column.extra("leads")
+        reading = next((one for one in lifecycle.readings if one.name == wanted), None)
+        if reading is None:
+            return None
+        return self.link("read", *words_of(lifecycle, reading), at=at, **{column.extra("gives") or column.name: str(value)})
 
     def unit_link(self, ref: str, at: datetime | None = None) -> str:
         """The page of a unit."""
