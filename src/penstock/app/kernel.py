@@ -26,6 +26,7 @@ from penstock.operations import (
     status,
     tokens,
     units,
+    watching,
 )
 from penstock.operations.alerts import commands as alerts
 from penstock.operations.alerts.machine import machine as alert
@@ -80,6 +81,7 @@ lifecycle = Lifecycle(
         *flow.READINGS,
         *machines.READINGS,
         *doctor.READINGS,
+        *watching.READINGS,
         *raw.READINGS,
         *tokens.READINGS,
     ],
