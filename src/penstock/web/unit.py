@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +15,7 @@ from penstock.model.inert import inert
 from penstock.model.spoken import duration
 from penstock.model.unit import Ref
 from penstock.operations.declare import Role
-from penstock.operations.kin import children_of, parent_of
+from penstock.operations.kin import children_of
 from penstock.operations.units import HistoryWanted, OneUnit, show_unit, unit_history, why
 from penstock.web.answers import Answers
 from penstock.web.declared import NO_PAST
@@ -54,9 +55,10 @@ class UnitPage:
         told = unit_history(ask, HistoryWanted(unit=ref))
         rows = [one for one in getattr(told, "rows", []) if at is None or one.at <= at]
         newest = max(rows, key=lambda one: (one.at, one.version), default=None)
-        facts, reasons, status = [], [], ""
+        facts, reasons, status, parent = [], [], Markup(""), None
         if at is None:
-            facts = answers.blocks(show_unit(ask, OneUnit(unit=ref)))
+            shown = show_unit(ask, OneUnit(unit=ref))
+            parent, facts = shown.parent, answers.blocks(shown)
             try:
                 reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
             except UsageError as error:
@@ -68,7 +70,7 @@ class UnitPage:
             "facts": facts,
             "why": reasons,
             "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at or now, now),
-            "kin": self._kin(ask, machine, ref, at),
+            "kin": self._kin(ask, machine, ref, parent, at),
             "attempts": _attempts(rows, now),
             "actions": self._actions(person, machine, ref, newest.target if newest else None, at),
         }
@@ -92,16 +94,18 @@ class UnitPage:
             found.append(step | {"name": name, "why": why_not})
         return found
 
-    def _kin(self, ask: Any, machine: Machine, ref: str, at: datetime | None) -> list[tuple[str, str, str]]:
-        """Its parent, and where its children are listed: (what, name, link)."""
+    def _kin(
+        self, ask: Any, machine: Machine, ref: str, parent: str | None, at: datetime | None
+    ) -> list[tuple[str, str, str]]:
+        """Its parent and some of its children: (what, name, link)."""
         unit_id = ref.partition(":")[2]
         found = []
-        if machine.parent is not None and (parent := parent_of(ask, machine, unit_id)) is not None:
+        if parent is not None:
             found.append(("parent", parent, self._frame.unit_link(parent, at)))
         for child in self._frame.desk.program.app.machines:
             if child.parent is not None and child.parent.machine == machine.name:
-                for one in children_of(ask, machine, child, unit_id, _CHILDREN):
-                    found.append(("child", one, self._frame.unit_link(one, at)))
+                names = children_of(ask, child, unit_id, _CHILDREN)
+                found += [("child", one, self._frame.unit_link(one, at)) for one in names]
         return found
 
 
