@@ -17,7 +17,8 @@ def children_of(ask: Ask[Any], child: Machine, unit_id: str, most: int) -> list[
     by = tuple(child.parent.by)
     if tuple(child.unit.key)[: len(by)] != by:
         return []
-    among, values = ask.reader.database.sql.first_key(unit_id)
+    whole = "/" not in unit_id  # a key of one part, which an index finds
+    among, values = ask.reader.database.sql.first_key(unit_id) if whole else ("1 = 1", {})
     sql = (
         f"SELECT unit_id FROM {child.table} WHERE {among} AND substr(unit_id, 1, :size) = :prefix"
         " ORDER BY unit_id LIMIT :most"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -93,7 +93,7 @@ class Answers:
                 tables.append(self.table(one.name.replace("_", " "), value))
             elif isinstance(value, msgspec.Struct):
                 tables += self._record(value, one.name.replace("_", " "))
-            elif not (isinstance(value, list | tuple) and not value):
+            elif value not in ([], (), {}):
                 facts.items.append((_heading(one), one.says, self._cell(one, answer)))
         if facts.items:
             yield facts
@@ -128,6 +128,12 @@ class Answers:
     def _meaning(self, row: msgspec.Struct, state: str) -> str | None:
         machine = getattr(row, "machine", None) or str(getattr(row, "unit", "")).partition(":")[0]
         return self._meanings.get((str(machine), state)) or self._known.get(state)
+
+    def known(self, values: Mapping[str, Any]) -> Facts:
+        """Values by name, those that are there."""
+        there = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+        shown = [(name.replace("_", " "), "", self.plain(word(value, self._now))) for name, value in there.items()]
+        return Facts("Its own columns", shown)
 
     def plain(self, text: str) -> Markup:
         """Text from anywhere, inert."""

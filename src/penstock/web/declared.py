@@ -77,6 +77,7 @@ class Declared:
             "name": place.name,
             "says": place.declared.says,
             "fields": fields,
+            "one": False,
             "asked": any(one.value for one in fields),
             "blocks": [],
             "pictures": [],
@@ -91,6 +92,7 @@ class Declared:
             try:
                 answer = await self._desk.read(self._answer, place, person, from_texts(parameters, pairs))
                 known |= values_given(answer)
+                view["one"] = not isinstance(answer, Page | Lines)
                 acting = Acts(self, place, person, at)
                 view |= await self._desk.read(self._shown, place, answer, at, pairs, acting)
             except UsageError as error:
@@ -98,7 +100,7 @@ class Declared:
         view["also"] = self._also(place, known, at)
         view["operations"] = [
             one | ({"why": NO_PAST} if at is not None and not one["why"] else {})
-            for one in self.operations(place.lifecycle, person, place.declared.path[:-1], known)
+            for one in self.operations(place.lifecycle, person, place.declared.path[:-1], known, only=view["one"])
         ]
         return await self._frame.show(request, "reading", _here(place), view)
 
@@ -140,15 +142,26 @@ class Declared:
         return found
 
     def operations(
-        self, lifecycle: AnyLifecycle, person: Person, below: tuple[str, ...] = (), given: Mapping[str, str] | None = None
+        self,
+        lifecycle: AnyLifecycle,
+        person: Person,
+        below: tuple[str, ...] = (),
+        given: Mapping[str, str] | None = None,
+        *,
+        only: bool = False,
     ) -> list[dict[str, str]]:
-        """What can be done there, with what is known already; what this person may not do says why."""
+        """What can be done there, with what is known already; what this person may not do says why.
+
+        `only`: those that take something of what is known.
+        """
         found = []
         for place in places(self._desk.program.app):
             declared = place.declared
             if place.lifecycle is not lifecycle or not isinstance(declared, Operation):
                 continue
             if declared.path[: len(below)] != below or (lifecycle.name == KERNEL and not below):
+                continue
+            if only and not any(one.name in (given or {}) for one in fields_of(declared.parameters)):
                 continue
             found.append(self._offered(place, person, given or {}) | {"name": " ".join(declared.path[len(below) :])})
         return found
@@ -167,7 +180,7 @@ class Declared:
         for place in places(self._desk.program.app):
             if place.name == name:
                 if isinstance(place.declared, Operation):
-                    return self._offered(place, person, given)
+                    return self._offered(place, person, given) | {"name": place.declared.path[-1]}
                 return {"name": name, "says": place.declared.says, "why": "",
                         "link": self._frame.link("read", *segments(place), **dict(given))}  # fmt: skip
         return None

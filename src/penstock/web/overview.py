@@ -144,8 +144,8 @@ class Overview:
         end = start + timedelta(days=DAYS)
         share = ((now if at is None else at) - start) / (end - start)
         chart = Markup(time_bar(bars, ticks, f"Changes a day since {days[0]}", at=share))  # noqa: S704 - escaped by element
-        first, last = int(start.timestamp()), int(now.timestamp()) // 3_600 * 3_600 + 3_600
-        return TimeBar(chart, first, last, last if at is None else int(at.timestamp()) // 3_600 * 3_600)
+        stands = int((at or now).timestamp()) // 3_600 * 3_600 + (3_600 if at is None else 0)
+        return TimeBar(chart, int(start.timestamp()), int(end.timestamp()), stands)
 
     def _latest(self, ask: Ask[Any], at: datetime | None) -> list[dict[str, Any]]:
         meanings = {(m.name, str(s)): str(s.meaning) for m in self._frame.desk.program.app.machines for s in m.status}

@@ -88,6 +88,8 @@ class Pages:
         found = await self._frame.desk.read(self._found, person.name, text) if text else []
         if len(found) == 1:
             return RedirectResponse(self._frame.found_link(found[0]), HTTPStatus.SEE_OTHER)
+        if not found and "/" in text:
+            return RedirectResponse(self._frame.link("read", "gates", gate=text), HTTPStatus.SEE_OTHER)
         if found:
             return RedirectResponse(self._frame.link("read", "find", text=text), HTTPStatus.SEE_OTHER)
         return RedirectResponse(self._frame.link("read", "units", because=text or None), HTTPStatus.SEE_OTHER)

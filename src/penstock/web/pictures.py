@@ -97,7 +97,10 @@ class Painter:
 
     def _calendar(self, lifecycle: AnyLifecycle, of: pictures.Calendar, found: list[Any], wide: bool) -> str | None:
         lines = []
-        for row in found[: _MOST if wide else _FEW[pictures.Calendar]]:
+        shown = _distinct([self._word(row, of.series) for row in found])
+        for row, name in zip(found, shown, strict=True):
+            if len(lines) == (_MOST if wide else _FEW[pictures.Calendar]):
+                break
             series, first = self._word(row, of.series), getattr(row, of.first)
             cells = []
             for number, state in enumerate(getattr(row, of.days)):
@@ -106,7 +109,7 @@ class Painter:
                     link = self._lead(lifecycle, of.leads, f"{series}/{day}")
                 meaning = str(getattr(state, "meaning", "rest"))
                 cells.append(Bar(1.0, f"{series} {day}: {state}" if wide else "", link, meaning))
-            lines.append(portraits.Line(inert(series), cells))
+            lines.append(portraits.Line(inert(name), cells))
         return portraits.calendar(lines, getattr(found[0], of.first), of.says, wide=wide)
 
     def _runs(self, lifecycle: AnyLifecycle, of: pictures.Runs, found: list[Any], wide: bool) -> str | None:
@@ -183,6 +186,15 @@ class Painter:
             if one.extra("leads") and value is not None:
                 return self._frame.column_link(lifecycle, one, value, at=self._at)
         return None
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names without the parts that all of them have in common."""
+    parts = [name.split("/") for name in names]
+    if len(names) < 2 or len({len(one) for one in parts}) != 1:  # noqa: PLR2004 - one has nothing in common
+        return list(names)
+    differs = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
+    return ["/".join(part for part, own in zip(one, differs, strict=True) if own) or "/".join(one) for one in parts]
 
 
 def _number(value: Any) -> float:

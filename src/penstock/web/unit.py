@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
@@ -58,7 +59,8 @@ class UnitPage:
         facts, reasons, status, parent = [], [], Markup(""), None
         if at is None:
             shown = show_unit(ask, OneUnit(unit=ref))
-            parent, facts = shown.parent, answers.blocks(shown)
+            parent = shown.parent
+            facts = [*answers.blocks(msgspec.structs.replace(shown, history=[], columns={})), answers.known(shown.columns)]
             try:
                 reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
             except UsageError as error:

@@ -15,8 +15,10 @@ from penstock.web.svg.charts import Bar, chart, kind_of, linked
 from penstock.web.svg.marks import element, titled, words
 
 _NARROW, _WIDE = 340.0, 860.0
-_LETTER = 6.0
+_LETTER = 6.4
 _MOST_LETTERS = 34
+_LEAST = 11.0
+"""So wide is the smallest part of a bar: its shape can be seen."""
 
 
 def ladder(bars: Sequence[Bar], label: str, *, wide: bool = False) -> str:
@@ -188,12 +190,12 @@ def shares(given: Sequence[Share], label: str, *, wide: bool = False) -> str:
     for number, (one, name) in enumerate(zip(given, names, strict=True)):
         y, x = number * each, left
         body = element("rect", class_="soft", x=left, y=y + 3, width=long, height=12, rx=3)
-        for _, amount, meaning in one.parts:
-            part = min(amount / one.whole, 1.0) * long if one.whole else 0.0
-            if part:
-                part = max(part, 4.0)
-                body += _cell(Bar(amount, "", meaning=meaning), x, y + 2, min(part, left + long - x))
-                x = min(x + part + 1, left + long - 4)
+        filled = [(max(min(amount / one.whole, 1.0) * long, _LEAST), meaning) for _, amount, meaning in one.parts if amount and one.whole]
+        over = max(sum(part for part, _ in filled) - long, 0.0)
+        for part, meaning in filled:
+            part -= over if part > long / 2 else 0.0  # noqa: PLW2901 - the largest makes room for the least
+            body += _cell(Bar(1.0, "", meaning=meaning), x, y + 2, max(part - 1, 1.0))
+            x += part
         drawn.append(element("text", titled(one.name) + words(name), x=0, y=y + 13))
         drawn.append(linked(element("g", titled(one.says) + body), one.link))
         drawn.append(element("text", words(one.note), x=left + long + 8, y=y + 13))
