@@ -64,7 +64,12 @@ def standard_input(says: str) -> msgspec.Meta:
 
 
 def column(
-    says: str, *, show: Show | None = None, heading: str | None = None, leads: str | None = None, gives: str | None = None
+    says: str,
+    *,
+    show: Show | None = None,
+    heading: str | None = None,
+    leads: str | None = None,
+    gives: str | None = None,
 ) -> msgspec.Meta:
     """A value that is shown; `heading` is what stands above it in a table, else the field's name.
 

@@ -69,12 +69,14 @@ def _stuck(ask: Ask[Any], machine: Machine, most: int) -> list[StuckRow]:
                 allowed=allowed,
                 reason=reason,
             )
-            for unit_id, since, reason in ask.reader.read(lambda cursor, sql=sql, given=given: cursor.rows(sql, **given))  # type: ignore[misc]
+            for unit_id, since, reason in ask.reader.read(
+                lambda cursor, sql=sql, given=given: cursor.rows(sql, **given)
+            )  # type: ignore[misc]
         ]
     return found
 
 
-@reading("guards", "What is wrong with the triggers that guard the ledger's tables.")
+@reading("guards", "What is wrong with the triggers that guard the tables.")
 def guards(ask: Ask[KernelSettings], wanted: GuardsWanted) -> Page[GuardRow]:
     """The doctor asks this of every table, and more."""
     from penstock.ledger.care.doctor_guards import triggers
@@ -85,7 +87,9 @@ def guards(ask: Ask[KernelSettings], wanted: GuardsWanted) -> Page[GuardRow]:
     rows = [
         GuardRow(subject=one.subject, message=one.message)
         for one in found
-        if machine is None or machine.table in one.subject or f"penstock_{machine.name}_" in f"{one.subject} {one.message}"
+        if machine is None
+        or machine.table in one.subject
+        or f"penstock_{machine.name}_" in f"{one.subject} {one.message}"
     ]
     return Page(rows=rows, note=None if rows else "every guard is there and on")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from penstock.model.clock import instant
+from penstock.model.clock import instant, instant_text
 from penstock.model.spoken import duration
 from penstock.model.state import Meaning
 from penstock.operations.words import when
@@ -159,33 +159,34 @@ def dues_of(ask: Ask[Any]) -> dict[str, datetime]:
     for machine in driven:
         now = ask.reader.database.sql.instant("now")
         sql = f"SELECT min({machine.due}) FROM {machine.table} WHERE {machine.due} > {now} AND parked_at IS NULL"
-        ((due,),) = ask.reader.read(lambda cursor, sql=sql: cursor.rows(sql, now=_text(ask.now)))  # type: ignore[misc]
+        ((due,),) = ask.reader.read(lambda cursor, sql=sql: cursor.rows(sql, now=instant_text(ask.now)))  # type: ignore[misc]
         if due is not None:
             found[machine.name] = instant(due)
     return found
 
 
-def _text(moment: datetime) -> str:
-    from penstock.model.clock import instant_text
-
-    return instant_text(moment)
-
-
 def _last(lifecycle: AnyLifecycle, standing: Standing) -> str:
     """When units last came to their end, to the hour."""
     names = {machine.name for machine in lifecycle.machines}
-    hours = [one for one in standing.hours if one.machine in names and one.done]
+    then = standing.at or standing.now
+    hours = [one for one in standing.hours if one.machine in names and one.done and one.hour <= then]
     if not hours:
         return "none in 30 days"
     newest = max(one.hour for one in hours)
     count = sum(one.done for one in hours if one.hour == newest)
-    ago = (standing.now - newest).total_seconds()
-    return f"{count:,}, {duration(ago)} ago" if ago >= 3_600 else f"{count:,} this hour"  # noqa: PLR2004 - an hour
+    ago = (then - newest).total_seconds()
+    return (
+        f"{count:,}, {duration(ago)} {'ago' if standing.at is None else 'before'}"
+        if ago >= 3_600
+        else f"{count:,} this hour"
+    )  # noqa: PLR2004 - an hour
 
 
 def _next(lifecycle: AnyLifecycle, standing: Standing) -> str:
     dues = [standing.dues[machine.name] for machine in lifecycle.machines if machine.name in standing.dues]
-    if standing.at is not None or not dues:
+    if standing.at is not None:
+        return ""
+    if not dues:
         return "nothing is due"
     return f"{min(dues):%H:%M}, {when(min(dues), standing.now, short=True)}"
 

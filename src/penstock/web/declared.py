@@ -133,10 +133,18 @@ class Declared:
         found = []
         for other in places(self._desk.program.app):
             declared = other.declared
-            if other.lifecycle is not place.lifecycle or declared is place.declared or not isinstance(declared, Reading):
+            if (
+                other.lifecycle is not place.lifecycle
+                or declared is place.declared
+                or not isinstance(declared, Reading)
+            ):
                 continue
             names = [one.name for one in fields_of(declared.parameters) if one.extra("argument")]
-            if names and names[0] in known and (place.lifecycle.name != KERNEL or declared.path[0] == place.declared.path[0]):
+            if (
+                names
+                and names[0] in known
+                and (place.lifecycle.name != KERNEL or declared.path[0] == place.declared.path[0])
+            ):
                 link = self._frame.link("read", *segments(other), at=at, **{names[0]: known[names[0]]})
                 found.append((declared.name, declared.says, link))
         return found

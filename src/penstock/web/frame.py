@@ -99,7 +99,10 @@ class Frame:
         return await self.access.allow(request, role, form=form)
 
     def at(self, request: Request) -> datetime | None:
-        """The moment of the past that is looked at; None: now. Seconds since 1970 will do, as a slider has. Raises Problem for one that cannot be read."""
+        """The moment of the past that is looked at; None: now. Raises Problem for one that cannot be read.
+
+        Seconds since 1970 will do, as a slider has them.
+        """
         given = request.query_params.get("at", "").strip()
         if not given:
             return None
@@ -132,7 +135,9 @@ class Frame:
         reading = next((one for one in lifecycle.readings if one.name == wanted), None)
         if reading is None:
             return None
-        return self.link("read", *words_of(lifecycle, reading), at=at, **{column.extra("gives") or column.name: str(value)})
+        return self.link(
+            "read", *words_of(lifecycle, reading), at=at, **{column.extra("gives") or column.name: str(value)}
+        )
 
     def unit_link(self, ref: str, at: datetime | None = None) -> str:
         """The page of a unit."""
@@ -186,7 +191,12 @@ class Frame:
                 [
                     Item("Overview", self.link(at=at)),
                     *(
-                        Item(name, self.link(*path.split("/"), at=at), counts.get(name), "fault" if counts.get(name) else None)
+                        Item(
+                            name,
+                            self.link(*path.split("/"), at=at),
+                            counts.get(name),
+                            "fault" if counts.get(name) else None,
+                        )
                         for name, path in desk.items()
                     ),
                 ],

@@ -85,7 +85,9 @@ class LifecyclePage:
         if wanted is None:
             return []
         if any(one.name == "limit" for one in fields_of(reading.parameters)):
-            wanted = type(wanted)(**{name: getattr(wanted, name) for name in wanted.__struct_fields__} | {"limit": _ROWS})
+            wanted = type(wanted)(
+                **{name: getattr(wanted, name) for name in wanted.__struct_fields__} | {"limit": _ROWS}
+            )
         try:
             answer = reading(self._frame.desk.ask(lifecycle, who=person.name), wanted)
         except UsageError as error:

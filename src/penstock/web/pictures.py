@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -130,7 +130,10 @@ class Painter:
             share = 0.0
             if since is not None and until is not None and until > since:
                 share = (self._now - since) / (until - since)
-            state, soon = self._word(row, of.state), "nobody knows when" if until is None else when(until, self._now, short=True)
+            state, soon = (
+                self._word(row, of.state),
+                "nobody knows when" if until is None else when(until, self._now, short=True),
+            )
             if until is not None and until <= self._now:
                 soon = "due now"
             says = inert(f"{name} is {state}; next {soon}")
@@ -210,4 +213,4 @@ def _moment(value: Any) -> datetime | None:
         value = date.fromisoformat(value)
     if value is None or value == "" or isinstance(value, datetime):
         return value or None
-    return datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
+    return datetime(value.year, value.month, value.day, tzinfo=UTC)

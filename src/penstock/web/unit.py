@@ -60,7 +60,10 @@ class UnitPage:
         if at is None:
             shown = show_unit(ask, OneUnit(unit=ref))
             parent = shown.parent
-            facts = [*answers.blocks(msgspec.structs.replace(shown, history=[], columns={})), answers.known(shown.columns)]
+            facts = [
+                *answers.blocks(msgspec.structs.replace(shown, history=[], columns={})),
+                answers.known(shown.columns),
+            ]
             try:
                 reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
             except UsageError as error:

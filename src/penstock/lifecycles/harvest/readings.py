@@ -133,7 +133,9 @@ class FeedRow(Row, frozen=True):
     feed: Annotated[str, column("Its name.")]
     state: Annotated[str, column("active, paused, new, or gone: no longer configured.")]
     runs: Annotated[int, column("How many runs it has had.")]
-    run: Annotated[str | None, column("The run that is under way.", show="reference", heading="under way", leads="show")]
+    run: Annotated[
+        str | None, column("The run that is under way.", show="reference", heading="under way", leads="show")
+    ]
     open_run: Annotated[str | None, column("The whole id of that run.", show="detail")]
     prices: Annotated[str | None, column("How far its records are priced again, or when they were.", show="detail")]
     says: Annotated[str, column("What becomes of it.", show="text", heading="what becomes of it")]

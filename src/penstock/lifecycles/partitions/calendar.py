@@ -84,7 +84,9 @@ def _series(ask: Ask[PartitionSettings], wanted: CalendarWanted, first: date, la
         for series, days in groupby(reader.each(chosen), lambda one: str(one.key).rpartition("/")[0]):
             states = [P(one.status) for one in days]
             if passed:
-                yield SeriesDays(series=series, days="".join(map(_SIGNS.__getitem__, states)), first=first, states=states)
+                yield SeriesDays(
+                    series=series, days="".join(map(_SIGNS.__getitem__, states)), first=first, states=states
+                )
             passed = passed or series == wanted.after
 
 

@@ -65,7 +65,9 @@ class RuleRow(Row, frozen=True):
     priority: Annotated[int, column("Where rules mean the same item, the lowest wins.")]
     active: Annotated[bool, column("Whether it can be previewed, and comes before others.")]
     version: Annotated[int | None, column("The version in force; none: it was never imported or previewed.")]
-    last_run: Annotated[str | None, column("Its last run.", show="reference", heading="last run", leads="show", gives="run")]
+    last_run: Annotated[
+        str | None, column("Its last run.", show="reference", heading="last run", leads="show", gives="run")
+    ]
     last_status: Annotated[R | None, column("How that stands.", show="state", heading="which is")]
     changed: Annotated[bool, column("Whether the configuration has another than the one in force.", show="detail")]
     currency: Annotated[str, column("The currency of its amounts.", show="detail")]
@@ -217,7 +219,8 @@ def _largest(ask: Ask[RulesSettings], where: str, given: dict[str, Any], most: i
         return abs(after - before) / before if before else float("inf")
 
     return ask.reader.database.read(
-        lambda cursor: [str(row[0]) for row in heapq.nlargest(most, cursor.gather(sql, **given), key=size)], patient=True
+        lambda cursor: [str(row[0]) for row in heapq.nlargest(most, cursor.gather(sql, **given), key=size)],
+        patient=True,
     )
 
 

@@ -190,7 +190,11 @@ def shares(given: Sequence[Share], label: str, *, wide: bool = False) -> str:
     for number, (one, name) in enumerate(zip(given, names, strict=True)):
         y, x = number * each, left
         body = element("rect", class_="soft", x=left, y=y + 3, width=long, height=12, rx=3)
-        filled = [(max(min(amount / one.whole, 1.0) * long, _LEAST), meaning) for _, amount, meaning in one.parts if amount and one.whole]
+        filled = [
+            (max(min(amount / one.whole, 1.0) * long, _LEAST), meaning)
+            for _, amount, meaning in one.parts
+            if amount and one.whole
+        ]
         over = max(sum(part for part, _ in filled) - long, 0.0)
         for part, meaning in filled:
             part -= over if part > long / 2 else 0.0  # noqa: PLW2901 - the largest makes room for the least
