@@ -218,9 +218,7 @@ lifecycle = Lifecycle(
     readings=[orders, order_show, export, check],
     operations=[reset, note],
     pictures=[
-        Runs(
-            says="Orders, and their pieces.", reading=orders, at="changed", amount="pieces", note="day", state="status"
-        )
+        Runs(says="Orders, in pieces.", reading=orders, at="changed", amount="pieces", note="day", state="status")
     ],
     front=[orders],
 )

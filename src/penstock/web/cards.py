@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.web.frame import Frame
 
 _ORDER = (Meaning.FAULT, Meaning.HOLD, Meaning.WORK, Meaning.REST, Meaning.DONE)
+_HOUR = 3_600
 _WORDS = {
     Meaning.FAULT: "went wrong",
     Meaning.HOLD: "wait for others",
@@ -175,11 +176,9 @@ def _last(lifecycle: AnyLifecycle, standing: Standing) -> str:
     newest = max(one.hour for one in hours)
     count = sum(one.done for one in hours if one.hour == newest)
     ago = (then - newest).total_seconds()
-    return (
-        f"{count:,}, {duration(ago)} {'ago' if standing.at is None else 'before'}"
-        if ago >= 3_600
-        else f"{count:,} this hour"
-    )  # noqa: PLR2004 - an hour
+    if ago < _HOUR:
+        return f"{count:,} in this hour"
+    return f"{count:,}, {duration(ago)} {'ago' if standing.at is None else 'before'}"
 
 
 def _next(lifecycle: AnyLifecycle, standing: Standing) -> str:

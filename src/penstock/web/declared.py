@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -87,11 +87,11 @@ class Declared:
             "command": command_of(place, pairs),
             "address": f"{place.path}?{urlencode(pairs)}" if pairs else place.path,
         }
-        known = dict(pairs)
+        known = grouped(pairs)
         if pairs or not any(one.required for one in fields):
             try:
                 answer = await self._desk.read(self._answer, place, person, from_texts(parameters, pairs))
-                known |= values_given(answer)
+                known |= {name: [value] for name, value in values_given(answer).items()}
                 view["one"] = not isinstance(answer, Page | Lines)
                 acting = Acts(self, place, person, at)
                 view |= await self._desk.read(self._shown, place, answer, at, pairs, acting)
@@ -128,7 +128,9 @@ class Declared:
             found["next"] = f"?{urlencode([*kept, ('after', answer.next)])}"
         return found
 
-    def _also(self, place: Place, known: Mapping[str, str], at: datetime | None) -> list[tuple[str, str, str]]:
+    def _also(
+        self, place: Place, known: Mapping[str, Sequence[str]], at: datetime | None
+    ) -> list[tuple[str, str, str]]:
         """Other readings that tell of the same thing: those whose argument is known here."""
         found = []
         for other in places(self._desk.program.app):
@@ -145,7 +147,7 @@ class Declared:
                 and names[0] in known
                 and (place.lifecycle.name != KERNEL or declared.path[0] == place.declared.path[0])
             ):
-                link = self._frame.link("read", *segments(other), at=at, **{names[0]: known[names[0]]})
+                link = self._frame.link("read", *segments(other), at=at, **{names[0]: known[names[0]][0]})
                 found.append((declared.name, declared.says, link))
         return found
 
@@ -154,7 +156,7 @@ class Declared:
         lifecycle: AnyLifecycle,
         person: Person,
         below: tuple[str, ...] = (),
-        given: Mapping[str, str] | None = None,
+        given: Mapping[str, Sequence[str]] | None = None,
         *,
         only: bool = False,
     ) -> list[dict[str, str]]:
@@ -174,13 +176,14 @@ class Declared:
             found.append(self._offered(place, person, given or {}) | {"name": " ".join(declared.path[len(below) :])})
         return found
 
-    def _offered(self, place: Place, person: Person, given: Mapping[str, str]) -> dict[str, str]:
+    def _offered(self, place: Place, person: Person, given: Mapping[str, Sequence[str]]) -> dict[str, str]:
         declared = place.declared
         why = "" if person.may(declared.role) else f"this needs the role {declared.role}; yours is {person.role}"
         names = {one.name for one in fields_of(declared.parameters)}
         known = {name: value for name, value in given.items() if name in names and name not in _NOT_CARRIED}
-        command = command_of(place, list(known.items()))
-        link = self._frame.link("do", *segments(place), **known)
+        pairs = [(name, value) for name, values in known.items() for value in values]
+        command = command_of(place, pairs)
+        link = self._frame.link("do", *segments(place)) + (f"?{urlencode(pairs)}" if pairs else "")
         return {"name": declared.name, "says": declared.says, "link": link, "why": why, "command": command}
 
     def step(self, name: str, given: Mapping[str, str], person: Person) -> dict[str, str] | None:
@@ -188,7 +191,9 @@ class Declared:
         for place in places(self._desk.program.app):
             if place.name == name:
                 if isinstance(place.declared, Operation):
-                    return self._offered(place, person, given) | {"name": place.declared.path[-1]}
+                    return self._offered(place, person, {name: [value] for name, value in given.items()}) | {
+                        "name": place.declared.path[-1]
+                    }
                 return {"name": name, "says": place.declared.says, "why": "",
                         "link": self._frame.link("read", *segments(place), **dict(given))}  # fmt: skip
         return None
