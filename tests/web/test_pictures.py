@@ -12,7 +12,8 @@ from penstock.app.lifecycle import Lifecycle, NoSettings
 from penstock.app.shipped import SHIPPED, shipped
 from penstock.model.errors import UsageError
 from penstock.operations import pictures
-from penstock.operations.fields import fields_of
+from penstock.operations.declare import Page
+from penstock.operations.fields import Row, fields_of
 from penstock.web.pictures import Painter
 from penstock.web.svg import portraits
 from penstock.web.svg.charts import Bar
@@ -74,15 +75,15 @@ def test_rings_and_windows_say_how_far():
 
 
 def test_a_ladder_sums_the_rows_of_a_step(still_site: Site):
-    class Row(shop.Row, frozen=True):
+    class Step(Row, frozen=True):
         age: str
         kind: str
         changed: int
         compared: int
 
     of = pictures.Ladder(says="s", reading=shop.orders, group="kind", step="age", part="changed", whole="compared")
-    answer = shop.Page(
-        rows=[Row(age="1d", kind="a", changed=1, compared=2), Row(age="1d", kind="a", changed=0, compared=2)]
+    answer = Page(
+        rows=[Step(age="1d", kind="a", changed=1, compared=2), Step(age="1d", kind="a", changed=0, compared=2)]
     )
     drawn = Painter(still_site.frame(), NOW).draw(shop.lifecycle, of, answer, wide=False)
     assert drawn is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.model.clock import instant, instant_text
@@ -13,6 +15,7 @@ from penstock.operations.selection import named_machine
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
+    from penstock.ledger.store.database import Cursor
     from penstock.model.machine import Machine
 
 
@@ -50,30 +53,28 @@ def stuck_units(ask: Ask[KernelSettings], wanted: StuckWanted) -> Page[StuckRow]
 def _stuck(ask: Ask[Any], machine: Machine, most: int) -> list[StuckRow]:
     if not ask.reader.keeps(machine):
         return []
-    before, found = ask.reader.database.sql.instant("before"), []
+    before, found = ask.reader.database.sql.instant("before"), list[StuckRow]()
+    sql = (
+        f"SELECT unit_id, changed_at, change_reason FROM {machine.table} WHERE status = :state"
+        f" AND parked_at IS NULL AND changed_at < {before} AND ({machine.due} IS NULL OR {machine.due} < {before})"
+        " ORDER BY changed_at LIMIT :most"
+    )
     for state in machine.status:
         allowed = DWELL.get(state.meaning)
         if allowed is None or str(state) in machine.dead:
             continue
-        sql = (
-            f"SELECT unit_id, changed_at, change_reason FROM {machine.table} WHERE status = :state"
-            f" AND parked_at IS NULL AND changed_at < {before} AND ({machine.due} IS NULL OR {machine.due} < {before})"
-            " ORDER BY changed_at LIMIT :most"
+        rows = ask.reader.read(
+            partial(_rows, sql=sql, state=str(state), before=instant_text(ask.now - allowed), most=most)
         )
-        given = {"state": str(state), "before": instant_text(ask.now - allowed), "most": most}
         found += [
-            StuckRow(
-                unit=f"{machine.name}:{unit_id}",
-                status=str(state),
-                since=instant(since),
-                allowed=allowed,
-                reason=reason,
-            )
-            for unit_id, since, reason in ask.reader.read(
-                lambda cursor, sql=sql, given=given: cursor.rows(sql, **given)
-            )  # type: ignore[misc]
+            StuckRow(unit=f"{machine.name}:{key}", status=str(state), since=instant(at), allowed=allowed, reason=why)
+            for key, at, why in rows
         ]
     return found
+
+
+def _rows(cursor: Cursor, sql: str, **given: Any) -> Sequence[Any]:
+    return cursor.rows(sql, **given)
 
 
 @reading("guards", "What is wrong with the triggers that guard the tables.")

@@ -195,7 +195,7 @@ class Declared:
                         "name": place.declared.path[-1]
                     }
                 return {"name": name, "says": place.declared.says, "why": "",
-                        "link": self._frame.link("read", *segments(place), **dict(given))}  # fmt: skip
+                        "link": self._frame.link("read", *segments(place)) + f"?{urlencode(given)}"}  # fmt: skip
         return None
 
     async def ask(self, request: Request) -> Response:

@@ -96,7 +96,7 @@ class Painter:
         return "".join(drawn)
 
     def _calendar(self, lifecycle: AnyLifecycle, of: pictures.Calendar, found: list[Any], wide: bool) -> str | None:
-        lines = []
+        lines: list[portraits.Line] = []
         shown = _distinct([self._word(row, of.series) for row in found])
         for row, name in zip(found, shown, strict=True):
             if len(lines) == (_MOST if wide else _FEW[pictures.Calendar]):

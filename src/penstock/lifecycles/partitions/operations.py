@@ -466,7 +466,7 @@ def _chunks(keys: Iterator[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
 
 def _shown(found: PartitionStatus) -> PartitionRow:
     key = found.key
-    own = {
+    own: dict[str, Any] = {
         "partition": str(key),
         "status": P(found.status),
         "source": key.source,
