@@ -124,6 +124,8 @@ class Site:
     web: WebSettings = field(default_factory=WebSettings)
     bound: Bound = field(default_factory=lambda: Bound("127.0.0.1", 8642))
     clock: Clock = field(default_factory=SystemClock)
+    #: Tests change the ledger behind the desk and look at once.
+    fresh: float = 0.0
 
     def __post_init__(self) -> None:
         self.ledger = Ledger.open(
@@ -143,7 +145,7 @@ class Site:
     ) -> Starlette:
         """Over a connection of its own; with `pages` the whole desk."""
         made = program(self.app, web or self.web, self.clock)
-        desk = Desk(lambda: made, self._open, bound or self.bound)
+        desk = Desk(lambda: made, self._open, bound or self.bound, fresh=self.fresh)
         self.desks.append(desk)
         return make_desk(desk) if pages else make_application(desk)
 

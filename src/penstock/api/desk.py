@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.api.shared import FRESH_SECONDS, Shared
 from penstock.ledger.store.database import table_names
 from penstock.ledger.store.hurried import Hurried
 from penstock.model.clock import Clock, Rng
@@ -74,11 +75,14 @@ class Desk:
     #: What the worker of this process has counted, where it has one.
     counts: Callable[[], Mapping[str, Mapping[str, int]]] | None = None
     rng: Rng = field(default_factory=Rng)
+    #: How many seconds an answer serves others who ask the same; 0: each is answered alone.
+    fresh: float = FRESH_SECONDS
 
     def __post_init__(self) -> None:
         self._ledger: Ledger | None = None
         self._metrics: tuple[Program, Metrics] | None = None
         self._opening = threading.Lock()
+        self.shared = Shared(lambda: self.clock, self.fresh)
         # Who acts may plan for long; who reads does not wait behind them.
         self._readers = ThreadExecutor(_READERS)
         self._actors = ThreadExecutor(_ACTORS)
@@ -152,7 +156,10 @@ class Desk:
 
     async def act(self, work: Callable[..., T], *args: Any) -> T:
         """Run blocking work that may write, or takes long."""
-        return await self._actors.run(work, *args)
+        try:
+            return await self._actors.run(work, *args)
+        finally:
+            self.shared.changed()
 
     def close(self) -> None:
         """Take no more work, and close the ledger."""

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from penstock.api.idempotency import HEADER, Key
 from penstock.api.problems import Problem
+from penstock.api.shared import share
 from penstock.model.errors import LedgerError, PenstockError, UsageError
 from penstock.model.unit import Ref
 from penstock.operations.answers import json_text
@@ -95,9 +96,10 @@ def routes(desk: Desk, access: Access) -> list[Route]:
     for place in places(desk.program.app):
         if isinstance(place.declared, Reading):
             asking = Asking(desk, access, place)
-            found.append(Route(f"{PREFIX}{place.path}", asking.get, methods=["GET"], name=place.name))
+            get, get_unit = share(desk, access, asking.get), share(desk, access, asking.get_unit)
+            found.append(Route(f"{PREFIX}{place.path}", get, methods=["GET"], name=place.name))
             if place.lifecycle.name == KERNEL and place.name in UNIT_PATHS:
-                last.append(Route(f"{PREFIX}{UNIT_PATHS[place.name]}", asking.get_unit, methods=["GET"]))
+                last.append(Route(f"{PREFIX}{UNIT_PATHS[place.name]}", get_unit, methods=["GET"]))
         else:
             acting = Acting(desk, access, place)
             for verb, endpoint in (("preview", acting.preview), ("apply", acting.apply)):

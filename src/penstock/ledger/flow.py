@@ -24,7 +24,7 @@ from penstock.model.state import Meaning
 HOUR = timedelta(hours=1)
 SAMPLE = 200
 """So many of the newest departures from a state tell how long units stay in it."""
-_SCANNED = 10_000
+_SCANNED = 5_000
 _TICK = timedelta(milliseconds=1)  # instants are whole milliseconds
 _EDGE = ("machine", "from_status", "to_status", "trigger")
 # Not by the index of moments, which SQLite would take: few rows are not yet counted, and many are of the same hours.
@@ -133,16 +133,20 @@ def pruned_before(cursor: Cursor, machine: str) -> datetime | None:
 
 
 def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = SAMPLE) -> list[Dwell]:
-    """How long units stayed in the states that they left in a window, from the newest departures."""
-    low = _sampled_from(database, cursor, window)
-    where, values = _bounds(database, "at", low, window.end, window.machine)
+    """How long units stayed in the states that they left in a window, from the newest rows of the history.
+
+    So many rows are looked at, whatever the window: a state that is left far less often than others may be missing.
+    """
+    high = _sampled_until(database, cursor, window)
+    where, values = _bounds(database, "at", window.start, high, None)
+    only, named = _bounds(database, "at", None, None, window.machine)
     rows = cursor.rows(
         f"""WITH recent AS (
-              SELECT seq, machine, unit_id, from_status, at FROM transition_log
-               WHERE {where} AND from_status IS NOT NULL AND (to_status IS NULL OR to_status <> from_status)
-               ORDER BY at DESC LIMIT {_SCANNED}),
+              SELECT seq, machine, unit_id, from_status, to_status, at FROM transition_log
+               WHERE {where} ORDER BY at DESC LIMIT {_SCANNED}),
             numbered AS (SELECT r.*, row_number() OVER (PARTITION BY machine, from_status ORDER BY seq DESC) AS place
-                           FROM recent r)
+                           FROM recent r WHERE {only} AND from_status IS NOT NULL
+                            AND (to_status IS NULL OR to_status <> from_status))
             SELECT n.machine, n.from_status, n.at,
                    (SELECT p.at FROM transition_log p WHERE p.machine = n.machine AND p.unit_id = n.unit_id
                        AND p.seq < n.seq AND (p.from_status IS NULL OR p.from_status <> p.to_status)
@@ -150,6 +154,7 @@ def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = S
               FROM numbered n WHERE n.place <= :sample""",
         sample=sample,
         **values,
+        **named,
     )
     spans: dict[tuple[str, str], list[float]] = {}
     for machine, state, left, came in rows:
@@ -161,17 +166,16 @@ def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = S
     ]
 
 
-def _sampled_from(database: Database, cursor: Cursor, window: Window) -> datetime | None:
-    """Where the sample begins: as many hours back as hold enough rows, so that no window is read through."""
-    where, values = _bounds(database, "hour", _floor(window.start), window.end, None)
-    rows = cursor.rows(f"SELECT hour, sum(n) FROM flow_hour WHERE {where} GROUP BY hour ORDER BY hour DESC", **values)
-    total = 0
-    for hour, n in rows:
-        total += n
-        if total >= _SCANNED:
-            begun: datetime = instant(hour)
-            return begun if window.start is None else max(window.start, begun)
-    return window.start
+def _sampled_until(database: Database, cursor: Cursor, window: Window) -> datetime | None:
+    """Where the sample ends: with the newest hour in which units of the machine left a state, as far as is counted."""
+    if window.machine is None:
+        return window.end
+    where, values = _bounds(database, "hour", _floor(window.start), window.end, window.machine)
+    ((last,),) = cursor.rows(f"SELECT max(hour) FROM flow_hour WHERE {where} AND from_status <> ''", **values)
+    if last is None:
+        return window.end
+    ends: datetime = instant(last) + HOUR
+    return ends if window.end is None else min(window.end, ends)
 
 
 def _sums(database: Database, cursor: Cursor, window: Window, columns: Sequence[str]) -> Counter[tuple[str, ...]]:
@@ -220,7 +224,8 @@ def _bounds(
             parts.append(f"{moment} {sign} {database.sql.instant(name)}")
             values[name] = instant_text(bound)
     if machine is not None:
-        parts.append("machine = :machine")
+        # Not by the index of units, which would be taken, and has every row of the machine.
+        parts.append("COALESCE(machine, machine) = :machine")
         values["machine"] = machine
     return " AND ".join(parts), values
 

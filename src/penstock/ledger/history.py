@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
-from penstock.ledger.gates.status import GateStatus, gate_statuses
+from penstock.ledger.gates.status import COUNTED_AT_MOST, GateStatus, due_behind, gate_statuses
 from penstock.ledger.store.database import Cursor, Database, Row, present, table_names
-from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import LedgerMismatch, UnknownMachine, UnknownUnit, UsageError
 from penstock.model.unit import Ref
@@ -124,8 +123,11 @@ def status(database: Database, alerts: int = 20) -> Status:
 
 
 def machine_statuses(database: Database, cursor: Cursor) -> list[MachineStatus]:
-    """How the units of every machine of the ledger stand."""
-    return [_machine(database, cursor, row) for row in _definitions(cursor)]
+    """How the units of every machine of the ledger stand. Of those that are due 10,000 are counted behind a gate."""
+    from penstock.ledger.flow import counts_at
+
+    counts = counts_at(database, cursor)
+    return [_machine(database, cursor, row, counts.get(row[0], {})) for row in _definitions(cursor)]
 
 
 def history(database: Database, ref: Ref) -> list[Transition]:
@@ -225,20 +227,17 @@ def _definitions(cursor: Cursor) -> list[Definition]:
     return [(r[0], r[1], bool(r[2]), r[3], list(_document(r[4])["states"])) for r in rows]
 
 
-def _machine(database: Database, cursor: Cursor, definition: Definition) -> MachineStatus:
+def _machine(database: Database, cursor: Cursor, definition: Definition, counts: dict[str, int]) -> MachineStatus:
     name, table, driven, due, states = definition
-    counts = {str(s): int(n) for s, n in cursor.rows(f"SELECT status, count(*) FROM {table} GROUP BY status")}
-    ordered = {s: counts.pop(s, 0) for s in states} | counts
-    numbers: Row = (0, 0, 0)
+    ordered = {s: counts.get(s, 0) for s in states} | counts
+    ready, numbers = 0, cast("Row", (0, 0))
     if driven:
+        ready = due_behind(database, cursor, table, due, at_most=COUNTED_AT_MOST).total()
         numbers = cursor.rows(
-            f"SELECT (SELECT count(*) FROM {table} WHERE {waiting(due)} AND {due} <= {database.now_sql})"
-            f" + (SELECT count(*) FROM {table} WHERE {waiting(due, suspects=True)} AND {due} <= {database.now_sql}),"
-            f" (SELECT count(*) FROM {table} WHERE claimed_by IS NOT NULL),"
-            f" (SELECT count(*) FROM {table} WHERE parked_at IS NOT NULL)",
-            **database.bind_now(),
+            f"SELECT (SELECT count(*) FROM {table} WHERE claimed_by IS NOT NULL),"
+            f" (SELECT count(*) FROM {table} WHERE parked_at IS NOT NULL)"
         )[0]
-    return MachineStatus(name, table, driven, ordered, *map(int, numbers))
+    return MachineStatus(name, table, driven, ordered, ready, *map(int, numbers))
 
 
 def workers_of(database: Database, cursor: Cursor) -> list[WorkerStatus]:

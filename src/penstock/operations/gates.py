@@ -66,7 +66,7 @@ class GateRow(Row, frozen=True):
     gate: Annotated[str, column("The gate.", show="reference", leads="gates history")]
     state: Annotated[str, column("open, busy, closed, half-open, paused or stopped.", show="state")]
     until: Annotated[datetime | None, column("Until when, where that is known.")]
-    waiting: Annotated[int, column("Units that are due behind it.")]
+    waiting: Annotated[int, column("Units that are due behind it; counting stops at 10,000 of a machine.")]
     inside: Annotated[int, column("Units whose calls are under way.")]
     most_inside: Annotated[int | None, column("How many may be inside at once.", show="detail")]
     budget: Annotated[str, column("How much of each limit is left.")]
@@ -138,10 +138,10 @@ OPERATIONS = [pause, resume]
 
 
 def _statuses(ask: Ask[Any], *, counts: bool = False) -> list[GateStatus]:
-    from penstock.ledger.gates.status import gate_statuses
+    from penstock.ledger.gates.status import COUNTED_AT_MOST, gate_statuses
 
     database = ask.reader.database
-    return database.read(lambda cursor: gate_statuses(database, cursor, counts=counts))
+    return database.read(lambda cursor: gate_statuses(database, cursor, counts=counts, at_most=COUNTED_AT_MOST))
 
 
 def _row(gate: GateStatus) -> GateRow:

@@ -21,7 +21,7 @@ class StatusWanted(Parameters, frozen=True):
 class MachineCounts(Row, frozen=True):
     machine: Annotated[str, column("The machine.")]
     units: Annotated[str, column("How many units are in each state.", heading="states")]
-    due: Annotated[int | None, column("How many a worker could take now.")]
+    due: Annotated[int | None, column("How many a worker could take now; counting stops at 10,000 of a gate.")]
     claimed: Annotated[int | None, column("How many workers hold.")]
     parked: Annotated[int | None, column("How many were set aside for a person.")]
     served: Annotated[bool, column("Whether this configuration has the machine.", show="detail")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -74,7 +74,7 @@ class Frame:
         """A page. `here` is the line of the menu that it belongs to."""
         person = await self.access.person(request)
         at = self.at(request)
-        counts = {} if at is not None else await self.desk.read(self._counts, person)
+        counts = {} if at is not None else await self.seen(self._counts, person)
         own = {"person": person, "here": here, "menu": self._menu(at, counts), "at": at}
         return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
 
@@ -93,6 +93,15 @@ class Frame:
             path=request.url.path.removeprefix(root) or "/",
             **view,
         )
+
+    async def seen(
+        self, work: Callable[..., Mapping[str, Any]], person: Person | None, *given: Hashable
+    ) -> dict[str, Any]:
+        """What a page shows: `work(person, *given)` on a thread, once for all of one role who ask the same at once."""
+        role = None if person is None else person.role
+        question = (work, self.desk.program.configuration.version, role, *given)
+        found = await self.desk.shared.once(question, lambda: self.desk.read(work, person, *given))
+        return dict(found)
 
     async def allow(self, request: Request, role: Role = Role.VIEWER, *, form: str | None = None) -> Person:
         """Who asks, if they may; see `Access.allow`."""

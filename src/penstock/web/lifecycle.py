@@ -45,10 +45,10 @@ class LifecyclePage:
         found = next((one for one in self._frame.desk.program.app.lifecycles if one.name == name), None)
         if found is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"no lifecycle is called {inert(name)[:50]!r}")
-        view = await self._frame.desk.read(self._view, found, person, self._frame.at(request))
+        view = await self._frame.seen(self._view, person, found, self._frame.at(request))
         return await self._frame.show(request, "lifecycle", name, view)
 
-    def _view(self, lifecycle: AnyLifecycle, person: Person, at: datetime | None) -> dict[str, Any]:
+    def _view(self, person: Person, lifecycle: AnyLifecycle, at: datetime | None) -> dict[str, Any]:
         app = self._frame.desk.program.app
         standing = self._overview.standing(self._frame.desk.ask(app.lifecycles[0], who=person.name), at)
         painter = Painter(self._frame, standing.now, at)

@@ -20,6 +20,7 @@ from penstock.web.svg.charts import spans
 from penstock.web.svg.diagram import Live, diagram
 
 if TYPE_CHECKING:
+    from penstock.api.access import Person
     from penstock.model.machine import Machine
     from penstock.web.declared import Declared
     from penstock.web.frame import Frame
@@ -43,7 +44,7 @@ class MachinePage:
         at = self._frame.at(request)
         window = request.query_params.get("window", "24h")
         window = window if window in _WINDOWS else "24h"
-        view = await self._frame.desk.read(self._view, person.name, machine, at, window)
+        view = await self._frame.seen(self._view, person, machine, at, window)
         lifecycle = self._frame.desk.program.app.owner(machine.name)
         operations = self._declared.operations(lifecycle, person)
         view |= {
@@ -53,8 +54,8 @@ class MachinePage:
         }
         return await self._frame.show(request, "machine", lifecycle.name, view)
 
-    def _view(self, who: str, machine: Machine, at: datetime | None, window: str) -> dict[str, Any]:
-        ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who)
+    def _view(self, person: Person, machine: Machine, at: datetime | None, window: str) -> dict[str, Any]:
+        ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=person.name)
         found = flow(ask, FlowWanted(machine=machine.name, window=_WINDOWS[window], at=at))
         counts = {one.state: one.units for one in found.states}
         stays = {one.state: one for one in found.states if one.stay is not None}

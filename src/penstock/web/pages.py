@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.api import shared
 from penstock.api.access import Access
 from penstock.api.app import make_application
 from penstock.api.problems import Problem
@@ -51,20 +53,24 @@ class Pages:
     def routes(self) -> Sequence[BaseRoute]:
         """The routes, those that match the most last."""
         machine = MachinePage(self._frame, self._overview, self._declared)
-        unit = UnitPage(self._frame, self._declared)
+        lifecycle, unit = (
+            LifecyclePage(self._frame, self._overview, self._declared),
+            UnitPage(self._frame, self._declared),
+        )
+        share = partial(shared.share, self._frame.desk, self._frame.access)
         return [
-            Route("/", self._overview.show),
+            Route("/", share(self._overview.show)),
             Route("/live", self._live.stream),
             Route("/find", self.find),
             Route("/units", _leads("read/units", self._frame)),
             Route("/dead", _leads("read/dead", self._frame)),
             Route("/static/{name}", self.static),
-            Route("/lifecycles/{name}", LifecyclePage(self._frame, self._overview, self._declared).show),
-            Route("/machines/{machine}", machine.show),
-            Route("/read/{path:path}", self._declared.read),
+            Route("/lifecycles/{name}", share(lifecycle.show)),
+            Route("/machines/{machine}", share(machine.show)),
+            Route("/read/{path:path}", share(self._declared.read)),
             Route("/do/{path:path}", self._declared.ask, methods=["GET"]),
             Route("/do/{path:path}", self._declared.act, methods=["POST"]),
-            Route("/units/{machine}/{unit_id:path}", unit.show),
+            Route("/units/{machine}/{unit_id:path}", share(unit.show)),
         ]
 
     async def static(self, request: Request) -> Response:

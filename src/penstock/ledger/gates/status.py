@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -14,6 +15,9 @@ from penstock.ledger.store.database import Cursor, Database, present
 from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
 from penstock.model.unit import NO_GATE
+
+COUNTED_AT_MOST = 10_000
+"""People are told so many of those that wait behind a gate; who must know them all counts them (see `metrics`)."""
 
 
 class LimitStatus(Struct, frozen=True):
@@ -47,12 +51,20 @@ class GateStatus(Struct, frozen=True):
 
 
 def gate_statuses(
-    database: Database, cursor: Cursor, *, counts: bool = False, only: Sequence[str] | None = None
+    database: Database,
+    cursor: Cursor,
+    *,
+    counts: bool = False,
+    only: Sequence[str] | None = None,
+    at_most: int | None = None,
 ) -> list[GateStatus]:
-    """Every gate but the one that needs none, or `only` some; `counts` adds who waits behind it and who is inside."""
+    """Every gate but the one that needs none, or `only` some; `counts` adds who waits behind it and who is inside.
+
+    With `at_most` the counting of those who wait stops there, for each gate and machine.
+    """
     now = present(database, cursor)
     limits = _limits(cursor, now)
-    waiting, inside = (_waiting(database, cursor), steps_in_flight(cursor, "true")) if counts else ({}, {})
+    waiting, inside = (_waiting(database, cursor, at_most), steps_in_flight(cursor, "true")) if counts else ({}, {})
     asked = {} if only is None else {"only": json.dumps(list(only))}
     among = "" if only is None else f" AND gate_id IN ({database.sql.listed('only')})"
     rows = cursor.rows(
@@ -102,14 +114,28 @@ def _limits(cursor: Cursor, now: datetime) -> dict[str, list[LimitStatus]]:
     return found
 
 
-def _waiting(database: Database, cursor: Cursor) -> dict[str, int]:
-    counts: dict[str, int] = {}
+def due_behind(
+    database: Database, cursor: Cursor, table: str, due: str, *, among: str = "true", at_most: int | None = None
+) -> Counter[str]:
+    """By gate, the units of a machine that a worker could take; `among` is a condition for the gate `g`.
+
+    With `at_most` so many of each are looked at, and no more.
+    """
+    counts: Counter[str] = Counter()
+    for suspects in (False, True):
+        ready = f"{waiting(due, 't', suspects=suspects)} AND t.{due} <= {database.now_sql}"
+        # Gate by gate, as the index has them: those that are due stand first.
+        some = f"SELECT 1 FROM {table} t WHERE t.gate_id = g.gate_id AND {ready} LIMIT {at_most}"
+        sql = f"SELECT g.gate_id, (SELECT count(*) FROM ({some}) AS s) FROM gate g WHERE {among}"
+        if at_most is None:
+            sql = f"SELECT t.gate_id, count(*) FROM {table} t WHERE {ready} GROUP BY t.gate_id"
+        for gate_id, count in cursor.rows(sql, **database.bind_now()):
+            counts[gate_id] += count
+    return counts
+
+
+def _waiting(database: Database, cursor: Cursor, at_most: int | None) -> Counter[str]:
+    counts: Counter[str] = Counter()
     for table, due in cursor.rows("SELECT table_name, due_column FROM machine_definition WHERE driven"):
-        for free in (waiting(due), waiting(due, suspects=True)):
-            rows = cursor.rows(
-                f"SELECT gate_id, count(*) FROM {table} WHERE {due} <= {database.now_sql} AND {free} GROUP BY gate_id",
-                **database.bind_now(),
-            )
-            for gate_id, count in rows:
-                counts[gate_id] = counts.get(gate_id, 0) + count
+        counts += due_behind(database, cursor, table, due, among=f"g.gate_id <> '{NO_GATE}'", at_most=at_most)
     return counts
