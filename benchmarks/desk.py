@@ -86,7 +86,7 @@ def fill(url: str, units: int, ended: int) -> None:
 def _end(ledger: Ledger, first: int, last: int, cursor: Cursor) -> None:
     noop.unhurried(ledger, cursor)
     cursor.run(
-        "UPDATE noop SET status = 'DONE', version = version + 1, changed_by = 'worker:filling'"
+        "UPDATE noop SET status = 'DONE', due_at = NULL, version = version + 1, changed_by = 'worker:filling'"
         " WHERE number >= :first AND number < :last",
         first=first,
         last=last,

@@ -66,6 +66,11 @@ latency, and its work is done on the same cores. Processor seconds are of worker
 COMMANDS = """Milliseconds of processor time, user and system, from the start of the process to its end: the least of
 {times} runs, on a small ledger. What Python compiles is there already."""
 
+DESK = """`penstock web` beside `penstock worker`, on a ledger of {units:,} units. {readers} readers ask once a second
+each, in turn for lists, units, histories, counts and pages; a wait counts from when its question was due. The worker's
+steps wait half a second, a thousand at once; alone is the mean of before and after. Then {pages} pages are held open,
+and each fetches itself when it is told of a change. Cores are processor time of the desk."""
+
 HOW = """`make bench` measures everything and writes this file. `.venv/bin/python -m benchmarks.run --help` lists how
 to measure a part, which then takes its place among the others, or all of it quickly with small counts. The first run
 makes `.venv-bench` for the peers from `benchmarks/requirements.txt`; the PostgreSQL is the one of the tests.
@@ -143,6 +148,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
         ("Prices set by rules", RULES, "rules", _rules),
         ("Offers from a paged API", QUERIES, "queries", _queries),
         ("Commands", COMMANDS, "commands", _commands),
+        ("The desk", DESK, "desk", _desk),
     ):
         lines = [*getattr(results, part).values()]
         if lines:
@@ -357,6 +363,23 @@ def _commands(results: Results) -> Table:
     names = list(next(iter(results.commands.values()))["milliseconds"])
     rows = [[f"`{name}`", *(f"{results.commands[d]['milliseconds'][name]:.0f}" for d in databases)] for name in names]
     return Table(["command", *(f"{database}, ms" for database in databases)], rows)
+
+
+def _desk(results: Results) -> Table:
+    rows = [
+        [
+            database,
+            f"{line['asked']:,}",
+            *(f"{line[name]:,.1f}" for name in ("p50_ms", "p99_ms")),
+            f"{line['desk_cores']:.2f}",
+            *(f"{line[name]:,.0f}" for name in ("worker_alone", "worker_beside")),
+            f"{line['pages_fetched']:,}",
+            f"{line['pages_cores']:.2f}",
+        ]
+        for database, line in results.desk.items()
+    ]
+    columns = ["database", "answers", "p50, ms", "p99, ms", "cores", "worker alone /s", "beside /s"]
+    return Table([*columns, "pages fetched", "cores"], rows)
 
 
 def _settings(results: Results) -> Table:

@@ -31,6 +31,7 @@ class Results:
     rules: dict[str, Line] = field(default_factory=dict)
     queries: dict[str, Line] = field(default_factory=dict)
     commands: dict[str, Line] = field(default_factory=dict)
+    desk: dict[str, Line] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -90,6 +91,7 @@ def checks(results: Results) -> list[Check]:
         *_rules_checks(results),
         *_queries_checks(results),
         *_commands_checks(results),
+        *_desk_checks(results),
     ]
     for database, line in results.memory.items():
         what = f"{database}: worker's memory, drift over {line['items']:,} units"
@@ -246,6 +248,18 @@ def _queries_checks(results: Results) -> list[Check]:
             found.append(Check(f"{database}: offers ingested / dlt, {name}", first["per_second"] / peer["per_second"]))
         bare = f"{database}: offers ingested / a bare client that decodes the pages"
         found.append(Check(bare, first["per_second"] / line["bare"]["per_second"]))
+    return found
+
+
+def _desk_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.desk.items():
+        readers = f"{line['readers']:,} readers of {line['units']:,} units"
+        found.append(Check(f"{database}: p99 of {readers}", line["p99_ms"], "ms", limit=250, at_most=True))
+        beside = line["worker_beside"] / line["worker_alone"]
+        found.append(Check(f"{database}: a worker beside them / alone", beside, limit=0.9))
+        pages = f"{database}: the desk, with {line['pages']:,} open pages"
+        found.append(Check(pages, line["pages_cores"], "cores", limit=0.1, at_most=True))
     return found
 
 

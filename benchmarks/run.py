@@ -36,6 +36,7 @@ ONCE = {
     "rules": ("rules",),
     "queries": ("queries",),
     "commands": ("commands",),
+    "desk": ("desk",),
 }
 PARTS = ("rates", "waits", *ONCE)
 DOCUMENT = environment.ROOT / "docs" / "benchmarks.md"
@@ -52,6 +53,7 @@ QUICK = {
     "rules": ("--products", "200", "--metered", "160"),
     "queries": ("--offers", "5000", "--full", "2", "--big-page", "2000"),
     "commands": ("--times", "2"),
+    "desk": ("--items", "50000", "--seconds", "3"),
 }
 
 

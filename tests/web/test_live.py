@@ -57,3 +57,7 @@ def test_everybody_who_watches_hears_of_a_change(shop_site: Site, monkeypatch: p
     for heard in asyncio.run(main()):
         assert heard.count("event: changed\ndata: now\n\n") == 1
         assert "retry: 3000\n\n" in heard
+
+
+def test_the_more_watch_the_less_often_they_are_told():
+    assert [live.pause_after(watching) for watching in (1, 10, 100)] == [1.0, 1.0, 10.0]

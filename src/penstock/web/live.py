@@ -26,6 +26,11 @@ _PING_SECONDS = 15.0
 _MOST = 500
 
 
+def pause_after(watching: int) -> float:
+    """How many seconds nobody is told anything, after so many were."""
+    return max(_LOOK_SECONDS, _EACH_SECONDS * watching)
+
+
 class Broadcaster:
     """Tells those who watch that something changed, within a second after quiet; the more watch, the less often."""
 
@@ -66,7 +71,7 @@ class Broadcaster:
                 with contextlib.suppress(LedgerError):
                     now = await self._frame.desk.read(self._mark)
                     if before is not None and now != before:
-                        pause = max(pause, _EACH_SECONDS * len(self._watching))
+                        pause = pause_after(len(self._watching))
                         for one in self._watching:
                             one.set()
                     before = now
