@@ -30,7 +30,7 @@ from benchmarks import noop
 from benchmarks.environment import ROOT
 from penstock.app.lifecycle import Lifecycle
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.roll_up import roll_up
+from penstock.ledger.roll_up import bookmark, newest, roll_up
 from penstock.ledger.store.database import Cursor
 from penstock.settings.typed import Settings
 
@@ -189,7 +189,7 @@ async def hold(address: str, seconds: float) -> int:
 
 def moved(ledger: Ledger) -> int:
     """Transitions so far; each step of the worker is one."""
-    return int(ledger.read(lambda cursor: cursor.rows("SELECT max(seq) FROM transition_log"))[0][0])
+    return ledger.read(lambda cursor: newest(cursor, bookmark(cursor).seq))
 
 
 def percentile(waits: Sequence[float], share: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import job
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SWEEP_STAGES = "sweep-stages"
 ROLL_UP_FLOW = "roll-up-flow"
 _BATCHES = 20
+_MUCH, _SOON = 1_000, timedelta(seconds=3)
 _MOST_NAMED = 20
 
 
@@ -52,12 +54,20 @@ async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, por
 
 @job(ROLL_UP_FLOW, "Counts new rows of the history into the flow by the hour.")
 async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
-    """A run counts a bounded number of rows, and comes back at once while there are more. No reading waits for it."""
-    from penstock.ledger.roll_up import roll_up
+    """A run counts a bounded number of rows, and comes back at once while there are more. No reading waits for it.
+
+    Readings add what is not counted yet: where much happens it comes back soon, so that this stays little.
+    """
+    from penstock.ledger.roll_up import bookmark, roll_up
     from penstock.worker.schedule import JobResult
 
-    more = await io.ledger(lambda ledger: roll_up(ledger.database, batches=_BATCHES))
-    return JobResult("rolled up the flow", again=more)
+    def work(ledger: Ledger) -> tuple[bool, int]:
+        before = ledger.read(bookmark).seq
+        more = roll_up(ledger.database, batches=_BATCHES)
+        return more, ledger.read(bookmark).seq - before
+
+    more, counted = await io.ledger(work)
+    return JobResult("rolled up the flow", again=more, soon=_SOON if counted >= _MUCH else None)
 
 
 @job(COLLECT, "Removes landed data that nobody needs: unfinished attempts, and superseded runs of a given age.")

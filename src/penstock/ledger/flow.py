@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from penstock.ledger.roll_up import COUNTED, bookmark
+from penstock.ledger.roll_up import COUNTED, bookmark, newest
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Machine
@@ -137,13 +137,11 @@ def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = S
 
     So many rows are looked at, whatever the window: a state that is left far less often than others may be missing.
     """
-    high = _sampled_until(database, cursor, window)
-    where, values = _bounds(database, "at", window.start, high, None)
+    where, values = _sampled(database, cursor, window)
     only, named = _bounds(database, "at", None, None, window.machine)
     rows = cursor.rows(
         f"""WITH recent AS (
-              SELECT seq, machine, unit_id, from_status, to_status, at FROM transition_log
-               WHERE {where} ORDER BY at DESC LIMIT {_SCANNED}),
+              SELECT seq, machine, unit_id, from_status, to_status, at FROM transition_log WHERE {where}),
             numbered AS (SELECT r.*, row_number() OVER (PARTITION BY machine, from_status ORDER BY seq DESC) AS place
                            FROM recent r WHERE {only} AND from_status IS NOT NULL
                             AND (to_status IS NULL OR to_status <> from_status))
@@ -166,16 +164,34 @@ def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = S
     ]
 
 
-def _sampled_until(database: Database, cursor: Cursor, window: Window) -> datetime | None:
-    """Where the sample ends: with the newest hour in which units of the machine left a state, as far as is counted."""
-    if window.machine is None:
-        return window.end
-    where, values = _bounds(database, "hour", _floor(window.start), window.end, window.machine)
-    ((last,),) = cursor.rows(f"SELECT max(hour) FROM flow_hour WHERE {where} AND from_status <> ''", **values)
-    if last is None:
-        return window.end
-    ends: datetime = instant(last) + HOUR
-    return ends if window.end is None else min(window.end, ends)
+def newest_rows(cursor: Cursor, most: int) -> int:
+    """The number after which the newest rows of the history lie, so many at most.
+
+    PostgreSQL finds the end of the history only from a number that is near to it: that of the last row counted.
+    """
+    return newest(cursor, bookmark(cursor).seq) - most
+
+
+def _sampled(database: Database, cursor: Cursor, window: Window) -> tuple[str, dict[str, Any]]:
+    """The condition for the newest rows of a window. Of one machine: of the newest hour in which its units moved."""
+    where, values = _bounds(database, "hour", _floor(window.start), window.end, None)
+    own = "" if window.machine is None else " AND machine = :machine"
+    sums = f"SELECT hour, sum(n), sum(CASE WHEN from_status <> ''{own} THEN n ELSE 0 END) FROM flow_hour"
+    named = {} if window.machine is None else {"machine": window.machine}
+    hours = cursor.rows(f"{sums} WHERE {where} GROUP BY hour ORDER BY hour DESC", **values, **named)
+    moved = [place for place, (_, _, left) in enumerate(hours) if left]
+    if window.end is None and (not moved or moved[0] == 0):
+        where, values = _bounds(database, _AT, window.start, None, None)
+        return f"seq > :after AND {where}", {**values, "after": newest_rows(cursor, _SCANNED)}
+    begun, ends, total = window.start, window.end, 0
+    for hour, n, _ in hours[moved[0] if moved else 0 :]:
+        ends = min(filter(None, (ends, instant(hour) + HOUR))) if not total else ends
+        begun, total = instant(hour), total + n
+        if total >= _SCANNED:
+            break
+    begun = begun if window.start is None or begun is None else max(window.start, begun)
+    where, values = _bounds(database, "at", begun, ends, None)
+    return f"{where} ORDER BY at DESC LIMIT {_SCANNED}", values
 
 
 def _sums(database: Database, cursor: Cursor, window: Window, columns: Sequence[str]) -> Counter[tuple[str, ...]]:

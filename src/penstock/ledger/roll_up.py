@@ -89,14 +89,14 @@ def _roll_up(database: Database, cursor: Cursor, at_once: int) -> tuple[bool, bo
 
 def _noted(database: Database, cursor: Cursor, seq: int) -> Bookmark:
     """The newest row, and then who writes: whoever drew a lower number is among them, or over and seen."""
-    newest = _newest(cursor, seq)
-    return Bookmark(seq, newest, tuple(database.sql.writers(cursor)) if newest > seq else ())
+    last = newest(cursor, seq)
+    return Bookmark(seq, last, tuple(database.sql.writers(cursor)) if last > seq else ())
 
 
-def _newest(cursor: Cursor, seq: int) -> int:
+def newest(cursor: Cursor, seq: int) -> int:
     """The number of the newest row that is seen, of those after one."""
-    ((newest,),) = cursor.rows("SELECT max(seq) FROM transition_log WHERE seq > :seq", seq=seq)
-    return seq if newest is None else int(newest)
+    ((last,),) = cursor.rows("SELECT max(seq) FROM transition_log WHERE seq > :seq", seq=seq)
+    return seq if last is None else int(last)
 
 
 def _count(database: Database, cursor: Cursor, first: int, last: int) -> None:

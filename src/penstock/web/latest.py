@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from penstock.ledger.flow import newest_rows
 from penstock.model.clock import instant, instant_text
 
 if TYPE_CHECKING:
+    from penstock.ledger.store.database import Cursor
     from penstock.operations.reader import Reader
+
+
+_LOOKED_AT = 1_000
 
 
 class Latest(Struct, frozen=True):
@@ -26,11 +32,16 @@ class Latest(Struct, frozen=True):
 
 def latest_transitions(reader: Reader, at: datetime | None, most: int) -> list[Latest]:
     """The newest changes, or those before a moment."""
-    before = "" if at is None else f"WHERE at <= {reader.database.sql.instant('before')} "
-    given = {} if at is None else {"before": instant_text(at)}
-    sql = (
-        f"SELECT at, machine, unit_id, from_status, to_status, reason FROM transition_log {before}"
-        "ORDER BY at DESC, seq DESC LIMIT :most"
-    )
-    found = reader.read(lambda cursor: cursor.rows(sql, most=most, **given))
-    return [Latest(instant(row[0]), *row[1:]) for row in found]
+
+    def rows(cursor: Cursor, where: str, **given: Any) -> Sequence[Any]:
+        columns = "at, machine, unit_id, from_status, to_status, reason"
+        sql = f"SELECT {columns} FROM transition_log WHERE {where} ORDER BY at DESC, seq DESC LIMIT :most"
+        return cursor.rows(sql, most=most, **given)
+
+    def work(cursor: Cursor) -> Sequence[Any]:
+        if at is not None:
+            return rows(cursor, f"at <= {reader.database.sql.instant('before')}", before=instant_text(at))
+        found = rows(cursor, "seq > :after", after=newest_rows(cursor, _LOOKED_AT))
+        return found if len(found) == most else rows(cursor, "1 = 1")  # few: the newest were pruned, or there are few
+
+    return [Latest(instant(row[0]), *row[1:]) for row in reader.read(work)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from penstock.ledger.roll_up import bookmark, newest
 from penstock.model.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ class Broadcaster:
 
     def _mark(self) -> object:
         def read(cursor: Cursor) -> object:
-            log = cursor.rows("SELECT max(seq) FROM transition_log")
             gates = cursor.rows("SELECT count(*), sum(epoch), count(held_by) FROM gate")
-            return [tuple(row) for row in (*log, *gates)]
+            return newest(cursor, bookmark(cursor).seq), [tuple(row) for row in gates]
 
         return self._frame.desk.ledger().read(read)

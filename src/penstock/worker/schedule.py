@@ -62,6 +62,8 @@ class JobResult:
     events: Sequence[Event] = ()
     #: Come back at once: there was more to do than one run should carry.
     again: bool = False
+    #: Come back after so long, unless a tick comes before: there will be more soon.
+    soon: timedelta | None = None
 
 
 Job: TypeAlias = Callable[[Schedule, Io], Awaitable[JobResult]]
@@ -110,6 +112,8 @@ class Schedules(Flow[Schedule, None, None]):
             _tell(unit, error, following_of(outcome))
             return outcome
         due = started if result.again else cadence_of(unit).next_after(io.now(), unit.name)
+        if result.soon is not None:
+            due = min(due, io.now() + result.soon)
         after = replace(unit, due_at=due, last_tick_at=started, last_error=None, failures=0)
         return Outcome(unit, after, result.reason, writes=result.writes, others=result.others, events=result.events)
 
