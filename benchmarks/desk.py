@@ -1,7 +1,7 @@
 """The desk beside a worker: a hundred readers of a ledger of a million units, and a hundred open pages.
 
-The desk is `penstock web` and the worker `penstock worker`, each a process of its own. A hundred readers each ask once
-a second, in turn for lists, units, histories, counts and pages. Their waits are measured from the moment at which each
+The desk is `penstock web` and the worker `penstock up`, each a process of its own. A hundred readers each ask once a
+second, in turn for lists, units, histories, counts and pages. Their waits are measured from the moment at which each
 question was due, so that a slow answer is not hidden by questions that were never asked. The worker's steps wait half a
 second each, a thousand at once; it is measured alone, beside the readers, and alone again. Then a hundred pages are
 held open while the worker works: each is told of changes and fetches itself, as a browser's does.
@@ -218,7 +218,7 @@ def measure(url: str, file: Path, units: int, seconds: float) -> dict[str, objec
     with (
         Ledger.open(url, [noop.MACHINE]) as ledger,
         started(file, "web", "--address", "127.0.0.1:0") as (process, log),
-        started(file, "worker"),
+        started(file, "up", "--address", "127.0.0.1:0"),
     ):
         address, spans = _address(log, process), [Span(ledger, process.pid) for _ in range(4)]
         asyncio.run(read(address, SETTLE_SECONDS, units))

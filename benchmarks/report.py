@@ -66,7 +66,7 @@ latency, and its work is done on the same cores. Processor seconds are of worker
 COMMANDS = """Milliseconds of processor time, user and system, from the start of the process to its end: the least of
 {times} runs, on a small ledger. What Python compiles is there already."""
 
-DESK = """`penstock web` beside `penstock worker`, on a ledger of {units:,} units. {readers} readers ask once a second
+DESK = """`penstock web` beside `penstock up`, on a ledger of {units:,} units. {readers} readers ask once a second
 each, in turn for lists, units, histories, counts and pages; a wait counts from when its question was due. The worker's
 steps wait half a second, a thousand at once; alone is the mean of before and after. Then {pages} pages are held open,
 and each fetches itself when it is told of a change. Cores are processor time of the desk."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SWEEP_STAGES = "sweep-stages"
 ROLL_UP_FLOW = "roll-up-flow"
 _BATCHES = 20
-_MUCH, _SOON = 1_000, timedelta(seconds=3)
+_MUCH, _SOON, _LONG = 500, timedelta(seconds=3), timedelta(minutes=2)
 _MOST_NAMED = 20
 
 
@@ -56,7 +56,8 @@ async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, por
 async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """A run counts a bounded number of rows, and comes back at once while there are more. No reading waits for it.
 
-    Readings add what is not counted yet: where much happens it comes back soon, so that this stays little.
+    Readings add what is not counted yet. Where much happens it comes back soon, so that this stays little; where it does
+    not, after twice as long as before, until ticks are nearer. After a pause nobody knows how much will.
     """
     from penstock.ledger.roll_up import bookmark, roll_up
     from penstock.worker.schedule import JobResult
@@ -67,7 +68,9 @@ async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, por
         return more, ledger.read(bookmark).seq - before
 
     more, counted = await io.ledger(work)
-    return JobResult("rolled up the flow", again=more, soon=_SOON if counted >= _MUCH else None)
+    since = _LONG if schedule.last_tick_at is None else io.now() - schedule.last_tick_at
+    soon = _SOON if counted >= _MUCH or since >= _LONG else max(_SOON, 2 * since)
+    return JobResult("rolled up the flow", again=more, soon=soon)
 
 
 @job(COLLECT, "Removes landed data that nobody needs: unfinished attempts, and superseded runs of a given age.")

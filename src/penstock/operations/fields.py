@@ -7,6 +7,7 @@ from one place.
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Iterator
@@ -118,9 +119,14 @@ class FieldInfo:
         return tuple(one for one in _alternatives(self.kind) if one is not type(None))
 
 
+@functools.lru_cache(maxsize=1_024)
+def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    return typing.get_type_hints(struct, include_extras=True)
+
+
 def fields_of(struct: type[msgspec.Struct]) -> Iterator[FieldInfo]:
     """The fields of a struct, in order."""
-    hints = typing.get_type_hints(struct, include_extras=True)
+    hints = _hints(struct)
     for field in msgspec.structs.fields(struct):
         kind, meta = _unwrap(hints[field.name])
         default = field.default if field.default is not msgspec.NODEFAULT else None
