@@ -56,8 +56,8 @@ async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, por
 async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """A run counts a bounded number of rows, and comes back at once while there are more. No reading waits for it.
 
-    Readings add what is not counted yet. Where much happens it comes back soon, so that this stays little; where it does
-    not, after twice as long as before, until ticks are nearer. After a pause nobody knows how much will.
+    Readings add what is not counted yet. Where much happens it comes back soon, so that this stays little; where little
+    does, after twice as long as before, until ticks are nearer. After a pause nobody knows how much will.
     """
     from penstock.ledger.roll_up import bookmark, roll_up
     from penstock.worker.schedule import JobResult

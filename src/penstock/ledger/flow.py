@@ -24,7 +24,7 @@ from penstock.model.state import Meaning
 HOUR = timedelta(hours=1)
 SAMPLE = 200
 """So many of the newest departures from a state tell how long units stay in it."""
-_SCANNED = 5_000
+_SCANNED = 3_000
 _TICK = timedelta(milliseconds=1)  # instants are whole milliseconds
 _EDGE = ("machine", "from_status", "to_status", "trigger")
 # Not by the index of moments, which SQLite would take: few rows are not yet counted, and many are of the same hours.

@@ -86,7 +86,7 @@ def flow(ask: Ask[KernelSettings], wanted: FlowWanted) -> FlowAnswer:
     places = {(name, state): n for name, states in counts.items() for state, n in states.items()}
     outcomes = {m.name: flows.outcome(m, edges) for m in _machines(ask, wanted)}
     return FlowAnswer(
-        start=end - wanted.window,
+        start=window.start or end,
         end=end,
         outcomes=[
             OutcomeRow(machine=name, done=one.done, failed=one.failed, success=one.rate)
@@ -141,7 +141,7 @@ def activity(ask: Ask[KernelSettings], wanted: FlowWanted) -> Page[HourRow]:
         )
         for (hour, machine), states in hours.items()
     ]
-    quiet = f"nothing happened between {instant_text(end - wanted.window)} and {instant_text(end)}"
+    quiet = f"nothing happened between {instant_text(window.start or end)} and {instant_text(end)}"
     return Page(rows=rows, note=None if rows else quiet)
 
 
@@ -149,7 +149,10 @@ READINGS = [flow, activity]
 
 
 def _window(ask: Ask[Any], wanted: FlowWanted) -> tuple[Window, datetime]:
-    """The window, and the instant that it ends at. Raises UsageError for one that reaches nowhere."""
+    """The window, and the instant that it ends at. Raises UsageError for one that reaches nowhere.
+
+    One of a day or more begins with a whole hour, which is counted already.
+    """
     from penstock.ledger.flow import Window, at_instant
 
     _machines(ask, wanted)
@@ -157,7 +160,10 @@ def _window(ask: Ask[Any], wanted: FlowWanted) -> tuple[Window, datetime]:
     if wanted.window <= timedelta(0):
         raise UsageError("--window must be longer than nothing")
     try:
-        return Window(end - wanted.window, at_instant(wanted.at).end, wanted.machine), end
+        start = end - wanted.window
+        if wanted.window >= timedelta(days=1):
+            start = start.replace(minute=0, second=0, microsecond=0)
+        return Window(start, at_instant(wanted.at).end, wanted.machine), end
     except OverflowError:
         raise UsageError("--window reaches back beyond the year 1") from None
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.operations.reader import Reader
 
 
-_LOOKED_AT = 1_000
+_LOOKED_AT = 300
 
 
 class Latest(Struct, frozen=True):
@@ -33,15 +33,16 @@ class Latest(Struct, frozen=True):
 def latest_transitions(reader: Reader, at: datetime | None, most: int) -> list[Latest]:
     """The newest changes, or those before a moment."""
 
-    def rows(cursor: Cursor, where: str, **given: Any) -> Sequence[Any]:
+    def rows(cursor: Cursor, where: str, moment: str = "at", **given: Any) -> Sequence[Any]:
         columns = "at, machine, unit_id, from_status, to_status, reason"
-        sql = f"SELECT {columns} FROM transition_log WHERE {where} ORDER BY at DESC, seq DESC LIMIT :most"
+        sql = f"SELECT {columns} FROM transition_log WHERE {where} ORDER BY {moment} DESC, seq DESC LIMIT :most"
         return cursor.rows(sql, most=most, **given)
 
     def work(cursor: Cursor) -> Sequence[Any]:
         if at is not None:
             return rows(cursor, f"at <= {reader.database.sql.instant('before')}", before=instant_text(at))
-        found = rows(cursor, "seq > :after", after=newest_rows(cursor, _LOOKED_AT))
+        # By their numbers, and not by the index of moments, which SQLite would take: many may be of one moment.
+        found = rows(cursor, "seq > :after", "COALESCE(at, at)", after=newest_rows(cursor, _LOOKED_AT))
         return found if len(found) == most else rows(cursor, "1 = 1")  # few: the newest were pruned, or there are few
 
     return [Latest(instant(row[0]), *row[1:]) for row in reader.read(work)]
