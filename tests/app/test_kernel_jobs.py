@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from penstock.app import kernel_jobs
 from penstock.app.app import App
 from penstock.model.clock import Rng
 from penstock.model.simulation import simulate
@@ -13,7 +16,9 @@ from penstock.worker.worker import Worker, WorkerSettings
 from tests.operations.conftest import ORDERS, Desk
 
 
-def test_flow_is_rolled_up_every_minute(ledger_url):
+@pytest.mark.parametrize(("much", "runs"), [(0, 50), (500, 8)], ids=["much", "little"])
+def test_flow_is_rolled_up_every_minute_and_sooner_where_much_happens(ledger_url, monkeypatch, much, runs):
+    monkeypatch.setattr(kernel_jobs, "_MUCH", much)
     desk = Desk(ledger_url, App(ORDERS))
     desk.orders(3)
     wanted = desk.program.schedules()
@@ -21,7 +26,7 @@ def test_flow_is_rolled_up_every_minute(ledger_url):
     wanted = [one for one in wanted if one.name == "roll-up-flow"]
     keep_schedules(desk.ledger, wanted, "test")
 
-    async def main() -> None:
+    async def main() -> int:
         settings = WorkerSettings(place_seconds=None)
         flows = [Schedules(desk.program.jobs())]
         worker = Worker(desk.ledger, flows, settings, executor=InlineExecutor(), rng=Rng(5))
@@ -29,8 +34,10 @@ def test_flow_is_rolled_up_every_minute(ledger_url):
         await asyncio.wait([running], timeout=150)
         worker.stop()
         await running
+        return worker.counts.committed
 
-    simulate(desk.clock, main)
+    ran = simulate(desk.clock, main)
     counted = desk.rows("SELECT machine, to_status, n FROM flow_hour WHERE machine = 'order'")
     assert counted == [("order", "new", 3)]
+    assert ran == pytest.approx(runs, abs=1)
     desk.ledger.close()

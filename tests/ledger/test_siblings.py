@@ -130,6 +130,16 @@ def test_places_in_flight_count_families(world):
     assert (found.in_flight, found.waiting) == (2, 4)
 
 
+@pytest.mark.parametrize(("at_most", "told"), [(None, 12), (12, 12), (2, 2)])
+def test_who_waits_behind_a_gate_is_counted_up_to_a_number(world, at_most, told):
+    limited(world, places=2)
+    families(world, "a", "b", "c", gate_id=GATE)
+    (found,) = world.ledger.read(
+        lambda cursor: gate_statuses(world.ledger.database, cursor, counts=True, at_most=at_most)
+    )
+    assert found.waiting == told
+
+
 def test_each_claim_of_one_family_is_a_call_of_its_own(world):
     gates = limited(world, places=2)
     families(world, "a", size=12, gate_id=GATE)

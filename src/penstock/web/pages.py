@@ -53,10 +53,8 @@ class Pages:
     def routes(self) -> Sequence[BaseRoute]:
         """The routes, those that match the most last."""
         machine = MachinePage(self._frame, self._overview, self._declared)
-        lifecycle, unit = (
-            LifecyclePage(self._frame, self._overview, self._declared),
-            UnitPage(self._frame, self._declared),
-        )
+        lifecycle = LifecyclePage(self._frame, self._overview, self._declared)
+        unit = UnitPage(self._frame, self._declared)
         share = partial(shared.share, self._frame.desk, self._frame.access)
         return [
             Route("/", share(self._overview.show)),
