@@ -47,6 +47,9 @@ class _Known(NamedTuple):
     record_at: datetime | None = None
 
 
+_NEW = _Known()
+
+
 @lru_cache(maxsize=65_536)  # a page has many offers of few companies
 def company_id(name: str | None) -> str | None:
     """The key of a company: a digest of its normalised name, so that nothing is left of a name that is erased."""
@@ -113,7 +116,7 @@ class _Page:
             "SELECT n_id, o.content_hash, o.updated_at, o.closed_at, o.erased_at, o.company_key, q.seen_in, q.gone_at,"
             f" q.record_at FROM {keyed(ledger.database, 'id', 'client', 'key')} LEFT JOIN {offers.name} o ON"
             f" o.client = n_client AND o.offer_id = n_id LEFT JOIN {query_offers.name} q ON q.query_key = n_key AND"
-            " q.offer_id = n_id"
+            " q.offer_id = n_id WHERE o.offer_id IS NOT NULL OR q.offer_id IS NOT NULL"
         )
         rows = found_by(ledger, [[item.id, client, key] for item in self.items], sql)
         for one, digest, updated, closed, gone_for_good, company, seen_in, gone, at in rows:
@@ -122,7 +125,7 @@ class _Page:
 
     def add(self, item: Item) -> None:
         """One offer: a row to be written, or nothing but that it was seen."""
-        there = self.known[item.id]
+        there = self.known.get(item.id, _NEW)
         if item.erased and not there.erased:
             self._blank(item, there)
             return
@@ -199,7 +202,7 @@ class _Page:
         listed: list[list[Any]] = []
         seen = list(unread)
         for item in self.items:
-            there = self.known[item.id]
+            there = self.known.get(item.id, _NEW)
             if there.seen_in is None or there.gone or item.at != there.record_at:
                 listed.append([self.query.query_key, item.id, self.query.client, item.at, self.number, None])
             elif there.seen_in != self.number:
@@ -208,8 +211,8 @@ class _Page:
             writes.append(Write(query_offers, listed, columns=_LISTED))
         if seen:
             updates.append(Update(_listing(self.query, seen), {"seen_in": self.number}))
-        fresh = sum(1 for item in self.items if self.known[item.id].seen_in != self.number)
-        new = sum(1 for one in self.rows if self.known[one].content_hash is None)
+        fresh = sum(1 for item in self.items if self.known.get(item.id, _NEW).seen_in != self.number)
+        new = sum(1 for one in self.rows if self.known.get(one, _NEW).content_hash is None)
         return Taken(writes, updates, new, self.changed, fresh, bool(self.stale))
 
 
