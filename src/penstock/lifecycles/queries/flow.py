@@ -33,7 +33,7 @@ from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
 from penstock.lifecycles.queries.sources import Source
-from penstock.lifecycles.queries.store import Taken
+from penstock.lifecycles.queries.store import Digest, Taken
 from penstock.model.outcome import Event, Move, Outcome, Write
 from penstock.model.unit import replace
 from penstock.raw.store import RawError
@@ -56,6 +56,7 @@ class _Page(msgspec.Struct):
     batch: Batch
     calls: int
     parts: list[list[Item]]
+    digests: Mapping[str, Digest]
     bad: list[Bad]
     seen: set[str]
     landed: Sequence[Write]
@@ -175,7 +176,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         items = page.parts.pop(0) if page.parts else []
         unread = [] if page.parts else [one.id for one in page.bad if one.id is not None]
         take = partial(source.store.take, query=unit, number=page.now.number, items=items, unread=unread)
-        taken = await io.ledger(partial(take, now=io.now()))
+        taken = await io.ledger(partial(take, now=io.now(), digests=page.digests))
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:
@@ -230,9 +231,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         tell_bad(after, page.bad)
         return self._going(unit, after, taken, [*page.landed, *rejected(after, page.bad, moment)], why)
 
-    def _read_ahead(  # noqa: PLR0917 - where the run stands
-        self, after: Query, own: Configured, page: _Page, moment: datetime, io: Io
-    ) -> None:
+    def _read_ahead(self, after: Query, own: Configured, page: _Page, moment: datetime, io: Io) -> None:
         """Read the next page while this one is committed, where the reading goes on and pages are not large."""
         large = sum(len(one.payload) for one in page.batch.records) > _LARGE
         if large or io.stopping() or what_next(after, moment, own, self.settings)[0] != "page":
@@ -248,7 +247,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         if fetched.batch is None:
             return fetched
         look = partial(without_erased, client=own.client, columns=source.client.columns, batch=fetched.batch)
-        return msgspec.structs.replace(fetched, batch=await io.ledger(look))
+        batch = await io.ledger(look)
+        digests = source.store.digests([one for one in batch.records if isinstance(one, Item)])
+        return msgspec.structs.replace(fetched, batch=batch, digests=digests)
 
     async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io) -> Fetched:
         mine = query_gate(own.key)
@@ -373,7 +374,8 @@ def _paged(now: Pass, fetched: Fetched, landed: Sequence[Write]) -> _Page:
             size = len(item.payload)
         parts[-1].append(item)
     bad = [one for one in records if isinstance(one, Bad)]
-    return _Page(now, fetched.batch, fetched.calls, parts, bad, {item.id for item in items}, landed)
+    seen = {item.id for item in items}
+    return _Page(now, fetched.batch, fetched.calls, parts, fetched.digests, bad, seen, landed)
 
 
 def _most(items: Sequence[Item]) -> int:

@@ -16,7 +16,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.likeness import Candidate, company_key, likeness, links
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, found_by, keyed, unique
+from penstock.lifecycles.queries.store import ERASED, Digest, Taken, absent_from, content_hash, found_by, keyed, unique
 from penstock.lifecycles.queries.tables import companies, offers, query_offers
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
@@ -63,13 +63,29 @@ class OfferStore:
     def __init__(self, repost_within: timedelta) -> None:
         self._within = repost_within
 
+    def digests(self, items: Sequence[Item]) -> Mapping[str, Digest]:
+        found = {}
+        for item in items:
+            company = item.values[COMPANY]
+            alike = likeness(company, item.values[_TITLE], item.values[_CITY])
+            found[item.id] = Digest(content_hash(item.values), company_id(company), alike)
+        return found
+
     def take(  # noqa: PLR0917 - as a store is asked
-        self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], unread: Sequence[str], now: datetime
+        self,
+        ledger: Ledger,
+        query: Query,
+        number: int,
+        items: Sequence[Item],
+        unread: Sequence[str],
+        now: datetime,
+        digests: Mapping[str, Digest] | None = None,
     ) -> Taken:
+        digests = self.digests(items) if digests is None else digests
         page = _Page(query, number, unique(items), now)
         page.look(ledger)
         for item in page.items:
-            page.add(item)
+            page.add(item, digests[item.id])
         page.link(ledger, self._within)
         return page.taken(unread)
 
@@ -123,13 +139,13 @@ class _Page:
             flags = (closed is not None, gone_for_good is not None)
             self.known[one] = _Known(digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at))
 
-    def add(self, item: Item) -> None:
+    def add(self, item: Item, made: Digest) -> None:
         """One offer: a row to be written, or nothing but that it was seen."""
         there = self.known.get(item.id, _NEW)
         if item.erased and not there.erased:
             self._blank(item, there)
             return
-        digest = content_hash(item.values)
+        digest, key, alike = made
         is_new = there.content_hash is None
         older = there.updated_at is not None and item.at < there.updated_at
         differs = not is_new and not older and digest != there.content_hash
@@ -138,8 +154,6 @@ class _Page:
             self.untouched.append(item.id)
             return
         values = item.values
-        key = company_id(values[COMPANY])
-        alike = likeness(values[COMPANY], values[_TITLE], values[_CITY])
         if is_new and alike is not None:
             self.born.append(Candidate(ref=(self.query.client, item.id), likeness=alike, at=item.at))
         self.changed += differs
