@@ -25,8 +25,7 @@ from penstock.settings import file
 from penstock.settings.file import Configuration
 from penstock.worker.worker import WorkerSettings
 
-_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
-_LARGE = 128 * 1024
+_M_ARENA_MAX = -8
 
 
 async def run(
@@ -130,10 +129,7 @@ def tune_interpreter() -> None:
     gc.set_threshold(50_000, 20, 50)
     # glibc gives each thread a heap of its own, and what one thread has freed in it no other can use.
     with contextlib.suppress(OSError, AttributeError):
-        allocator = ctypes.CDLL(None)
-        allocator.mallopt(_M_ARENA_MAX, 1)
-        # What is large is given back when it is freed. By itself glibc keeps ever more of it, with holes in between.
-        allocator.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _require_lifecycle(program: Program) -> None:

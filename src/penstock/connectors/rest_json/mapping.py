@@ -26,6 +26,8 @@ UNREADABLE = "\ufffd"
 """What stands for a character that no database can keep."""
 
 _SHOWN = 1_000
+_WIDEST = 4
+"""So many bytes has a character at most."""
 _OFFER_TYPES: dict[str, FieldType] = {"salary_min": "number", "salary_max": "number", "published_at": "instant"}
 _WANTED: dict[FieldType, str] = {
     "text": "text",
@@ -79,8 +81,8 @@ class Mapper:
         ids = self._ids(records)
         if {*map(type, ids)} != {str} or not 0 < min(map(len, ids)) <= max(map(len, ids)) <= LONGEST_ID:
             return ()
-        payloads = [*map(_encode, records)]
-        if not _keepable("".join(ids)) or max(map(len, payloads)) > MOST_BYTES:
+        lines = [_encode(record).decode() for record in records]
+        if not _keepable("".join(ids)) or max(map(len, lines)) * _WIDEST > MOST_BYTES:
             return ()
         try:
             dates = [*map(self._instant, self._dates(records))]
@@ -93,7 +95,6 @@ class Mapper:
         if self._order is not None:
             columns.append([None] * len(records))
             columns = [columns[place] for place in self._order]
-        lines = [payload.decode() for payload in payloads]
         return [*map(Item, ids, dates, zip(*columns, strict=True), lines)]
 
     def item(self, record: Any) -> Item | Bad:

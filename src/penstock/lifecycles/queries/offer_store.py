@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -31,6 +32,7 @@ _COLUMNS = (
 _LINK = _COLUMNS.index("linked_client")
 _FIRST = ("first_seen_at", "linked_client", "linked_offer_id", "link_kind")
 _LISTED = ("query_key", "offer_id", "client", "record_at", "seen_in", "gone_at")
+_MOST_MARKED = 50_000
 _COMPANY_COLUMNS = ("company_key", "name", "first_seen_at", "last_seen_at", "stale")
 
 
@@ -62,6 +64,8 @@ class OfferStore:
 
     def __init__(self, repost_within: timedelta) -> None:
         self._within = repost_within
+        #: The run that was last seen here, and companies of its pages. They are stale until it has read the last one.
+        self._marked: tuple[UUID | None, set[str]] = (None, set())
 
     def digests(self, items: Sequence[Item]) -> Mapping[str, Digest]:
         found = {}
@@ -87,7 +91,17 @@ class OfferStore:
         for item in page.items:
             page.add(item, digests[item.id])
         page.link(ledger, self._within)
-        return page.taken(unread)
+        return page.taken(unread, self._unmarked(query, page.stale))
+
+    def _unmarked(self, query: Query, stale: Mapping[str, str | None]) -> Mapping[str, str | None]:
+        """Those that no page of the run before has marked. A page whose commit fails ends its run."""
+        run, marked = self._marked
+        if run != query.run_id or query.run_id is None or len(marked) > _MOST_MARKED:
+            self._marked = (query.run_id, set(stale))
+            return stale
+        found = {key: name for key, name in stale.items() if key not in marked}
+        marked.update(found)
+        return found
 
     def absent(
         self, ledger: Ledger, query: Query, unseen: Unseen, but: Collection[str], most: int
@@ -206,9 +220,9 @@ class _Page:
         for ref, found in links(alike, known, within).items():
             self.rows[ref[1]][_LINK : _LINK + 3] = [*found.head, found.kind]
 
-    def taken(self, unread: Sequence[str]) -> Taken:
-        """All of it, as rows."""
-        writes, updates = list(_stale(self.stale, self.now)), []
+    def taken(self, unread: Sequence[str], stale: Mapping[str, str | None]) -> Taken:
+        """All of it, as rows. `stale`: companies that are to be marked as such."""
+        writes, updates = list(_stale(stale, self.now)), []
         if self.rows:
             writes.append(Write(offers, list(self.rows.values()), first=_FIRST, columns=_COLUMNS))
         if self.untouched:
