@@ -21,8 +21,8 @@ help: ## List these commands.
 
 env: $(VENV)/.stamp-dev ## Create .venv with everything that tests and checks need.
 
-demo: $(VENV)/.stamp-run ## Run the demonstration once, in demo/ (needs the runtime packages only).
-	$(BIN)/penstock demo --once --dir demo
+demo: $(VENV)/.stamp-run ## Run the demonstration in demo/, with its desk, until Ctrl-C (DEMO_ARGS=--once: to its end alone).
+	$(BIN)/penstock demo --dir demo $(DEMO_ARGS)
 
 test: lint pgbouncer ## Run every check, then the tests.
 	$(PYTEST)
