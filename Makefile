@@ -14,7 +14,7 @@ COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-
            --python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint nightly bench chaos lock pgbouncer clean
+.PHONY: help env demo test lint docs nightly bench chaos lock pgbouncer clean
 
 help: ## List these commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/.stamp-dev ## Write the documentation as a site, to build/site (open index.html; it needs no server).
+	$(BIN)/python docs/make_site.py
 
 nightly: $(VENV)/.stamp-dev pgbouncer ## Run the long tests, then make every fault; a target that is missed is an error.
 	$(PYTEST) -m nightly --timeout 3600

@@ -149,7 +149,7 @@ def test_every_command_that_a_file_runs_is_one(words):
 
 
 def test_the_services_refer_to_what_is_there():
-    services, top = COMPOSE["services"], {"name", "services", "secrets", "volumes", "x-penstock"}
+    services, top = COMPOSE["services"], {"services", "secrets", "volumes", "x-penstock"}
     assert set(COMPOSE) == top
     assert services["worker"]["deploy"]["replicas"] == 2
     for name, service in services.items():
