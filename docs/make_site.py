@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, Template
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
@@ -45,9 +46,11 @@ def build(site: Path = SITE) -> list[Path]:
     return [_write(site, source, place) for source, place in pages().items()] + [_decisions(site)]
 
 
+@functools.cache
 def pages() -> dict[Path, str]:
     """Each source and where its page is, from the site's root."""
     found = {ROOT / "README.md": "index.html"}
+    found |= {ROOT / f"{name.upper()}.md": f"{name}.html" for name in ("contributing", "changelog")}
     return found | {path: f"{path.relative_to(DOCS).with_suffix('')}.html" for path in sorted(DOCS.rglob("*.md"))}
 
 
@@ -66,12 +69,17 @@ def _decisions(site: Path) -> Path:
 
 def _page(site: Path, place: str, title: str, body: str) -> Path:
     up = "../" * place.count("/")
-    made = Environment(loader=FileSystemLoader(DOCS), autoescape=True).get_template("site.html")
     path = site / place
-    path.write_text(made.render(title=title, body=Markup(body), up=up, place=place, groups=_navigation()))  # noqa: S704 - ours
+    path.write_text(_template().render(title=title, body=Markup(body), up=up, place=place, groups=_navigation()))  # noqa: S704 - ours
     return path
 
 
+@functools.cache
+def _template() -> Template:
+    return Environment(loader=FileSystemLoader(DOCS), autoescape=True).get_template("site.html")
+
+
+@functools.cache
 def _navigation() -> dict[str, list[tuple[str, str]]]:
     return {group: [_entry(name) for name in names] for group, names in NAVIGATION.items()} | {
         "Alerts": [(name, f"alerts.html#{name}") for name in _RUNBOOK.findall((DOCS / "alerts.md").read_text())]
@@ -101,7 +109,7 @@ def _rendered(text: str, source: Path) -> tuple[str, str]:
             title = title or plain
     for token in _inside(tokens):
         if token.type == "link_open":
-            token.attrSet("href", _target(str(token.attrGet("href")), source))
+            token.attrs["href"] = _target(str(token.attrGet("href")), source)
     body = reader.renderer.render(tokens, reader.options, {})
     return title, body.replace('"docs/pictures/', '"pictures/').replace("<table>", '<div class="wide"><table>').replace(
         "</table>", "</table></div>"
@@ -115,7 +123,7 @@ def _inside(tokens: list[Token]) -> Iterator[Token]:
 
 
 def _target(address: str, source: Path) -> str:
-    """A link between sources as one between pages; what is no page is named by its path in the repository."""
+    """A link between sources as one between pages; to what is no page it is a link to the text's beginning."""
     if re.match(r"[a-z]+:", address) or address.startswith("#"):
         return address
     name, mark, anchor = address.partition("#")
@@ -123,8 +131,8 @@ def _target(address: str, source: Path) -> str:
     if there == DOCS / "decisions":
         there = DOCS / "decisions" / "index.md"
     place = {**pages(), DOCS / "decisions" / "index.md": "decisions/index.html"}.get(there)
-    up = "../" * (0 if source == ROOT / "README.md" else str(source.relative_to(DOCS)).count("/"))
-    return f"{up}{place}{mark}{anchor}" if place else f"#{there.name}"
+    up = "../" if source.parent == DOCS / "decisions" else ""
+    return f"{up}{place}{mark}{anchor}" if place else "#text"
 
 
 def slug(heading: str) -> str:
@@ -132,6 +140,7 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+@functools.cache
 def _drawn(name: str) -> str:
     """A machine as the desk draws it."""
     machines = {one.name: one for one in App(*map(shipped, SHIPPED), invoices.lifecycle).machines}
