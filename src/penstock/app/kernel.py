@@ -87,6 +87,7 @@ lifecycle = Lifecycle(
         *schedules.OPERATIONS,
         *events.OPERATIONS,
         *alerts.OPERATIONS,
+        *flow.OPERATIONS,
         *raw.OPERATIONS,
         *tokens.OPERATIONS,
     ],
