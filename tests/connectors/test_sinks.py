@@ -344,7 +344,8 @@ def mail_server(certificate, *, at_once: bool):
     smtp = pytest.importorskip("aiosmtpd.smtp")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    taken, ports, stop = [], queue.SimpleQueue(), threading.Event()
+    taken, stop = [], threading.Event()
+    ports: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     class Handler:
         async def handle_DATA(self, server, session, envelope):  # noqa: N802 - the library's name
