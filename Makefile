@@ -14,15 +14,15 @@ COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-
            --python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint nightly bench chaos lock pgbouncer chromium pictures clean
+.PHONY: help env demo test lint docs nightly bench chaos lock pgbouncer chromium pictures clean
 
 help: ## List these commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(VENV)/.stamp-dev ## Create .venv with everything that tests and checks need.
 
-demo: $(VENV)/.stamp-run ## Run the demonstration once, in demo/ (needs the runtime packages only).
-	$(BIN)/penstock demo --once --dir demo
+demo: $(VENV)/.stamp-run ## Run the demonstration in demo/, with its desk, until Ctrl-C (DEMO_ARGS=--once: to its end alone).
+	$(BIN)/penstock demo --dir demo $(DEMO_ARGS)
 
 # Compiled once, also where the environment forbids Python to write bytecode: hundreds of tests start processes.
 test: lint pgbouncer chromium ## Run every check, then the tests.
@@ -34,6 +34,9 @@ lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/.stamp-dev ## Write the documentation as a site, to build/site (open index.html; it needs no server).
+	$(BIN)/python docs/make_site.py
 
 nightly: $(VENV)/.stamp-dev pgbouncer chromium ## Run the long tests, then make every fault; a target that is missed is an error.
 	$(PYTEST) -m nightly --timeout 3600

@@ -94,6 +94,7 @@ lifecycle = Lifecycle(
         *schedules.OPERATIONS,
         *events.OPERATIONS,
         *alerts.OPERATIONS,
+        *flow.OPERATIONS,
         *raw.OPERATIONS,
         *tokens.OPERATIONS,
     ],

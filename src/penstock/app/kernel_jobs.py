@@ -28,10 +28,18 @@ _MOST_NAMED = 20
 async def prune(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """Interrupted, it has done a part, and the next run does the rest."""
     from penstock.ledger.care.prune import Ages, Pruner
+    from penstock.operations.alerts.prune import prune_resolved
     from penstock.worker.schedule import JobResult
 
-    who = f"schedule:{schedule.name}"
-    gone = await io.ledger(lambda ledger: Pruner(ledger.database, Ages(settings.prune), who=who, rng=io.rng).prune())
+    ages, now = Ages(settings.prune), io.now()
+    kept = ages.of("alert")
+
+    def work(ledger: Ledger) -> dict[str, int]:
+        pruner = Pruner(ledger.database, ages, who=f"schedule:{schedule.name}", rng=io.rng)
+        gone = pruner.prune()
+        return gone | {"alert": prune_resolved(ledger, pruner, None if kept is None else now - kept)}
+
+    gone = await io.ledger(work)
     told = ", ".join(f"{rows:,} of {table}" for table, rows in sorted(gone.items()) if rows)
     return JobResult(f"pruned {told or 'nothing'}")
 
@@ -53,11 +61,12 @@ async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, por
 @job(ROLL_UP_FLOW, "Counts new rows of the history into the flow by the hour.")
 async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """A run counts a bounded number of rows, and comes back at once while there are more. No reading waits for it."""
-    from penstock.ledger.roll_up import roll_up
+    from penstock.ledger.roll_up import recount_as_asked, roll_up
     from penstock.worker.schedule import JobResult
 
+    anew = await io.ledger(lambda ledger: recount_as_asked(ledger.database))
     more = await io.ledger(lambda ledger: roll_up(ledger.database, batches=_BATCHES))
-    return JobResult("rolled up the flow", again=more)
+    return JobResult("counted the flow anew from the history" if anew else "rolled up the flow", again=more)
 
 
 @job(COLLECT, "Removes landed data that nobody needs: unfinished attempts, and superseded runs of a given age.")

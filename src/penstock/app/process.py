@@ -23,6 +23,7 @@ from penstock.ledger.store.presence import Presence
 from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.observe.logs import configure_logs
+from penstock.operations.alerts.sinks import SINKS
 from penstock.settings.kernel import KernelSettings
 from penstock.worker.executor import ThreadExecutor, unless
 from penstock.worker.flow import AnyFlow
@@ -135,7 +136,7 @@ class Process:
                 return
             log.info("schedules.kept", born=kept["born"], changed=kept["changed"], retired=kept["retired"])
         if subscribers := program.subscribers():
-            await self._patiently(functools.partial(keep_subscriptions, ledger, subscribers))
+            await self._patiently(functools.partial(keep_subscriptions, ledger, subscribers, SINKS))
         ledger.gates.providers = program.limits()
         self._worker = Worker(ledger, now.flows, now.settings, config_version=version, watchdog=True)
         if not self._stop.is_set() and self._following is None:

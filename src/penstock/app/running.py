@@ -8,13 +8,14 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from penstock.app.app import App
 from penstock.app.discover import load
+from penstock.app.otlp import sending
 from penstock.app.process import InForce, Process
 from penstock.app.program import Program
 from penstock.app.shipped import SHIPPED
@@ -111,8 +112,18 @@ def run_worker(
     ready = in_force(first, scheduler=scheduler)
     tune_interpreter()
 
+    @contextlib.contextmanager
+    def beside_it(process: Process) -> Iterator[None]:
+        with sending(process), beside(process):
+            yield
+
+    if first.configuration.kernel.otlp.url is not None:
+        from penstock.observe.otlp import require
+
+        require()
+
     async def work() -> None:
-        await Process(ready, again=again, create=scheduler, beside=beside).run()
+        await Process(ready, again=again, create=scheduler, beside=beside_it).run()
 
     asyncio.run(work())
     # A thread may still wait for somebody's lock on the ledger. Everything is given back; nobody waits for it.
