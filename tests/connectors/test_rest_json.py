@@ -85,6 +85,7 @@ def test_pages_overlap_so_that_a_removal_hides_nothing(style):
     st.integers(0, 3),
     st.integers(0, 3),
 )
+@hypothesis.example("page", 31, 1, 3)
 def test_nothing_that_stays_is_missed_while_the_list_changes(style, count, added, removed):
     async def test(api: Api) -> None:
         before = {str(number) for number in api.simulator.offers}
