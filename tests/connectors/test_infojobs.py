@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.infojobs.client import check
+from penstock.connectors.infojobs.parameters import check
 from penstock.connectors.infojobs.wire import read_offer
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Item, Wanted
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
