@@ -14,12 +14,13 @@ from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.rest_json.client import RestJson
 from penstock.connectors.rest_json.settings import RestSettings
 from penstock.connectors.searches import Bad, Batch, Item, Wanted
-from penstock.lifecycles.queries.passes import Kind, Pass, Step, advance
+from penstock.lifecycles.queries.passes import Step
 from penstock.model.clock import VirtualClock
 from penstock.settings.reader import read_section
 from penstock.settings.secret import ConfigError
 from penstock.simulators.paged import PagedSimulator
 from penstock.simulators.paged_data import Listing
+from tests.support.reading import read
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ADDRESS = "http://localhost"
@@ -108,17 +109,7 @@ class Api:
 
     async def read(self) -> tuple[set[str], Step]:
         """The ids that a pass of the engine finds, which steps back where it lost its place; and how it ended."""
-        now = Pass(kind=Kind.CENSUS, number=1, begun=NOW, until=datetime.min.replace(tzinfo=UTC))
-        found: set[str] = set()
-        for _ in range(1_000):
-            page = await self.client.page({}, now.wanted(self.client))
-            fresh = {record.id for record in page.records if record.id is not None} - found
-            found |= fresh
-            step = advance(now, page, self.client, len(fresh))
-            if step.over or step.repeating:
-                return found, step
-            now = step.following
-        raise AssertionError("it does not end")
+        return await read(self.client, {}, NOW)
 
 
 def on(

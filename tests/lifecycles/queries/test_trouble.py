@@ -212,6 +212,17 @@ def test_cursors_that_lead_in_a_circle_end_the_run(queries_url):
         assert "repeat" in str(world.state("jobs").error)
 
 
+def test_a_list_that_is_not_newest_first_is_read_whole_and_told_once(queries_url):
+    client = Lists([offer(number, START - (number * 37 % 60) * 12 * HOUR) for number in range(60)])
+    with bench(queries_url, client, horizon=DAY) as world:
+        world.work()
+        world.later()
+        assert len(world.offers()) == 60
+        assert world.state("jobs").status is S.SUCCESS
+        (told,) = world.events("queries.disordered")
+        assert 'say order = "none"' in told["reason"]
+
+
 def test_a_query_that_had_results_and_has_none_is_told_once(queries_url):
     client = Lists(ladder(5))
     with bench(queries_url, client, silent_after=DAY) as world:

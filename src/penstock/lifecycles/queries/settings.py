@@ -199,10 +199,9 @@ class QueriesSettings(Settings):
     def key_of(self, query: QuerySettings) -> str:
         """The key of a query. Raises ValueError for parameters that cannot be normalised."""
         client = self.clients()[query.client]
+        named: dict[str, Any] = {"defaults": {"files": EVERY_FILE}} if isinstance(client, FeedSettings) else {}
         if isinstance(client, RestSettings):
             named = {"defaults": client.defaults, "ordered": client.ordered, "path": client.path}
-        else:
-            named = {"defaults": {"files": EVERY_FILE}} if isinstance(client, FeedSettings) else {}
         return query_key(query.client, query.parameters, **named)
 
 
