@@ -97,6 +97,15 @@ def test_nothing_that_stays_is_missed_while_the_list_changes(style, count, added
     on(test, style, records=count, given=given, churn=Churn(added=added, bumped=0, removed=removed))
 
 
+def test_every_request_for_a_page_is_counted():
+    async def test(api: Api) -> None:
+        _, pages = await api.walk()
+        assert sum(page.calls for page in pages) == len(api.simulator.requests)
+        assert pages[-1].calls == 2, "a short page is not taken for the end without a look"
+
+    on(test, "page_fixed", records=15)
+
+
 @NUMBERED
 def test_any_place_can_be_asked_for(style):
     async def test(api: Api) -> None:

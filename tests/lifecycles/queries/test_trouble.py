@@ -7,6 +7,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import pytest
+import structlog
 from msgspec import structs
 
 from penstock.connectors.searches import Bad
@@ -139,6 +140,18 @@ def test_a_bad_record_is_counted_set_aside_and_skipped(queries_url):
         assert kept == [("2", "it has no date", '{"id":"2"}'), (None, "no object", "7")]
         world.later()
         assert world.value("SELECT count(*) FROM rejected_records") == 2
+
+
+def test_a_run_is_told_in_the_log_when_it_is_in_the_ledger_and_not_before(queries_url):
+    """One whose last commit is lost with its worker is told as abandoned, and nothing else."""
+    with bench(queries_url, Lists(ladder(5))) as world, structlog.testing.capture_logs() as said:
+        world.work(flow=inject(world.flow(), Fault("page", KILL, after=True)))
+        world.work()
+        told = [
+            (one["query"], one["stopped_by"], one["counts"]["new"]) for one in said if one["event"] == "queries.run"
+        ]
+        assert told == [("jobs", "abandoned", 0), ("jobs", "exhausted", 5)]
+        assert told == world.rows("SELECT 'jobs', stopped_by, new FROM ingestion_runs ORDER BY started_at")
 
 
 def test_pages_that_repeat_for_ever_end_the_run(queries_url):

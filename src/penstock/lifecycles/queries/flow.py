@@ -27,7 +27,7 @@ from penstock.lifecycles.queries.lock import closed_gate, closed_words, holder, 
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page, disordered
-from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad
+from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad, tell_runs
 from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
@@ -105,6 +105,10 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         if what == "close":
             return await self._close(unit, own, io)
         return await self._aggregate(unit, own, io)
+
+    def committed(self, outcome: Outcome[Query]) -> None:
+        others = [one.after for one in outcome.others if isinstance(one, Move) and isinstance(one.after, Query)]
+        tell_runs(outcome.writes, [outcome.after, *others])
 
     def tend(self, ledger: Ledger) -> None:
         """Say who holds the run lock, once of each, where it is somebody else."""
