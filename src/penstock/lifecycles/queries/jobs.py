@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from penstock.app.lifecycle import job
 from penstock.lifecycles.queries.key import normalise
 from penstock.lifecycles.queries.machine import Query, query
@@ -24,14 +22,16 @@ if TYPE_CHECKING:
     from penstock.worker.flow import Io
     from penstock.worker.schedule import JobResult
 
-log = structlog.get_logger()
 UPDATE, PRUNE = "update-queries", "prune-queries"
 
 
 @job(UPDATE, "Creates the queries that are new in the configuration, and wakes those that rest.")
 async def update_queries(settings: QueriesSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
+    import structlog
+
     from penstock.worker.schedule import JobResult
 
+    log = structlog.get_logger()
     born, woken = await io.ledger(lambda ledger: keep_queries(ledger, settings, io.now(), "schedule"))
     removed = await io.ledger(lambda ledger: removed_queries(ledger, settings))
     for name, key in removed:
