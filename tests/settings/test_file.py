@@ -315,7 +315,7 @@ def test_gates_have_limits_and_accounts_may_have_their_own():
         GateLimits("shop/acme", (Limit("requests", 2.0, 40),), 1),
     )
     assert errors({"gates": {"shop": {"limits": [limit, limit]}}}) == [
-        "p.toml: gates.shop: limits: requests is there twice; each limit needs a name of its own"
+        "p.toml: gates.shop.limits: requests is there twice; each limit needs a name of its own"
     ]
 
 

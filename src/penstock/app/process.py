@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,13 +100,15 @@ class Process:
         """The program in force."""
         return self._now.program
 
-    async def run(self) -> None:
-        """Work until SIGTERM or Ctrl-C."""
+    async def run(self, early: Collection[int] = ()) -> None:
+        """Work until SIGTERM or Ctrl-C. `early`: SIGHUP came already, and was noted there."""
         handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
         if self._again is not None:
             handlers[signal.SIGHUP] = self._hang_up
         # One handler from the first moment to the last: a signal that came between two would be lost.
         with on_signals(handlers):
+            if early and self._again is not None:
+                self._hang_up()
             await self.work()
 
     async def work(self) -> None:

@@ -8,7 +8,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -89,10 +89,12 @@ def run_worker(
     *,
     scheduler: bool,
     beside: Callable[[Process], AbstractContextManager[Any]] = contextlib.nullcontext,
+    early: Collection[int] = (),
 ) -> None:
     """Run one process until it is told to stop. With the scheduler, it also keeps the ledger's schedules.
 
-    `beside` is entered while the process works on its ledger: for what runs on threads of its own.
+    `beside` is entered while the process works on its ledger: for what runs on threads of its own. `early` are signals
+    that came before anybody could heed them: another configuration is asked for.
     """
 
     def read() -> Program:
@@ -123,7 +125,7 @@ def run_worker(
         require()
 
     async def work() -> None:
-        await Process(ready, again=again, create=scheduler, beside=beside_it).run()
+        await Process(ready, again=again, create=scheduler, beside=beside_it).run(early)
 
     asyncio.run(work())
     # A thread may still wait for somebody's lock on the ledger. Everything is given back; nobody waits for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ def _address() -> click.Option:
 
 
 def _run(*, scheduler: bool, **given: Any) -> None:
+    # Before anything slow: until it has a handler, the signal that asks for another configuration ends the process.
+    early: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
     from penstock.app.running import run_worker
 
     config: Path | None = given["_config"]
@@ -45,11 +49,11 @@ def _run(*, scheduler: bool, **given: Any) -> None:
         "web.address": given["address"],
     }
     if not scheduler and not given["web"]:
-        run_worker(config, wishes, scheduler=False)
+        run_worker(config, wishes, scheduler=False, early=early)
         return
     from penstock.cli.web import beside
 
-    run_worker(config, wishes, scheduler=scheduler, beside=beside)
+    run_worker(config, wishes, scheduler=scheduler, beside=beside, early=early)
 
 
 up = click.Command(

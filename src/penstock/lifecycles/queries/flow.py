@@ -27,8 +27,8 @@ from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
 from penstock.lifecycles.queries.lock import closed_gate, closed_words, holder, running, shut_gates
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
-from penstock.lifecycles.queries.progress import after_page
-from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad
+from penstock.lifecycles.queries.progress import after_page, disordered
+from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad, tell_runs
 from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
@@ -110,6 +110,10 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         if what == "close":
             return await self._close(unit, own, io)
         return await self._aggregate(unit, own, io)
+
+    def committed(self, outcome: Outcome[Query]) -> None:
+        others = [one.after for one in outcome.others if isinstance(one, Move) and isinstance(one.after, Query)]
+        tell_runs(outcome.writes, [outcome.after, *others])
 
     def tend(self, ledger: Ledger) -> None:
         """Say who holds the run lock, once of each, where it is somebody else."""
@@ -203,7 +207,10 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             after = replace(after, last_found_at=moment)
         if step.repeating:
             return self._repeating(unit, after, run, taken, page, moment)
-        after, events = after_page(after, page.now, step, own, moment, ordered=client.newest_first)
+        ordered = client.newest_first and not step.following.disordered
+        after, events = after_page(after, page.now, step, own, moment, ordered=ordered)
+        if step.following.disordered and not page.now.disordered:
+            events = [*events, disordered(after, own, moment)]
         run = run_of(after)
         if run.closing is not None:
             after = await self._worth_closing(after, own, page, io)
@@ -225,7 +232,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self, unit: Query, after: Query, run: Run, taken: Taken, page: _Page, moment: datetime
     ) -> Outcome[Query]:
         """The list gives the same records for ever: the run ends, and the reading begins anew the next time."""
-        why = f"its pages repeat: {page.now.says()} has nothing new"
+        alike = all(one.id is None for one in page.batch.records)
+        what = "its pages repeat, or their records have no ids and are all alike" if alike else "its pages repeat"
+        why = f"{what}: {page.now.says()} has nothing new"
         run = msgspec.structs.replace(run, stop=Stop.ERROR, error=why)
         after = replace(after, run=run.document(), reading=None)
         tell_bad(after, page.bad)
