@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.partitions import alerts, jobs, operations
+from penstock.lifecycles.partitions.expects import expects
 from penstock.lifecycles.partitions.machine import MACHINES
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Rules
@@ -73,6 +74,7 @@ def partitions_lifecycle(
         build=build,
         jobs=[jobs.enumerate_partitions],
         schedules=schedules,
+        expects=expects,
         policies=alerts.POLICIES,
         readings=[*operations.READINGS, operations.inspecting(own)],
         operations=operations.OPERATIONS,
