@@ -92,8 +92,8 @@ class Lifecycle(Generic[S]):
     #: Schedules that it needs; the configuration may have others of these names instead.
     schedules: Callable[[S], Sequence[Schedule]] = lambda settings: ()  # noqa: ARG005 - one shape
     subscribers: Callable[[S, Ports], Sequence[Subscriber]] = lambda settings, ports: ()  # noqa: ARG005 - one shape
-    #: What a unit that came into its state then will do by itself, by its settings and what never changes of it; or what
-    #: a tick of one of its schedules brings forth. None: it does not say, and the history is asked. For the forecast.
+    #: For the forecast: what a unit that came into its state then will do by itself, by the settings and what never
+    #: changes of it; or what a tick of a schedule brings forth. None: it does not say, and the history is asked.
     expects: Callable[[S, Any, datetime], Iterable[Expected] | None] | None = None
     #: When somebody should know, where the configuration says nothing else; and the kinds of policies that it brings.
     policies: Sequence[Policy] = ()

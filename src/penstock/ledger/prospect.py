@@ -141,4 +141,3 @@ def _shut_at(database: Database, cursor: Cursor, at: datetime) -> Mapping[str, d
         if what in {"closed", "paused", "stopped"} and (ends is None or ends > at):
             found[str(gate_id)] = ends
     return found
-

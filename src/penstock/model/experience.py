@@ -127,7 +127,7 @@ class Experience:
         levels = _levels(machine, state, kind, visit)
         for level in levels:
             found = self._departures.get(level, ())
-            if len(found) >= _ENOUGH:
+            if len(found) >= (1 if level is levels[0] else _ENOUGH):
                 return found
         return self._departures.get(levels[-1], ())
 
@@ -188,4 +188,5 @@ class Experience:
 def _levels(machine: str, state: str, kind: str, visit: int) -> list[tuple[str, ...]]:
     """Whom a unit is like, those that are most like it first."""
     times = str(min(visit, _VISITS))
-    return [(machine, state, "both", kind, times), (machine, state, "times", times), (machine, state, "kind", kind), (machine, state)]  # fmt: skip
+    place = (machine, state)
+    return [(*place, "both", kind, times), (*place, "times", times), (*place, "kind", kind), place]

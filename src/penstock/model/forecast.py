@@ -18,7 +18,6 @@ from msgspec import Struct
 from penstock.model.experience import Experience, Way
 from penstock.model.machine import Actor, Machine
 from penstock.model.state import Meaning
-from penstock.model.unit import NO_GATE
 
 HOUR = timedelta(hours=1)
 _STEPS = 40
@@ -37,7 +36,6 @@ class Expected(Struct, frozen=True, kw_only=True):
     trigger: str | None = None
     n: float = 1.0
     kind: str = ""
-    gate: str = NO_GATE
     unit_id: str | None = None
     #: The unit itself, for what its lifecycle expects of it next, and how often it has left which state.
     unit: Any = None
@@ -70,7 +68,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Door:
-    """A gate and what is expected of it. `opens` is when it is open (None: nobody knows), `at` when it had its budget."""
+    """A gate and what is expected of it. `opens`: when it is open, None: nobody knows. `at`: when it had its budget."""
 
     gate_id: str
     opens: datetime | None
@@ -85,7 +83,7 @@ class Door:
         return min(((self._level(one, at) + one.rate * rest) / one.cost for one in self.budgets), default=math.inf)
 
     def take(self, at: datetime, calls: float) -> None:
-        """So many calls begin within the hour of a moment; what its budget lacks at the moment comes within the hour."""
+        """So many calls begin within the hour of a moment; what its budget lacks then comes within the hour."""
         for one in self.budgets:
             one.left = self._level(one, at) - calls * one.cost
         self.at = max(self.at, at)
@@ -111,6 +109,8 @@ class Door:
         return math.floor(min(allowed)) if allowed else None
 
 
+GateOf = Callable[[Expected], "str | None"]
+"""The gate through which a unit leaves its state."""
 Expects = Callable[[Any, str, datetime], "Sequence[Expected] | None"]
 """What a unit that came into a state then does next; None: its lifecycle does not say."""
 
@@ -125,12 +125,14 @@ class Outlook:
         doors: Mapping[str, Door],
         until: datetime,
         expects: Expects = lambda unit, state, since: None,  # noqa: ARG005 - nobody knows
+        gate_of: GateOf = lambda one: None,  # noqa: ARG005 - none needs one
     ) -> None:
         self._machines = machines
         self._known = known
         self._doors = doors
         self._until = until
         self._expects = expects
+        self._gate_of = gate_of
         self._queue: list[tuple[datetime, int, int, Expected]] = []
         self._numbers = itertools.count()
         self._sums: dict[tuple[Any, ...], float] = {}
@@ -179,7 +181,7 @@ class Outlook:
 
         A claim that is an edge is no call, and siblings share one.
         """
-        door = self._doors.get(one.gate)
+        door = self._doors.get(self._gate_of(one) or "") if self._doors else None
         if door is None:
             return one
         if door.opens is None:
@@ -254,7 +256,7 @@ def own(each: Expected, of: Expected, visits: Mapping[str, int], n: float) -> Ex
     """What a lifecycle expects of a unit, with what is known of the unit; of others it says itself."""
     if each.machine != of.machine or each.source is None:
         return _replaced(each, n=each.n * n)
-    return _replaced(each, kind=of.kind, gate=of.gate, unit_id=of.unit_id, unit=of.unit, visits=visits, n=each.n * n)
+    return _replaced(each, kind=of.kind, unit_id=of.unit_id, unit=of.unit, visits=visits, n=each.n * n)
 
 
 def _replaced(one: Expected, **changes: Any) -> Expected:

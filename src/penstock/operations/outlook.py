@@ -16,12 +16,12 @@ from penstock.ledger import flow, prospect
 from penstock.ledger.delivery import machine as delivery
 from penstock.ledger.history import units_as_of
 from penstock.ledger.store.database import Cursor, Database
-from penstock.model.errors import UsageError
+from penstock.model.errors import PenstockError, UsageError
 from penstock.model.experience import Experience, kind_of
 from penstock.model.forecast import Budget, Door, Expected, Foreseen, Outlook
 from penstock.model.limits import limits_of
 from penstock.model.machine import Actor, Machine
-from penstock.model.unit import NO_GATE, replace
+from penstock.model.unit import replace
 from penstock.operations.reader import Reader
 from penstock.worker.schedule_unit import S, Schedule, cadence_of
 from penstock.worker.schedule_unit import machine as schedule
@@ -50,7 +50,7 @@ def prospect_of(program: Any, reader: Reader, now: datetime, until: datetime, *,
 
 
 class _Making:
-    def __init__(self, program: Any, reader: Reader, now: datetime, until: datetime, past: bool) -> None:  # noqa: FBT001
+    def __init__(self, program: Any, reader: Reader, now: datetime, until: datetime, past: bool) -> None:
         self._program = program
         self._reader = reader
         self._now = now
@@ -59,7 +59,11 @@ class _Making:
         self._machines = {machine.name: machine for machine in reader.kept()}
         self._homes = {m.name: one.name for one in program.app.lifecycles for m in one.machines}
         self._owners = {m.name: one for one in program.app.lifecycles for m in one.machines}
-        self._gates: dict[tuple[str, str], str] = {}
+        #: One unit of each kind: those that are not born yet will go through the same gates.
+        self._like: dict[tuple[str, str], Any] = {}
+        #: Where states are only counted, the gate is known beforehand.
+        self._behind: dict[tuple[str, str], str] = {}
+        self._flows = _flows(program)
         self._notes: list[str] = []
 
     def made(self, cursor: Cursor) -> Prospect:
@@ -70,7 +74,7 @@ class _Making:
         affords = {name: door.affords(self._until) for name, door in doors.items()}
         expected = [one for machine in self._driven() for one in self._of_units(database, cursor, known, machine)]
         expected += self._of_schedules(database, cursor, known)
-        outlook = Outlook(self._machines, known, doors, self._until, self.expects)
+        outlook = Outlook(self._machines, known, doors, self._until, self.expects, self._gate_of)
         rows = outlook.lead(expected)
         if outlook.stopped_early:
             self._notes.append("more is due than is reckoned with: what comes later is left out")
@@ -88,9 +92,16 @@ class _Making:
         found = owner.expects(self._program.settings(owner), replace(unit, status=machine.status(state)), since)
         return None if found is None else list(found)
 
-    def _of_units(
-        self, database: Database, cursor: Cursor, known: Experience, machine: Machine
-    ) -> Iterator[Expected]:
+    def _gate_of(self, one: Expected) -> str | None:
+        """The gate that the step of a unit needs, or of one that is like it."""
+        known = self._behind.get((one.machine, one.kind))
+        unit = one.unit or self._like.get((one.machine, one.kind)) or self._like.get((one.machine, ""))
+        flow_ = self._flows.get(one.machine)
+        if known is not None or unit is None or flow_ is None:
+            return known
+        return str(flow_.gate(replace(unit, status=flow_.machine.status(one.source))).gate_id)
+
+    def _of_units(self, database: Database, cursor: Cursor, known: Experience, machine: Machine) -> Iterator[Expected]:
         if self._at is not None:
             yield from self._as_they_stood(database, cursor, known, machine, self._at)
             return
@@ -114,7 +125,8 @@ class _Making:
         for hour in prospect.due_hours(database, cursor, machine, self._now, self._until):
             for state, n in states.items():
                 share = n / len(units)
-                yield Expected(machine=machine.name, at=hour.hour, source=state, n=hour.n * share, gate=hour.gate)
+                self._behind[machine.name, hour.gate] = hour.gate
+                yield Expected(machine=machine.name, at=hour.hour, source=state, n=hour.n * share, kind=hour.gate)
         self._notes.append(f"of {machine.name} more than {len(units):,} units are due: their states are an estimate")
 
     def _as_they_stood(
@@ -150,8 +162,7 @@ class _Making:
         said = self.expects(unit, state, since)
         expected = said if said is not None else [due] if due is not None else []
         kind = kind_of(unit.unit_id)
-        if unit.gate_id != NO_GATE:
-            self._gates[machine.name, kind] = unit.gate_id
+        self._like[machine.name, kind] = self._like[machine.name, ""] = unit
         for one in expected:
             mine = one.machine == machine.name and one.source is not None and one.source == state
             moment = max(one.at, self._now)
@@ -163,7 +174,6 @@ class _Making:
                 one,
                 at=moment,
                 kind=kind,
-                gate=unit.gate_id,
                 unit_id=unit.unit_id,
                 unit=unit,
                 visits=visits.get(unit.unit_id, {}),
@@ -193,22 +203,26 @@ class _Making:
             yield from self._births(owner, born, known, tick, max(DAY, every))
 
     def _births(
-        self, owner: Any, born: Mapping[tuple[str, str, datetime], int], known: Experience, tick: datetime, apart: timedelta
+        self,
+        owner: Any,
+        born: Mapping[tuple[str, str, datetime], int],
+        known: Experience,
+        tick: datetime,
+        apart: timedelta,
     ) -> Iterator[Expected]:
         hour = tick.replace(minute=0, second=0, microsecond=0)
         begun = min((at for _, _, at in born), default=hour)
         earlier = [hour - n * apart for n in range(1, _ALIKE + 1) if begun <= hour - n * apart]
         for machine in owner.machines:
-            if not machine.driven or machine.name not in self._machines or machine is delivery:
+            if not machine.driven or machine.name not in self._machines or machine in (delivery, schedule):
                 continue
             for state, actors in machine.born_by.items():
                 total = sum(born.get((machine.name, state, at), 0) for at in earlier)
                 if Actor.SCHEDULER not in actors or not total:
                     continue
                 for kind, share in known.kinds_born(machine.name, state, tick.hour).items():
-                    gate = self._gates.get((machine.name, kind), NO_GATE)
                     n = total / len(earlier) * share
-                    yield Expected(machine=machine.name, at=tick, target=state, n=n, kind=kind, gate=gate)
+                    yield Expected(machine=machine.name, at=tick, target=state, n=n, kind=kind)
 
     def _ticks(self) -> Iterator[tuple[Schedule, datetime]]:
         """Every tick of the schedules that are active."""
@@ -238,3 +252,11 @@ class _Making:
                 limits = [(x.rate, x.burst, x.cost, x.burst) for x in given.limits]
             doors[one.gate_id] = Door(one.gate_id, one.opens, self._now, [Budget(*limit) for limit in limits])
         return doors
+
+
+def _flows(program: Any) -> dict[str, Any]:
+    """The flows by machine, for the gates that they name; none where they cannot be built."""
+    try:
+        return {flow_.machine.name: flow_ for flow_ in program.flows()}
+    except (PenstockError, OSError):
+        return {}

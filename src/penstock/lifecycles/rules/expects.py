@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.lifecycles.rules.run.machine import APPLIED, Kind, R, Run, rule_run
-from penstock.lifecycles.rules.settings import RulesSettings, gate_of
+from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.target.machine import T, Target, rule_target
 from penstock.model.forecast import Expected
 
@@ -42,7 +42,7 @@ def _rolled_back(run: Run, at: datetime) -> Iterator[Expected]:
     yield _targets(run, at, T.APPLIED, T.ROLLED_BACK, "roll_back", rests=True)
 
 
-def _targets(  # noqa: PLR0917 - one step of them
+def _targets(
     run: Run, at: datetime, source: T | None, target: T, trigger: str | None, *, rests: bool = False
 ) -> Expected:
     return Expected(
@@ -52,6 +52,5 @@ def _targets(  # noqa: PLR0917 - one step of them
         target=target,
         trigger=trigger,
         n=run.target_count,
-        gate=gate_of(run.account),
         rests=rests,
     )
