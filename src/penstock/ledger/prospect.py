@@ -56,7 +56,11 @@ def newest_history(database: Database, cursor: Cursor, at: datetime | None, most
         most=most,
         **values,
     )
-    return [Happened(*row[1:7], instant(row[7])) for row in sorted(rows, key=lambda row: int(row[0]))]
+    told = sorted(rows, key=lambda row: int(row[0]))
+    return [
+        Happened(machine, unit_id, source, target, trigger, actor, instant(moment))
+        for _, machine, unit_id, source, target, trigger, actor, moment in told
+    ]
 
 
 def due_units(database: Database, cursor: Cursor, machine: Machine, until: datetime) -> tuple[list[DueUnit], bool]:

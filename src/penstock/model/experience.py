@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from statistics import median
 
@@ -21,7 +21,8 @@ HANDS = frozenset({"operator", "sql"})
 """Whose changes teach nothing of what happens by itself."""
 OUTBOX = "scheduler:outbox"
 _REMEMBERED = 30
-_ENOUGH = 2
+_ENOUGH = (1, 2, 2, 1)
+"""How many departures of units that are so much alike are believed."""
 _VISITS = 8
 _TOGETHER = 1.0
 _LOOKED_BACK = 64
@@ -123,13 +124,11 @@ class Experience:
         total = sum(counts.values())
         return {kind: n / total for kind, n in counts.items()}
 
-    def _like(self, machine: str, state: str, kind: str, visit: int) -> Iterable[Departure]:
-        levels = _levels(machine, state, kind, visit)
-        for level in levels:
-            found = self._departures.get(level, ())
-            if len(found) >= (1 if level is levels[0] else _ENOUGH):
+    def _like(self, machine: str, state: str, kind: str, visit: int) -> Collection[Departure]:
+        for level, enough in zip(_levels(machine, state, kind, visit), _ENOUGH, strict=True):
+            if len(found := self._departures.get(level, ())) >= enough:
                 return found
-        return self._departures.get(levels[-1], ())
+        return ()
 
     def _add(self, row: Happened) -> None:
         machine = self._machines.get(row.machine)

@@ -124,6 +124,7 @@ class Outlook:
         known: Experience,
         doors: Mapping[str, Door],
         until: datetime,
+        *,
         expects: Expects = lambda unit, state, since: None,  # noqa: ARG005 - nobody knows
         gate_of: GateOf = lambda one: None,  # noqa: ARG005 - none needs one
     ) -> None:
@@ -150,8 +151,9 @@ class Outlook:
             self._happen(at, steps, one)
         self.stopped_early = bool(self._queue)
         rows = [
-            Foreseen(*key, round_half_up(n), self._examples.get(key))
+            Foreseen(hour, machine, source, target, trigger, round_half_up(n), self._examples.get(key))
             for key, n in self._sums.items()
+            for hour, machine, source, target, trigger in [key]
             if round_half_up(n) > 0
         ]
         return sorted(rows, key=lambda one: (one.hour, one.machine, one.source or "", one.target or ""))

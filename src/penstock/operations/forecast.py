@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
+from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, reading
 from penstock.operations.fields import Parameters, Row, column, option
 from penstock.operations.selection import named_machine
@@ -77,7 +78,10 @@ def forecast(ask: Ask[KernelSettings], wanted: ForecastWanted) -> ForecastAnswer
     if wanted.machine is not None:
         named_machine(ask, wanted.machine)
     start = ask.now if wanted.at is None else wanted.at
-    end = start + wanted.hours * _HOUR
+    try:
+        end = start + wanted.hours * _HOUR
+    except OverflowError:
+        raise UsageError("--at leads beyond the year 9999") from None
     found = prospect_of(ask.program, ask.reader, start, end, past=wanted.at is not None)
     coming = [
         ComingRow(

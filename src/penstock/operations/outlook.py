@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.ledger import flow, prospect
@@ -29,6 +29,7 @@ from penstock.worker.schedule_unit import machine as schedule
 DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
 _BACK = timedelta(days=60)
+_BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 _ALIKE = 7
 _TICKS = 2_000
 
@@ -74,7 +75,7 @@ class _Making:
         affords = {name: door.affords(self._until) for name, door in doors.items()}
         expected = [one for machine in self._driven() for one in self._of_units(database, cursor, known, machine)]
         expected += self._of_schedules(database, cursor, known)
-        outlook = Outlook(self._machines, known, doors, self._until, self.expects, self._gate_of)
+        outlook = Outlook(self._machines, known, doors, self._until, expects=self.expects, gate_of=self._gate_of)
         rows = outlook.lead(expected)
         if outlook.stopped_early:
             self._notes.append("more is due than is reckoned with: what comes later is left out")
@@ -184,7 +185,7 @@ class _Making:
 
     def _of_schedules(self, database: Database, cursor: Cursor, known: Experience) -> Iterator[Expected]:
         """Births, in the hours in which a lifecycle's schedules tick: as many as in those hours of earlier days."""
-        window = flow.Window(self._now - _BACK, flow.at_instant(self._at).end)
+        window = flow.Window(max(self._now, _BEGINNING + _BACK) - _BACK, flow.at_instant(self._at).end)
         born = flow.births(database, cursor, window)
         seen: set[tuple[str, datetime]] = set()
         for one, tick in self._ticks():
@@ -226,6 +227,8 @@ class _Making:
 
     def _ticks(self) -> Iterator[tuple[Schedule, datetime]]:
         """Every tick of the schedules that are active."""
+        if schedule.name not in self._machines:
+            return
         names = [str(row[0]) for row in self._reader.read(lambda c: c.rows(f"SELECT unit_id FROM {schedule.table}"))]
         for one in self._reader.get_many(schedule, names):
             if one.status is not S.ACTIVE or one.parked_at is not None:

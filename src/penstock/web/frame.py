@@ -142,6 +142,7 @@ class Frame:
                 "Desk",
                 [
                     Item("Overview", self.link()),
+                    Item("What happens next", self.link("forecast")),
                     Item("Units", self.link("units")),
                     Item("Dead letters", self.link("dead")),
                 ],

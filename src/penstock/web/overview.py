@@ -20,6 +20,7 @@ from penstock.web.svg.charts import Bar, Tick, rows, time_bar
 
 if TYPE_CHECKING:
     from penstock.operations.declare import Ask
+    from penstock.web.forecast import ForecastPage
     from penstock.web.frame import Frame
 
 _DAYS = 30
@@ -67,8 +68,9 @@ class Card:
 class Overview:
     """The page `/`."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, forecast: ForecastPage) -> None:
         self._frame = frame
+        self._forecast = forecast
 
     async def show(self, request: Request) -> Response:
         person = await self._frame.allow(request)
@@ -91,6 +93,7 @@ class Overview:
             "needs": needs,
             "bar": self.bar(ask, None, at),
             "groups": self._groups(by_machine, counts, at),
+            "ahead": self._forecast.first(ask, at),
             "latest": self._latest(ask, at),
             "workers": len(stands.workers),
         }

@@ -17,6 +17,7 @@ from penstock.api.routes import places
 from penstock.model.inert import inert
 from penstock.operations.declare import Reading
 from penstock.web.declared import Declared
+from penstock.web.forecast import ForecastPage
 from penstock.web.frame import Frame
 from penstock.web.live import Broadcaster
 from penstock.web.machine import MachinePage
@@ -44,7 +45,8 @@ class Pages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._declared = Declared(frame)
-        self._overview = Overview(frame)
+        self._forecast = ForecastPage(frame)
+        self._overview = Overview(frame, self._forecast)
         self._live = Broadcaster(frame)
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -53,6 +55,7 @@ class Pages:
         unit = UnitPage(self._frame)
         return [
             Route("/", self._overview.show),
+            Route("/forecast", self._forecast.show),
             Route("/live", self._live.stream),
             Route("/find", self.find),
             Route("/units", _leads("read/units", self._frame)),
