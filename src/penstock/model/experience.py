@@ -91,6 +91,7 @@ class Experience:
         self._homes = homes
         self._departures: dict[tuple[str, ...], deque[Departure]] = {}
         self._births: dict[tuple[str, str, int], Counter[str]] = {}
+        self._born_otherwise: set[tuple[str, str]] = set()
         self._units: dict[tuple[str, str], _Standing] = {}
         self._newest: deque[tuple[Happened, Departure]] = deque(maxlen=_LOOKED_BACK)
         for row in rows:
@@ -117,6 +118,10 @@ class Experience:
         """How long units stay there, of those that stay longer than `elapsed` seconds; None: nobody was seen to."""
         spans = [one.seconds for one in self._like(machine, state, kind, visit) if one.seconds >= elapsed]
         return median(spans) if spans else None
+
+    def born_by_schedule(self, machine: str, state: str) -> bool:
+        """Whether schedules bring forth such units: unless all that were seen came otherwise."""
+        return (machine, state, -1) in self._births or (machine, state) not in self._born_otherwise
 
     def kinds_born(self, machine: str, state: str, hour: int) -> Mapping[str, float]:
         """Of the units that are born in that hour of the day, or at all, the share of each kind."""
@@ -155,7 +160,9 @@ class Experience:
         if row.actor.startswith("scheduler:") and row.actor != OUTBOX:
             for hour in (row.at.hour, -1):
                 self._births.setdefault((row.machine, state, hour), Counter())[kind] += 1
-        elif machine.driven or row.actor.partition(":")[0] not in HANDS:
+            return
+        self._born_otherwise.add((row.machine, state))
+        if machine.driven or row.actor.partition(":")[0] not in HANDS:
             self._attach(row)
 
     def _left(self, row: Happened, before: _Standing) -> None:

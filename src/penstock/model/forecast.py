@@ -156,7 +156,8 @@ class Outlook:
             for hour, machine, source, target, trigger in [key]
             if round_half_up(n) > 0
         ]
-        return sorted(rows, key=lambda one: (one.hour, one.machine, one.source or "", one.target or ""))
+        # Of one machine in the order in which they happen.
+        return sorted(rows, key=lambda one: (one.hour, one.machine))
 
     def _push(self, one: Expected, steps: int) -> None:
         if one.at < self._until and steps < _STEPS and one.n >= _TOO_FEW:

@@ -98,8 +98,10 @@ class _Making:
         known = self._behind.get((one.machine, one.kind))
         unit = one.unit or self._like.get((one.machine, one.kind)) or self._like.get((one.machine, ""))
         flow_ = self._flows.get(one.machine)
-        if known is not None or unit is None or flow_ is None:
+        if known is not None or unit is None:
             return known
+        if flow_ is None:
+            return str(unit.gate_id)
         return str(flow_.gate(replace(unit, status=flow_.machine.status(one.source))).gate_id)
 
     def _of_units(self, database: Database, cursor: Cursor, known: Experience, machine: Machine) -> Iterator[Expected]:
@@ -212,14 +214,13 @@ class _Making:
         apart: timedelta,
     ) -> Iterator[Expected]:
         hour = tick.replace(minute=0, second=0, microsecond=0)
-        begun = min((at for _, _, at in born), default=hour)
-        earlier = [hour - n * apart for n in range(1, _ALIKE + 1) if begun <= hour - n * apart]
+        earlier = _earlier(owner, born, hour, apart)
         for machine in owner.machines:
             if not machine.driven or machine.name not in self._machines or machine in (delivery, schedule):
                 continue
             for state, actors in machine.born_by.items():
                 total = sum(born.get((machine.name, state, at), 0) for at in earlier)
-                if Actor.SCHEDULER not in actors or not total:
+                if Actor.SCHEDULER not in actors or not total or not known.born_by_schedule(machine.name, state):
                     continue
                 for kind, share in known.kinds_born(machine.name, state, tick.hour).items():
                     n = total / len(earlier) * share
@@ -255,6 +256,17 @@ class _Making:
                 limits = [(x.rate, x.burst, x.cost, x.burst) for x in given.limits]
             doors[one.gate_id] = Door(one.gate_id, one.opens, self._now, [Budget(*limit) for limit in limits])
         return doors
+
+
+def _earlier(
+    owner: Any, born: Mapping[tuple[str, str, datetime], int], hour: datetime, apart: timedelta
+) -> list[datetime]:
+    """The hours that one is like: of the days before, or where it comes less than daily, the last with births."""
+    if apart > DAY:
+        names = {machine.name for machine in owner.machines}
+        return sorted({at for name, _, at in born if name in names and at < hour})[-_ALIKE:]
+    begun = min((at for _, _, at in born), default=hour)
+    return [hour - n * apart for n in range(1, _ALIKE + 1) if begun <= hour - n * apart]
 
 
 def _flows(program: Any) -> dict[str, Any]:

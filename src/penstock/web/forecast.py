@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -17,7 +17,6 @@ from penstock.web.svg.charts import Bar, Tick, time_bar
 
 if TYPE_CHECKING:
     from penstock.operations.declare import Ask
-    from penstock.operations.forecast import ComingRow
     from penstock.web.frame import Frame
 
 _HOURS = 24
@@ -89,7 +88,7 @@ class ForecastPage:
     def _coming(self, answer: ForecastAnswer, at: datetime | None) -> Iterator[Coming]:
         machines = {one.name: one for one in self._frame.desk.program.app.machines}
         for (hour, name), rows in groupby(answer.coming, key=lambda one: (one.hour, one.machine)):
-            found = in_order(list(rows))
+            found = list(rows)
             example = next((one.example for one in found if one.example is not None), "")
             yield Coming(
                 hour,
@@ -120,13 +119,3 @@ def anchor(hour: datetime) -> str:
     """The place of an hour on the page."""
     return f"h{hour:%m%d%H}"
 
-
-def in_order(rows: Sequence[ComingRow]) -> list[ComingRow]:
-    """The changes of one machine as a unit would go through them: each after the one that leads to it."""
-    left, found = list(rows), []
-    while left:
-        reached = {one.target for one in left if one.source != one.target}
-        ready = [one for one in left if one.source is None or one.source not in reached] or left[:1]
-        found += ready
-        left = [one for one in left if one not in ready]
-    return found
