@@ -71,7 +71,7 @@ class Replay:
         return found
 
     def _came(self, at: datetime, end: datetime) -> tuple[Counter[Change], Counter[Change]]:
-        """What happened by itself, and what people set off after the instant: of the units they touched, from then on."""
+        """What happened by itself, and what people set off after the instant: of units they touched, from then on."""
         touched: set[tuple[str, str]] = set()
         alone: Counter[Change] = Counter()
         by_people: Counter[Change] = Counter()

@@ -20,6 +20,7 @@ from penstock.model.machine import Machine
 HANDS = frozenset({"operator", "sql"})
 """Whose changes teach nothing of what happens by itself."""
 OUTBOX = "scheduler:outbox"
+_STEPS = frozenset({"worker", "validator"})
 _REMEMBERED = 30
 _ENOUGH = (1, 2, 2, 1)
 """How many departures of units that are so much alike are believed."""
@@ -143,7 +144,7 @@ class Experience:
         before = self._units.get(place)
         by_itself = row.actor.partition(":")[0] not in HANDS
         if row.source is None:
-            self._born(machine, row)
+            self._born(row)
         elif by_itself and not machine.driven:
             self._attach(row)
         elif by_itself and before is not None and row.source != row.target:
@@ -155,14 +156,14 @@ class Experience:
             visits[row.source] += 1
         self._units[place] = _Standing(row.target, row.at, visits)
 
-    def _born(self, machine: Machine, row: Happened) -> None:
+    def _born(self, row: Happened) -> None:
         kind, state = kind_of(row.unit_id), str(row.target)
         if row.actor.startswith("scheduler:") and row.actor != OUTBOX:
             for hour in (row.at.hour, -1):
                 self._births.setdefault((row.machine, state, hour), Counter())[kind] += 1
             return
         self._born_otherwise.add((row.machine, state))
-        if machine.driven or row.actor.partition(":")[0] not in HANDS:
+        if row.actor == OUTBOX or row.actor.partition(":")[0] in _STEPS:
             self._attach(row)
 
     def _left(self, row: Happened, before: _Standing) -> None:
@@ -179,7 +180,7 @@ class Experience:
         near = [
             (one, departure)
             for one, departure in reversed(self._newest)
-            if (row.at - one.at).total_seconds() <= _TOGETHER
+            if 0 <= (row.at - one.at).total_seconds() <= _TOGETHER
             and (row.actor == OUTBOX or self._homes.get(one.machine) == home)
         ]
         if not near:

@@ -228,12 +228,12 @@ class Outlook:
         self, one: Expected, state: str, visits: Mapping[str, int], n: float, at: datetime, steps: int
     ) -> None:
         """What it does next: what its lifecycle expects, else what units like it did."""
+        machine = self._machines[one.machine]
+        if not machine.driven or state in machine.terminal:
+            return
         if one.unit is not None and (expected := self._expects(one.unit, state, at)) is not None:
             for each in expected:
                 self._push(own(each, one, visits, n), steps + 1)
-            return
-        machine = self._machines[one.machine]
-        if not machine.driven or state in machine.terminal:
             return
         stay = self._known.stay(one.machine, state, one.kind, visits.get(state, 0) + 1)
         if stay is None:
