@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         UnknownUnit,
         UsageError,
     )
+    from penstock.model.forecast import Expected
     from penstock.model.limits import GateLimits, Limit
     from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
     from penstock.model.move_set import MoveSet
@@ -182,6 +183,7 @@ _HOMES = {
         "BrokenFlow ClaimLost Fatal IllegalMove InDoubt LedgerError LedgerUnavailable MachineError MustWait "
         "PenstockError PlanChanged Rejected StepError Throttled Transient UnknownUnit UsageError"
     ),
+    "penstock.model.forecast": "Expected",
     "penstock.model.limits": "GateLimits Limit",
     "penstock.model.machine": "Actor Edge Machine OnError Parent",
     "penstock.model.move_set": "MoveSet",

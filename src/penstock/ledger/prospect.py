@@ -7,8 +7,9 @@ units one by one, and the others are counted by hour along the index of what is 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +17,8 @@ from msgspec import Struct
 from penstock.ledger import flow
 from penstock.ledger.gates.status import gate_statuses
 from penstock.ledger.roll_up import COUNTED
+from penstock.ledger.schema.desk_tables import gate_log
+from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
@@ -26,6 +29,7 @@ ROWS = 20_000
 """So many rows of the history teach."""
 UNITS = 5_000
 """So many due units of a machine are looked at one by one."""
+_EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class DueUnit(Struct, frozen=True):
@@ -81,13 +85,27 @@ def due_units(database: Database, cursor: Cursor, machine: Machine, until: datet
 
 def due_hours(database: Database, cursor: Cursor, machine: Machine, now: datetime, until: datetime) -> list[DueHour]:
     """How many units are due in which hour, behind which gate; what is overdue is due now."""
-    hour = database.sql.hour(machine.due)
-    rows = cursor.rows(
-        f"SELECT gate_id, {hour}, count(*) FROM {machine.table} WHERE {waiting(machine.due)}"
-        f" AND {machine.due} < {database.sql.instant('until')} GROUP BY 1, 2",
-        until=instant_text(until),
+    first = now.replace(minute=0, second=0, microsecond=0)
+    hours = [first + n * flow.HOUR for n in range(math.ceil((until - first) / flow.HOUR))]
+    ranges = [
+        [
+            instant_text(_EARLIEST if hour == first else hour),
+            instant_text(min(hour + flow.HOUR, until)),
+            instant_text(hour),
+        ]
+        for hour in hours
+    ]
+    kind = gate_log.c.at.type
+    source = statements.batch(database, {"low": kind, "high": kind, "hour": kind})
+    # Each a range of the index: an expression to group by would be reckoned for every unit.
+    many = (
+        f"SELECT count(*) FROM {machine.table} t WHERE t.gate_id = g.gate_id AND {waiting(machine.due, 't')}"
+        f" AND t.{machine.due} >= n_low AND t.{machine.due} < n_high"
     )
-    return [DueHour(max(now, instant(row[1])), str(row[0]), int(row[2])) for row in rows]
+    rows = cursor.rows(
+        f"SELECT g.gate_id, n_hour, ({many}) FROM gate g CROSS JOIN {source}", batch=statements.batch_text(ranges)
+    )
+    return [DueHour(max(now, instant(hour)), str(gate), int(n)) for gate, hour, n in rows if n]
 
 
 def departures(
