@@ -24,7 +24,9 @@ env: $(VENV)/.stamp-dev ## Create .venv with everything that tests and checks ne
 demo: $(VENV)/.stamp-run ## Run the demonstration once, in demo/ (needs the runtime packages only).
 	$(BIN)/penstock demo --once --dir demo
 
+# Compiled once, also where the environment forbids Python to write bytecode: hundreds of tests start processes.
 test: lint pgbouncer ## Run every check, then the tests.
+	@$(BIN)/python -m compileall -q src
 	$(PYTEST)
 
 lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.

@@ -121,7 +121,7 @@ def fill(ledger: Ledger, count: int, *, start: int = 0, gates: int = 0) -> None:
         last = min(first + FILL_AT_ONCE, start + count) - 1
 
         def work(cursor: Cursor, first: int = first, last: int = last) -> None:
-            _unhurried(ledger, cursor)
+            unhurried(ledger, cursor)
             cursor.run(sql, first=first, last=last, moment=ledger.clock.now().isoformat(timespec="milliseconds"))
 
         ledger.database.write(work)
@@ -150,7 +150,7 @@ SELECT CAST(i AS TEXT), i, 'QUEUED',
   FROM series"""
 
 
-def _unhurried(ledger: Ledger, cursor: Cursor) -> None:
+def unhurried(ledger: Ledger, cursor: Cursor) -> None:
     """A benchmark's own statements are large: a ledger's connection allows only what suits a worker's."""
     if ledger.database.dialect == "postgresql":
         cursor.run("SET LOCAL statement_timeout = 0")
@@ -161,7 +161,7 @@ def finished(ledger: Ledger) -> int:
     """How many units are done, free again, and have both their history rows."""
 
     def work(cursor: Cursor) -> int:
-        _unhurried(ledger, cursor)
+        unhurried(ledger, cursor)
         done = cursor.rows("SELECT count(*) FROM noop WHERE status = 'DONE' AND claimed_by IS NULL")[0][0]
         logged = cursor.rows("SELECT count(*) FROM transition_log WHERE to_status IN ('QUEUED', 'DONE')")[0][0]
         return int(min(done, logged // 2))

@@ -52,6 +52,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "penstock units park": ["invoice:acme/17"],
     "penstock units unpark": ["invoice:acme/17"],
     "penstock units wake": ["invoice:acme/17"],
+    "penstock up": ["--address", "127.0.0.1:0"],
+    "penstock web": ["--address", "127.0.0.1:0"],
 }
 UNIT = {name: ["invoice:acme/17"] for name in ("history", "why", "units show", "units history", "units why")}
 # These wait for a server that is away, because it may come back.
@@ -294,8 +296,9 @@ def unchanged(folder: Path, urls: list[str]) -> Iterator[None]:
 
 
 def files(folder: Path) -> dict[str, str]:
-    # An empty sidecar of SQLite's own is no content: a reader of a WAL database cannot do without.
-    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-shm", "-wal")))
+    # An empty sidecar of SQLite's own is no content: a reader of a WAL database cannot do without. Nor is bytecode.
+    own = ("-shm", "-wal", ".pyc")
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(own))
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
