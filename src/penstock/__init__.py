@@ -77,6 +77,7 @@ __all__ = [
     "Edge",
     "Event",
     "EventRow",
+    "Expected",
     "Fatal",
     "Flow",
     "Gate",

@@ -14,7 +14,8 @@ from penstock.settings.typed import Settings
 TAKEN = frozenset(
     {
         # Commands that are not a lifecycle's: today's, and those that the design names.
-        *("activity", "alerts", "api", "bulk", "completion", "db", "dead", "demo", "doctor", "events", "flow", "gates"),
+        *("activity", "alerts", "api", "bulk", "completion", "db", "dead", "demo", "doctor", "events", "flow"),
+        *("forecast", "gates"),
         *("help", "history"),
         *("init", "kernel", "machines", "new", "raw", "schedules", "simulate", "simulator", "status", "token", "units"),
         *("up", "web", "why", "worker", "workers"),
