@@ -17,14 +17,17 @@ from typing import Any
 import pytest
 
 from penstock.app.app import App
+from penstock.app.discover import load
 from penstock.examples import invoices
 from penstock.examples.demonstration.part import Check
 from penstock.examples.demonstration.play import OWN, NotShown, require
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.settings import client_gate
+from penstock.model.clock import instant
 from penstock.model.machine import Actor
 from tests.support.console import Console
 from tests.support.fleet import until
+from tests.support.replay import Replay
 
 PATIENCE = 240
 DAILY = [f"T+{days}d" for days in (1, 3, 5, 7, 14, 30, 60)]
@@ -73,6 +76,7 @@ def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, pensto
     what_is_left_can_be_asked_without_options(shown, penstock)
     what_it_proposes_works(shown, penstock)
     the_configuration_is_the_folders_own(shown)
+    the_next_day_is_foretold(shown, every=3 if sqlite else 1)
 
 
 def _shown(folder: Path, url: str, *options: str) -> Shown:
@@ -218,6 +222,18 @@ def the_configuration_is_the_folders_own(shown: Shown) -> None:
     assert written["lifecycles"] == list(OWN)
     assert written["ledger"]["url"] in (shown.url, "sqlite:///penstock.db")
     assert (shown.folder / "penstock.db").exists() == shown.url.startswith("sqlite:")
+
+
+def the_next_day_is_foretold(shown: Shown, every: int) -> None:
+    """Of every so many days of its past, from the third on: docs/operations.md says how it is counted."""
+    program = load(shown.folder / "penstock.toml", environment={})
+    with Ledger.open(shown.url, program.app.machines) as ledger:
+        ((born,),) = ledger.read(lambda cursor: cursor.rows("SELECT min(at) FROM transition_log"))
+        first = instant(born).replace(hour=0, minute=30, second=0, microsecond=0)
+        found = Replay(program, ledger).measure(first + timedelta(days=day) for day in range(2, 61, every))
+    assert found.happened.total() > 1_000
+    assert found.recall() >= 0.95, found
+    assert found.precision() >= 0.9, found
 
 
 def test_a_ledger_with_units_in_it_is_left_alone(ledger_url, penstock, tmp_path):

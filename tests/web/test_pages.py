@@ -52,7 +52,15 @@ def field(text: str, name: str) -> str:
 
 
 def addresses(still_site: Site) -> Iterator[str]:
-    yield from ("/", "/machines/order", "/machines/schedule", "/lifecycles/shop", "/lifecycles/kernel")
+    yield from (
+        "/",
+        "/forecast",
+        "/forecast?at=2026-11-15",
+        "/machines/order",
+        "/machines/schedule",
+        "/lifecycles/shop",
+        "/lifecycles/kernel",
+    )
     yield from ("/units/order/acme/1", "/units/order/acme/4", "/machines/order?window=30d")
     for place in places(still_site.app):
         yield f"/{'do' if isinstance(place.declared, Operation) else 'read'}{place.path}"

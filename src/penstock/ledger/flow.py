@@ -115,6 +115,15 @@ def activity(database: Database, cursor: Cursor, window: Window) -> list[HourFlo
     return [HourFlow(instant(h), name, target or None, n) for (h, name, target), n in sorted(found.items())]
 
 
+def births(database: Database, cursor: Cursor, window: Window) -> dict[tuple[str, str, datetime], int]:
+    """How many units were born, by machine, state and hour."""
+    found: Counter[tuple[str, str, datetime]] = Counter()
+    for (hour, name, source, target), n in _sums(database, cursor, window, ("hour", *_EDGE[:3])).items():
+        if not source and target:
+            found[name, target, instant(hour)] += n
+    return dict(found)
+
+
 def outcome(machine: Machine, flows: Iterable[EdgeFlow]) -> Outcome:
     """How the units of a machine ended, by the meaning of the states that they came into."""
     ended = Counter[Meaning]()
@@ -134,8 +143,8 @@ def pruned_before(cursor: Cursor, machine: str) -> datetime | None:
 
 def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = SAMPLE) -> list[Dwell]:
     """How long units stayed in the states that they left in a window, from the newest departures."""
-    low = _sampled_from(database, cursor, window)
-    where, values = _bounds(database, "at", low, window.end, window.machine)
+    low = sampled_from(database, cursor, window)
+    where, values = bounds(database, "at", low, window.end, window.machine)
     rows = cursor.rows(
         f"""WITH recent AS (
               SELECT seq, machine, unit_id, from_status, at FROM transition_log
@@ -161,14 +170,14 @@ def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = S
     ]
 
 
-def _sampled_from(database: Database, cursor: Cursor, window: Window) -> datetime | None:
+def sampled_from(database: Database, cursor: Cursor, window: Window, most: int = _SCANNED) -> datetime | None:
     """Where the sample begins: as many hours back as hold enough rows, so that no window is read through."""
-    where, values = _bounds(database, "hour", _floor(window.start), window.end, None)
+    where, values = bounds(database, "hour", _floor(window.start), window.end, None)
     rows = cursor.rows(f"SELECT hour, sum(n) FROM flow_hour WHERE {where} GROUP BY hour ORDER BY hour DESC", **values)
     total = 0
     for hour, n in rows:
         total += n
-        if total >= _SCANNED:
+        if total >= most:
             begun: datetime = instant(hour)
             return begun if window.start is None else max(window.start, begun)
     return window.start
@@ -194,7 +203,7 @@ def _parts(database: Database, window: Window, counted: int) -> Iterator[tuple[s
     if first is not None and last is not None and first >= last:
         yield _log(database, "at", window.start, window.end, window.machine)
         return
-    where, values = _bounds(database, "hour", first, last, window.machine)
+    where, values = bounds(database, "hour", first, last, window.machine)
     yield "flow_hour", where, values
     table, where, values = _log(database, _AT, first, last, window.machine)
     yield table, f"seq > :counted AND {where}", {**values, "counted": counted}
@@ -207,11 +216,11 @@ def _parts(database: Database, window: Window, counted: int) -> Iterator[tuple[s
 def _log(
     database: Database, moment: str, start: datetime | None, end: datetime | None, machine: str | None
 ) -> tuple[str, str, dict[str, Any]]:
-    where, values = _bounds(database, moment, start, end, machine)
+    where, values = bounds(database, moment, start, end, machine)
     return "transition_log", f"{where} AND {COUNTED}", values
 
 
-def _bounds(
+def bounds(
     database: Database, moment: str, start: datetime | None, end: datetime | None, machine: str | None
 ) -> tuple[str, dict[str, Any]]:
     parts, values = ["1 = 1"], {}

@@ -183,7 +183,7 @@ class Frame:
     def _menu(self, at: datetime | None, counts: Mapping[str, int]) -> list[tuple[str, list[Item]]]:
         app = self.desk.program.app
         flows = [Item(one.name, self.link("lifecycles", one.name, at=at)) for one in app.own]
-        desk = {"Alerts": "read/alerts", "Dead letters": "dead", "Units": "units"}
+        desk = {"What happens next": "forecast", "Alerts": "read/alerts", "Dead letters": "dead", "Units": "units"}
         plant = {
             "Gates": "gates", "Schedules": "schedules", "Workers": "workers",
             "Events": "events", "Doctor": "doctor", "Bulk actions": "bulk",

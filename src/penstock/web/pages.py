@@ -17,6 +17,7 @@ from penstock.model.errors import UsageError
 from penstock.model.inert import inert
 from penstock.operations.find import Sought, find
 from penstock.web.declared import Declared
+from penstock.web.forecast import ForecastPage
 from penstock.web.frame import Frame
 from penstock.web.lifecycle import LifecyclePage
 from penstock.web.live import Broadcaster
@@ -45,7 +46,8 @@ class Pages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._declared = Declared(frame)
-        self._overview = Overview(frame, self._declared)
+        self._forecast = ForecastPage(frame)
+        self._overview = Overview(frame, self._declared, self._forecast)
         self._live = Broadcaster(frame)
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -54,6 +56,7 @@ class Pages:
         unit = UnitPage(self._frame, self._declared)
         return [
             Route("/", self._overview.show),
+            Route("/forecast", self._forecast.show),
             Route("/live", self._live.stream),
             Route("/find", self.find),
             Route("/units", _leads("read/units", self._frame)),
