@@ -20,6 +20,7 @@ from tests.support.crawl import pages
 from tests.support.fleet import until
 from tests.support.staged import fill, serving
 
+pytestmark = pytest.mark.timeout(300)  # the first one stages a ledger
 WHY = "the customer has called"
 
 

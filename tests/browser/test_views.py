@@ -16,6 +16,7 @@ from tests.support.chromium import Person
 from tests.support.crawl import fetched, kind_of, pages, some_of_each
 from tests.support.staged import RTL
 
+pytestmark = pytest.mark.timeout(300)  # the first one stages a ledger, and follows every link
 NARROW = 420
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 ENABLED = '.column a[href*="/do/"], .column form[method=post] button:not([disabled])'

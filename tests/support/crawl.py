@@ -41,7 +41,8 @@ def pages(home: str, token: str | None = None, most: int = MOST) -> dict[str, st
     Raises AssertionError for a link that leads nowhere.
     """
     root = urlsplit(home).path
-    seen, found = set(), {}
+    seen: set[tuple[str, ...]] = set()
+    found: dict[str, str] = {}
     waiting = deque(["/"])
     while waiting and len(found) < most:
         link = waiting.popleft()
