@@ -32,6 +32,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "penstock alerts unsilence": ["dead_letters/invoice"],
     "penstock bulk cancel": ["0123456789abcdef0123"],
     "penstock bulk show": ["0123456789abcdef0123"],
+    "penstock find": ["acme"],
     "penstock db backup": ["copy"],
     "penstock db doubt": ["--dry-run"],
     "penstock db prune": ["--dry-run"],

@@ -10,12 +10,14 @@ import pytest
 
 from penstock.lifecycles.rules import operations, readings
 from penstock.lifecycles.rules.definition import RuleSettings, read_rules
+from penstock.lifecycles.rules.needs import needs
 from penstock.lifecycles.rules.run.machine import Run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.model.errors import UsageError
 from penstock.model.unit import Ref, replace
 from penstock.operations.carry import Done, Planned, carry_out, make_plan
 from penstock.operations.declare import Ask, Declaration, Operation, Reading
+from penstock.operations.needs import Need
 from penstock.operations.plan import Together
 from penstock.operations.reader import Reader
 from tests.support.price_shop import CURRENCY, PriceShop
@@ -65,6 +67,10 @@ class Desk:
         found = _NAMED[name]
         assert isinstance(found, Reading)
         return found(self.ask(), found.parameters(**asked))
+
+    def needs(self) -> list[Need]:
+        """What waits for a person."""
+        return list(needs(self.ask()))
 
     def everything(self) -> list[Any]:
         """All that an operation could have changed."""

@@ -15,6 +15,7 @@ from penstock.model.state import State, done, fault, hold, rest, work
 from penstock.model.unit import Ref, Unit
 from penstock.operations.declare import Ask, Lines, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.pictures import Runs
 from penstock.operations.plan import NOW, Each, Moves
 from penstock.settings.typed import Settings, says
 
@@ -216,4 +217,8 @@ lifecycle = Lifecycle(
     machines=[machine],
     readings=[orders, order_show, export, check],
     operations=[reset, note],
+    pictures=[
+        Runs(says="Orders, in pieces.", reading=orders, at="changed", amount="pieces", note="day", state="status")
+    ],
+    front=[orders],
 )

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 from starlette.applications import Starlette
 
+from penstock.api.access import Access
 from penstock.api.app import make_application
 from penstock.api.desk import Bound, Desk
 from penstock.app.app import App
@@ -22,6 +23,7 @@ from penstock.model.clock import Clock, SystemClock
 from penstock.model.machine import Actor
 from penstock.settings.file import Configuration
 from penstock.settings.kernel import KernelSettings, WebSettings
+from penstock.web.frame import Frame
 from penstock.web.pages import make_desk
 from tests.support import shop
 
@@ -148,6 +150,13 @@ class Site:
     def browser(self, web: WebSettings | None = None, bound: Bound | None = None, **wishes: Any) -> Client:
         """A client of the pages."""
         return Client(self.application(web, bound, pages=True), **wishes)
+
+    def frame(self) -> Frame:
+        """What pages are made with."""
+        made = program(self.app, self.web, self.clock)
+        desk = Desk(lambda: made, self._open, self.bound)
+        self.desks.append(desk)
+        return Frame(desk, Access(desk))
 
     def client(self, web: WebSettings | None = None, bound: Bound | None = None, **wishes: Any) -> Client:
         return Client(self.application(web, bound), **wishes)

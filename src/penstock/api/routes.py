@@ -77,10 +77,15 @@ def places(app: App) -> Iterator[Place]:
 
 
 def _path(lifecycle: AnyLifecycle, declared: Declaration) -> str:
+    return "".join(f"/{word}" for word in words_of(lifecycle, declared))
+
+
+def words_of(lifecycle: AnyLifecycle, declared: Declaration) -> tuple[str, ...]:
+    """The segments of its address."""
     words = declared.path if lifecycle.name == KERNEL else (lifecycle.name, *declared.path)
     if isinstance(declared, Reading) and len(words) > 1 and words[-1] == "list":
         words = words[:-1]
-    return "".join(f"/{word}" for word in words)
+    return words
 
 
 def routes(desk: Desk, access: Access) -> list[Route]:

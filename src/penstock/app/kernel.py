@@ -16,18 +16,22 @@ from penstock.operations import (
     dead,
     doctor,
     events,
+    find,
     flow,
     gates,
     machines,
+    needs,
     raw,
     schedules,
     status,
     tokens,
     units,
+    watching,
 )
 from penstock.operations.alerts import commands as alerts
 from penstock.operations.alerts.machine import machine as alert
 from penstock.operations.bulk.machine import bulk_action
+from penstock.operations.pictures import Shares
 from penstock.settings.kernel import KernelSettings
 from penstock.worker import schedule_unit
 
@@ -64,6 +68,8 @@ lifecycle = Lifecycle(
     schedules=kernel_alerts.schedules,
     subscribers=kernel_alerts.subscribers,
     readings=[
+        *needs.READINGS,
+        *find.READINGS,
         *units.READINGS,
         *dead.READINGS,
         *actions.READINGS,
@@ -75,6 +81,7 @@ lifecycle = Lifecycle(
         *flow.READINGS,
         *machines.READINGS,
         *doctor.READINGS,
+        *watching.READINGS,
         *raw.READINGS,
         *tokens.READINGS,
     ],
@@ -90,5 +97,14 @@ lifecycle = Lifecycle(
         *flow.OPERATIONS,
         *raw.OPERATIONS,
         *tokens.OPERATIONS,
+    ],
+    pictures=[
+        Shares(
+            says="How far it has come.",
+            reading=actions.show_action,
+            name="action",
+            whole="total",
+            parts={"moved": "done", "skipped": "hold"},
+        ),
     ],
 )

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
-from penstock.operations.declare import Operation, Reading
+from penstock.operations.declare import Ask, Operation, Reading
+from penstock.operations.pictures import Picture
 from penstock.settings.typed import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.model.limits import GateLimits
     from penstock.observe.catalogue import Metric, Sample
     from penstock.operations.alerts.policy import Condition, Policy
+    from penstock.operations.needs import Need
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow, Io
@@ -99,6 +101,12 @@ class Lifecycle(Generic[S]):
     measure: Callable[[Database, datetime], Sequence[Sample]] = lambda database, now: ()  # noqa: ARG005 - one shape
     readings: Sequence[Reading[S]] = ()
     operations: Sequence[Operation[S]] = ()
+    #: What it looks like; the first stands for it on the overview.
+    pictures: Sequence[Picture] = ()
+    #: The readings that its page begins with.
+    front: Sequence[Reading[S]] = ()
+    #: What waits for a person, beside what every machine has: dead letters, parked units, alerts.
+    needs: Callable[[Ask[S]], Sequence[Need]] = lambda ask: ()  # noqa: ARG005 - one shape
     #: What a person should know of these settings, one line each: said when a process starts, and by the doctor.
     warnings: Callable[[S], Sequence[str]] = lambda settings: ()  # noqa: ARG005 - one shape
     #: Which landed runs it needs, of these partitions: what nobody needs is collected.
@@ -108,6 +116,9 @@ class Lifecycle(Generic[S]):
         if not _NAME.match(self.name):
             msg = f"{self.name!r} cannot name a lifecycle; write lower-case letters, digits and _, 31 at most"
             raise UsageError(msg)
+        for one in (*self.front, *(picture.reading for picture in self.pictures)):
+            if one not in self.readings:
+                raise UsageError(f"the lifecycle {self.name} shows {one.name!r}, which is none of its readings")
 
 
 AnyLifecycle = Lifecycle[Any]

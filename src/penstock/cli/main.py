@@ -34,6 +34,9 @@ COMMANDS = {
     "simulator": Entry("Run", "Serve a simulated API by itself.", "penstock.cli.simulator:command"),
     "completion": Entry("Run", "Print the completion script of a shell.", "penstock.cli.completion:command"),
     "status": Entry("Look", "How everything stands: units, workers, gates, alerts."),
+    "needs": Entry("Look", "What needs a person; then what waits by itself, and until when."),
+    "find": Entry("Look", "Units, runs, gates and machines, by a piece of their name."),
+    "stuck": Entry("Look", "Units that stay in a state for longer than its meaning allows."),
     "workers": Entry("Look", "Workers that hold a lease."),
     "flow": Entry("Look", "Edges taken, time spent in states, and how units ended."),
     "activity": Entry("Look", "How much happened, hour by hour."),
@@ -50,6 +53,7 @@ COMMANDS = {
     "raw": Entry("Act", "Landed data: collect what nobody needs."),
     "token": Entry("Act", "Tokens for the API and the desk: give out, revoke."),
     "doctor": Entry("Look after the ledger", "Look for what is wrong, and for what soon will be."),
+    "guards": Entry("Look after the ledger", "What is wrong with the triggers that guard the tables."),
     "db": Entry("Look after the ledger", "Make, check, back up, prune and open it.", "penstock.cli.database:command"),
 }
 """The commands of the root. Those without a place are declared by the kernel's own lifecycle."""

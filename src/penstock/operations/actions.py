@@ -30,7 +30,7 @@ class ActionNamed(Parameters, frozen=True):
 
 
 class ActionRow(Row, frozen=True):
-    action: Annotated[str, column("The bulk action.", show="reference")]
+    action: Annotated[str, column("The bulk action.", show="reference", leads="bulk show")]
     status: Annotated[str, column("running, done or cancelled.", show="state")]
     says: Annotated[str, column("What it does.", show="text", heading="does")]
     position: Annotated[int, column("How many units were looked at.", heading="looked at")]

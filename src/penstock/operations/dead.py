@@ -62,7 +62,7 @@ class DeadSelected(Selected, frozen=True):
 
 
 class CauseRow(Row, frozen=True):
-    cause: Annotated[str, column("The fingerprint of the cause.", show="reference")]
+    cause: Annotated[str, column("The fingerprint of the cause.", show="reference", leads="dead show")]
     machine: Annotated[str, column("The machine.")]
     status: Annotated[str, column("The state that they died in, or 'parked'.", show="state")]
     count: Annotated[int, column("How many units.")]

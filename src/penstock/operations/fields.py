@@ -63,9 +63,20 @@ def standard_input(says: str) -> msgspec.Meta:
     return _meta(says, {"argument": False, "stdin": True}, None, None, None)
 
 
-def column(says: str, *, show: Show | None = None, heading: str | None = None) -> msgspec.Meta:
-    """A value that is shown; `heading` is what stands above it in a table, else the field's name."""
-    return _meta(says, {"show": show, "heading": heading}, None, None, None)
+def column(
+    says: str,
+    *,
+    show: Show | None = None,
+    heading: str | None = None,
+    leads: str | None = None,
+    gives: str | None = None,
+) -> msgspec.Meta:
+    """A value that is shown; `heading` is what stands above it in a table, else the field's name.
+
+    `leads` is the reading of the same lifecycle that tells more of it; `gives` is the parameter that it is there, and
+    of operations. By default that has the field's name.
+    """
+    return _meta(says, {"show": show, "heading": heading, "leads": leads, "gives": gives}, None, None, None)
 
 
 def _meta(says: str, extra: dict[str, Any], ge: float | None, le: float | None, example: Any) -> msgspec.Meta:

@@ -63,7 +63,7 @@ class LimitRow(Row, frozen=True):
 
 
 class GateRow(Row, frozen=True):
-    gate: Annotated[str, column("The gate.", show="reference")]
+    gate: Annotated[str, column("The gate.", show="reference", leads="gates history")]
     state: Annotated[str, column("open, busy, closed, half-open, paused or stopped.", show="state")]
     until: Annotated[datetime | None, column("Until when, where that is known.")]
     waiting: Annotated[int, column("Units that are due behind it.")]

@@ -16,6 +16,7 @@ from penstock.settings.typed import Hours, LedgerAddress, Place, Secret, Setting
 _MANY = 100_000
 _PORTS = 65_535
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+_VIEW = re.compile(r"/(?:[^/\\\s][^\\\s]*)?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _LIMITS = [[{"name": "requests", "rate": 2.0, "burst": 40}]]
 
@@ -112,10 +113,22 @@ class WebSettings(Settings):
         timedelta(hours=12)
     )
     read_limit: Annotated[timedelta, says("How long an answer may take; then it is given up.")] = timedelta(seconds=30)
+    views: Annotated[
+        dict[str, str],
+        says(
+            "Pages by a name of your own, as the address after the host: they are in the menu.",
+            examples=[{"Lost invoices": "/read/units?machine=invoice&status=FAILED"}],
+        ),
+    ] = {}
 
     def __post_init__(self) -> None:
         wrong = [
             *([] if _is_address(self.address) else [f'address: "{self.address}" must be HOST:PORT']),
+            *(
+                f'views: "{name}" must be a page of the desk, as "/read/units?machine=invoice"'
+                for name, address in self.views.items()
+                if not _VIEW.fullmatch(address)
+            ),
             *(f'hosts: "{one}" must be a name, or NAME:PORT' for one in self.hosts if not _HOST.fullmatch(one)),
             *(
                 []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from penstock.operations.words import sentence, word
 from penstock.web.frame import moment, pill
 
 if TYPE_CHECKING:
+    from penstock.app.lifecycle import AnyLifecycle
     from penstock.web.frame import Frame
 
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
@@ -30,6 +31,8 @@ class Table:
     headings: list[tuple[str, str]]
     rows: list[list[tuple[Markup, str]]]
     note: str = ""
+    #: For each row, what can be done with it; empty: nothing.
+    acts: list[list[dict[str, str]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -41,13 +44,17 @@ class Facts:
 
 
 Block = Table | Facts
+RowActs = Callable[[Any], list[dict[str, str]]]
 
 
 class Answers:
     """Makes blocks of answers, as of now."""
 
-    def __init__(self, frame: Frame, now: datetime, at: datetime | None = None) -> None:
+    def __init__(
+        self, frame: Frame, now: datetime, at: datetime | None = None, lifecycle: AnyLifecycle | None = None
+    ) -> None:
         self._frame = frame
+        self._lifecycle = lifecycle
         self._now = now
         self._at = at
         self._meanings = {
@@ -57,11 +64,14 @@ class Answers:
         }
         self._known = {state: meaning for (_, state), meaning in self._meanings.items()}
 
-    def blocks(self, answer: Any, title: str = "") -> list[Block]:
-        """The blocks of an answer."""
+    def blocks(self, answer: Any, title: str = "", row_acts: RowActs | None = None) -> list[Block]:
+        """The blocks of an answer; `row_acts` says what can be done with a row of a list."""
         if isinstance(answer, Page):
-            note = " ".join(self._notes(answer))
-            return [self.table(title, answer.rows, note)]
+            table = self.table(title, answer.rows, " ".join(self._notes(answer)))
+            if row_acts is not None:
+                acts = [row_acts(row) for row in answer.rows]
+                table.acts = acts if any(acts) else []
+            return [table]
         if isinstance(answer, msgspec.Struct):
             return list(self._record(answer, title))
         return [Facts(title, [("", "", escape(inert(word(answer, self._now))))])]
@@ -76,12 +86,14 @@ class Answers:
         return Table(title, headings, [[(self._cell(one, row), _kind(one)) for one in fields] for row in rows], note)
 
     def _record(self, answer: msgspec.Struct, title: str) -> Iterator[Block]:
-        facts, tables = Facts(title), []
+        facts, tables = Facts(title), list[Block]()
         for one in fields_of(type(answer)):
             value = getattr(answer, one.attribute)
             if isinstance(value, list | tuple) and value and isinstance(value[0], msgspec.Struct):
                 tables.append(self.table(one.name.replace("_", " "), value))
-            elif not (isinstance(value, list | tuple) and not value):
+            elif isinstance(value, msgspec.Struct):
+                tables += self._record(value, one.name.replace("_", " "))
+            elif value not in ([], (), {}):
                 facts.items.append((_heading(one), one.says, self._cell(one, answer)))
         if facts.items:
             yield facts
@@ -107,11 +119,22 @@ class Answers:
             return pill(text, _SEVERITY.get(str(value)))
         if show == "text" and one.name == "payload":
             return escape(inert(sentence(getattr(row, "kind", ""), value)))
-        return self.reference(text) if show == "reference" else escape(text)
+        if one.extra("leads") and self._lifecycle is not None:
+            link = self._frame.column_link(self._lifecycle, one, value, at=self._at)
+            if link is not None:
+                return Markup('<a class="mono" href="{}">{}</a>').format(link, text)
+        whole = value if isinstance(value, str) else text
+        return self.reference(str(whole)) if show == "reference" else escape(text)
 
     def _meaning(self, row: msgspec.Struct, state: str) -> str | None:
         machine = getattr(row, "machine", None) or str(getattr(row, "unit", "")).partition(":")[0]
         return self._meanings.get((str(machine), state)) or self._known.get(state)
+
+    def known(self, values: Mapping[str, Any]) -> Facts:
+        """Values by name, those that are there."""
+        there = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+        shown = [(name.replace("_", " "), "", self.plain(word(value, self._now))) for name, value in there.items()]
+        return Facts("Its own columns", shown)
 
     def plain(self, text: str) -> Markup:
         """Text from anywhere, inert."""
@@ -121,10 +144,10 @@ class Answers:
         """A reference; that of a unit leads to its page."""
         machine, colon, unit_id = text.partition(":")
         names = {one.name for one in self._frame.desk.program.app.machines}
-        if colon and unit_id and machine in names:
+        if colon and unit_id.strip() == unit_id != "" and machine in names:
             link = self._frame.unit_link(text, self._at)
-            return Markup('<a class="mono" href="{}">{}</a>').format(link, text)
-        return Markup('<span class="mono">{}</span>').format(text)
+            return Markup('<a class="mono" href="{}">{}</a>').format(link, inert(text))
+        return Markup('<span class="mono">{}</span>').format(inert(text))
 
 
 def _heading(one: FieldInfo) -> str:

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.api.problems import Problem
 from penstock.api.routes import Acting, Place, places
+from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
+from penstock.operations.carry import KERNEL
 from penstock.operations.conversion import BadParameters, from_texts
-from penstock.operations.declare import Lines, Operation, Page, Reading
+from penstock.operations.declare import Lines, Operation, Page, Reading, Role
 from penstock.operations.fields import fields_of
+from penstock.raw.reader import NotReady
 from penstock.web.answers import Answers, Table
 from penstock.web.forms import command_of, form_fields, form_of, grouped, pairs_of
+from penstock.web.pictures import Painter
 
 if TYPE_CHECKING:
     from penstock.api.access import Person
+    from penstock.app.app import App
+    from penstock.app.lifecycle import AnyLifecycle
     from penstock.operations.carry import Done, Preview
     from penstock.web.frame import Frame
 
+PAST = ("at", "as_of")
+"""What readings call the moment that they are asked for."""
+NO_PAST = "nothing can be done in the past; go back to now"
+_NOT_CARRIED = ("limit", "after", "at", "as_of", "dismissed")
 _MOST_LINES = 200
 _OWN = ("csrf", "act", "digest", "reason", "at")
 
@@ -34,6 +47,11 @@ class Declared:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._desk = frame.desk
+
+    @property
+    def app(self) -> App:
+        """The program's parts, as they are in force."""
+        return self._desk.program.app
 
     def place(self, path: str, kind: type[Reading[Any] | Operation[Any]]) -> Place:
         """The declaration at an address. Raises Problem where there is none."""
@@ -52,53 +70,134 @@ class Declared:
         parameters = place.declared.parameters
         pairs = [pair for pair in pairs_of(parameters, given) if pair[0] not in _OWN or _has(parameters, pair[0])]
         fields = form_fields(parameters, given)
+        at = self._frame.at(request)
+        past = next((name for name in PAST if _has(parameters, name)), None)
+        if at is not None and past is not None:
+            pairs = [*(pair for pair in pairs if pair[0] != past), (past, instant_text(at))]
         view: dict[str, Any] = {
             "name": place.name,
             "says": place.declared.says,
             "fields": fields,
+            "one": False,
+            "asked": any(one.value for one in fields),
             "blocks": [],
+            "pictures": [],
             "next": None,
             "problem": "",
+            "no_past": at is not None and past is None,
             "command": command_of(place, pairs),
-            "operations": self.operations(place.lifecycle.name, person, place.declared.path[:-1]),
+            "address": f"{place.path}?{urlencode(pairs)}" if pairs else place.path,
         }
+        known = grouped(pairs)
         if pairs or not any(one.required for one in fields):
             try:
                 answer = await self._desk.read(self._answer, place, person, from_texts(parameters, pairs))
-                view |= await self._desk.read(self._shown, answer, request, pairs)
-            except UsageError as error:
+                known |= {name: [value] for name, value in values_given(answer).items()}
+                view["one"] = not isinstance(answer, Page | Lines)
+                acting = Acts(self, place, person, at)
+                view |= await self._desk.read(self._shown, place, answer, at, pairs, acting)
+            except (UsageError, NotReady) as error:
                 view["problem"] = inert(str(error))
+        view["also"] = self._also(place, known, at)
+        view["operations"] = [
+            one | ({"why": NO_PAST} if at is not None and not one["why"] else {})
+            for one in self.operations(place.lifecycle, person, place.declared.path[:-1], known, only=view["one"])
+        ]
         return await self._frame.show(request, "reading", _here(place), view)
 
     def _answer(self, place: Place, person: Person, parameters: Any) -> Any:
         return place.declared(self._desk.ask(place.lifecycle, who=person.name), parameters)
 
-    def _shown(self, answer: Any, request: Request, pairs: list[tuple[str, str]]) -> dict[str, Any]:
-        answers = Answers(self._frame, self._desk.clock.now(), self._frame.at(request))
+    def _shown(
+        self, place: Place, answer: Any, at: datetime | None, pairs: list[tuple[str, str]], acting: Acts
+    ) -> dict[str, Any]:
+        now = self._desk.clock.now()
+        answers = Answers(self._frame, now, at, place.lifecycle)
         if isinstance(answer, Lines):
             lines = [line for line, _ in zip(iter(answer.lines), range(_MOST_LINES), strict=False)]
             return {"blocks": [Table("", [], [], inert("\n".join(lines)))]}
-        found: dict[str, Any] = {"blocks": answers.blocks(answer)}
+        found: dict[str, Any] = {"blocks": answers.blocks(answer, row_acts=acting.of_row)}
+        painter = Painter(self._frame, now, at)
+        found["pictures"] = [
+            (picture.says, drawn)
+            for picture in place.lifecycle.pictures
+            if picture.reading is place.declared
+            and (drawn := painter.draw(place.lifecycle, picture, answer, wide=True)) is not None
+        ]
         if isinstance(answer, Page) and answer.next is not None:
             kept = [pair for pair in pairs if pair[0] != "after"]
             found["next"] = f"?{urlencode([*kept, ('after', answer.next)])}"
         return found
 
-    def operations(self, lifecycle: str, person: Person, below: tuple[str, ...] = ()) -> list[dict[str, str]]:
-        """What can be done there; what this person may not do says why."""
+    def _also(
+        self, place: Place, known: Mapping[str, Sequence[str]], at: datetime | None
+    ) -> list[tuple[str, str, str]]:
+        """Other readings that tell of the same thing: those whose argument is known here."""
+        found = []
+        for other in places(self._desk.program.app):
+            declared = other.declared
+            if (
+                other.lifecycle is not place.lifecycle
+                or declared is place.declared
+                or not isinstance(declared, Reading)
+            ):
+                continue
+            names = [one.name for one in fields_of(declared.parameters) if one.extra("argument")]
+            if (
+                names
+                and names[0] in known
+                and (place.lifecycle.name != KERNEL or declared.path[0] == place.declared.path[0])
+            ):
+                link = self._frame.link("read", *segments(other), at=at, **{names[0]: known[names[0]][0]})
+                found.append((declared.name, declared.says, link))
+        return found
+
+    def operations(
+        self,
+        lifecycle: AnyLifecycle,
+        person: Person,
+        below: tuple[str, ...] = (),
+        given: Mapping[str, Sequence[str]] | None = None,
+        *,
+        only: bool = False,
+    ) -> list[dict[str, str]]:
+        """What can be done there, with what is known already; what this person may not do says why.
+
+        `only`: those that take something of what is known.
+        """
         found = []
         for place in places(self._desk.program.app):
             declared = place.declared
-            if place.lifecycle.name != lifecycle or not isinstance(declared, Operation):
+            if place.lifecycle is not lifecycle or not isinstance(declared, Operation):
                 continue
-            if declared.path[: len(below)] != below or (lifecycle == "kernel" and not below):
+            if declared.path[: len(below)] != below or (lifecycle.name == KERNEL and not below):
                 continue
-            why = "" if person.may(declared.role) else f"this needs the role {declared.role}; yours is {person.role}"
-            link = self._frame.link("do", *place.path.strip("/").split("/"))
-            found.append(
-                {"name": " ".join(declared.path[len(below) :]), "says": declared.says, "link": link, "why": why}
-            )
+            if only and not any(one.name in (given or {}) for one in fields_of(declared.parameters)):
+                continue
+            found.append(self._offered(place, person, given or {}) | {"name": " ".join(declared.path[len(below) :])})
         return found
+
+    def _offered(self, place: Place, person: Person, given: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        declared = place.declared
+        why = "" if person.may(declared.role) else f"this needs the role {declared.role}; yours is {person.role}"
+        names = {one.name for one in fields_of(declared.parameters)}
+        known = {name: value for name, value in given.items() if name in names and name not in _NOT_CARRIED}
+        pairs = [(name, value) for name, values in known.items() for value in values]
+        command = command_of(place, pairs)
+        link = self._frame.link("do", *segments(place)) + (f"?{urlencode(pairs)}" if pairs else "")
+        return {"name": declared.name, "says": declared.says, "link": link, "why": why, "command": command}
+
+    def step(self, name: str, given: Mapping[str, str], person: Person) -> dict[str, str] | None:
+        """A reading or an operation by its name; None: there is none."""
+        for place in places(self._desk.program.app):
+            if place.name == name:
+                if isinstance(place.declared, Operation):
+                    return self._offered(place, person, {name: [value] for name, value in given.items()}) | {
+                        "name": place.declared.path[-1]
+                    }
+                return {"name": name, "says": place.declared.says, "why": "",
+                        "link": self._frame.link("read", *segments(place)) + f"?{urlencode(given)}"}  # fmt: skip
+        return None
 
     async def ask(self, request: Request) -> Response:
         """An operation: its parameters as a form."""
@@ -138,7 +237,7 @@ class Declared:
         declared = place.declared
         assert isinstance(declared, Operation)  # noqa: S101 - the callers' choice
         past = self._frame.at(request) is not None
-        why_not = "nothing can be done in the past; go back to now" if past else ""
+        why_not = NO_PAST if past else ""
         if not person.may(declared.role):
             why_not = f"this needs the role {declared.role}; yours is {person.role}"
         view = {
@@ -177,6 +276,8 @@ class Declared:
         if done.secret is not None:
             lines.append(f"{done.secret} (shown once)")
         link = "" if follows is None else self._frame.unit_link(follows)
+        if done.action is not None:
+            link = self._frame.link("read", "bulk", "show", action=done.action)
         return {"says": inert(done.says), "follows": follows, "link": link, "lines": lines}
 
 
@@ -186,6 +287,59 @@ def _has(parameters: Any, name: str) -> bool:
 
 def _one(given: dict[str, list[str]], name: str) -> str:
     return next(iter(given.get(name, ())), "")
+
+
+class Acts:
+    """What can be done with a row of a list: operations of the same group that take what the row is called."""
+
+    def __init__(self, declared: Declared, place: Place, person: Person, at: datetime | None) -> None:
+        self._person = person
+        self._declared = declared
+        group = place.declared.path[:-1]
+        self._places = [
+            one
+            for one in places(declared.app)
+            if at is None
+            and group
+            and one.lifecycle is place.lifecycle
+            and isinstance(one.declared, Operation)
+            and one.declared.path[:-1] == group
+        ]
+
+    def of_row(self, row: Any) -> list[dict[str, str]]:
+        """The operations for this row."""
+        lead = next((one for one in fields_of(type(row)) if one.extra("leads")), None)
+        if lead is None or not self._person.may(Role.OPERATOR):
+            return []
+        name, value = lead.extra("gives") or lead.name, str(getattr(row, lead.attribute))
+        found = []
+        for place in self._places:
+            names = {one.name for one in fields_of(place.declared.parameters)}
+            known = next((one for one in (name, f"{name}s") if one in names), None)
+            if known is not None and self._person.may(place.declared.role):
+                offered = self._declared.step(place.name, {known: value}, self._person)
+                found.append((offered or {}) | {"name": place.declared.path[-1]})
+        return found
+
+
+def values_given(answer: Any) -> dict[str, str]:
+    """What an answer about one thing knows of it, as parameters are called."""
+    found: dict[str, str] = {}
+    if not isinstance(answer, msgspec.Struct) or isinstance(answer, Page):
+        return found
+    for one in fields_of(type(answer)):
+        value = getattr(answer, one.attribute)
+        name = one.extra("gives") or (one.name if one.extra("leads") else None)
+        if isinstance(value, msgspec.Struct):
+            found |= values_given(value)
+        elif name is not None and value is not None:
+            found[name] = str(value)
+    return found
+
+
+def segments(place: Place) -> list[str]:
+    """The parts of its address."""
+    return place.path.strip("/").split("/")
 
 
 def _here(place: Place) -> str:

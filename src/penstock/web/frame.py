@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from http import HTTPStatus
 from importlib import resources
@@ -18,15 +18,18 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from penstock.api.problems import Problem
+from penstock.api.routes import words_of
 from penstock.model.clock import instant_text, parse_instant
-from penstock.model.errors import BadInstant
+from penstock.model.errors import BadInstant, PenstockError
 from penstock.model.inert import inert
-from penstock.operations.declare import Role
+from penstock.operations.declare import Reading, Role
+from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import when, word
 
 if TYPE_CHECKING:
     from penstock.api.access import Access, Person
     from penstock.api.desk import Desk
+    from penstock.app.lifecycle import AnyLifecycle
     from penstock.model.machine import Machine
 
 STATIC = ("desk.css", "desk.js", "icon.svg")
@@ -50,7 +53,11 @@ class Frame:
         self.desk = desk
         self.access = access
         self._environment = Environment(
-            loader=PackageLoader("penstock.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+            loader=PackageLoader("penstock.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            finalize=_inert,  # whoever wrote a template may forget it
         )
         self._environment.filters |= {"pill": pill, "count": lambda number: f"{number:,}"}
 
@@ -70,7 +77,9 @@ class Frame:
     ) -> Response:
         """A page. `here` is the line of the menu that it belongs to."""
         person = await self.access.person(request)
-        own = {"person": person, "here": here, "menu": self._menu(), "at": self.at(request)}
+        at = self.at(request)
+        counts = {} if at is not None else await self.desk.read(self._counts, person)
+        own = {"person": person, "here": here, "menu": self._menu(at, counts), "at": at}
         return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
 
     def bare(self, request: Request, template: str, view: Mapping[str, Any], status: int) -> Response:
@@ -94,15 +103,20 @@ class Frame:
         return await self.access.allow(request, role, form=form)
 
     def at(self, request: Request) -> datetime | None:
-        """The moment that is looked at, where it is not now. Raises Problem for one that cannot be read."""
+        """The moment of the past that is looked at; None: now. Raises Problem for one that cannot be read.
+
+        Seconds since 1970 will do, as a slider has them.
+        """
         given = request.query_params.get("at", "").strip()
         if not given:
             return None
         try:
-            return parse_instant(given if "T" in given else given.replace(" ", "T") + _UNTIL[len(given)])
-        except (BadInstant, KeyError, ValueError):
+            found = _seconds(given) if given.isdecimal() else None
+            found = found or parse_instant(given if "T" in given else given.replace(" ", "T") + _UNTIL[len(given)])
+        except (BadInstant, KeyError, ValueError, OverflowError, OSError):
             detail = f"{inert(given)[:50]!r} is no moment; write 2026-11-15 19:31 or 2026-11-15T19:31:00Z, in UTC"
             raise Problem(HTTPStatus.BAD_REQUEST, detail) from None
+        return found if found < self.desk.clock.now() else None
 
     def link(self, *parts: str, at: datetime | None = None, **query: str | None) -> str:
         """The address of a page; the moment that is looked at goes along."""
@@ -112,6 +126,23 @@ class Frame:
             given["at"] = instant_text(at)
         return f"{self.desk.root_path}{path}" + (f"?{urlencode(given)}" if given else "")
 
+    def reading_link(
+        self, lifecycle: AnyLifecycle, reading: Reading[Any], value: str, *, at: datetime | None = None
+    ) -> str:
+        """A reading of a lifecycle, asked with one value: that of its argument."""
+        name = next((one.name for one in fields_of(reading.parameters) if one.extra("argument")), None)
+        return self.link("read", *words_of(lifecycle, reading), at=at, **({} if name is None else {name: value}))
+
+    def column_link(self, lifecycle: AnyLifecycle, column: FieldInfo, value: Any, *, at: datetime | None) -> str | None:
+        """Where a value of a column leads; None: nowhere."""
+        wanted = column.extra("leads")
+        reading = next((one for one in lifecycle.readings if one.name == wanted), None)
+        if reading is None:
+            return None
+        return self.link(
+            "read", *words_of(lifecycle, reading), at=at, **{column.extra("gives") or column.name: str(value)}
+        )
+
     def unit_link(self, ref: str, at: datetime | None = None) -> str:
         """The page of a unit."""
         machine, _, unit_id = ref.partition(":")
@@ -119,6 +150,14 @@ class Frame:
         base = self.link("units", machine)
         tail = f"?{urlencode({'at': instant_text(at)})}" if at is not None else ""
         return f"{base}/{path}{tail}"
+
+    def found_link(self, row: Any, at: datetime | None = None) -> str:
+        """Where something that was searched for is shown."""
+        if row.kind == "gate":
+            return self.link("read", "gates", gate=row.name, at=at)
+        if row.kind in {"machine", "lifecycle"}:
+            return self.link(f"{row.kind}s", row.name, at=at)
+        return self.unit_link(row.name, at)
 
     def machine(self, name: str) -> Machine:
         """A machine of the program. Raises Problem where there is none."""
@@ -129,30 +168,60 @@ class Frame:
             HTTPStatus.NOT_FOUND, f"no machine is called {inert(name)[:50]!r}; the overview lists those that there are"
         )
 
-    def _menu(self) -> list[tuple[str, list[Item]]]:
+    def _counts(self, person: Person) -> dict[str, int]:
+        """How many alerts fire, and how many dead letters there are; nothing while the ledger cannot say."""
+        from penstock.operations.alerts.commands import AlertList, list_alerts
+        from penstock.operations.dead import DeadFilter, list_dead
+
+        ask = self.desk.ask(self.desk.program.app.lifecycles[0], who=person.name)
+        try:
+            firing = (list_alerts(ask, AlertList(limit=1)).counts or {}).get("firing", 0)
+            return {"Alerts": firing, "Dead letters": sum(one.count for one in list_dead(ask, DeadFilter()).rows)}
+        except PenstockError:
+            return {}
+
+    def _menu(self, at: datetime | None, counts: Mapping[str, int]) -> list[tuple[str, list[Item]]]:
         app = self.desk.program.app
-        flows = [Item(one.name, self.link("lifecycles", one.name)) for one in app.own]
-        plant = [
-            ("Alerts", "alerts"),
-            ("Gates", "gates"), ("Schedules", "schedules"), ("Workers", "workers"),
-            ("Events", "events"), ("Doctor", "doctor"), ("Bulk actions", "bulk"),
-        ]  # fmt: skip
+        flows = [Item(one.name, self.link("lifecycles", one.name, at=at)) for one in app.own]
+        desk = {"Alerts": "read/alerts", "Dead letters": "dead", "Units": "units"}
+        plant = {
+            "Gates": "gates", "Schedules": "schedules", "Workers": "workers",
+            "Events": "events", "Doctor": "doctor", "Bulk actions": "bulk",
+        }  # fmt: skip
+        views = [Item(name, f"{self.desk.root_path}{address}") for name, address in self.desk.settings.views.items()]
         return [
             (
                 "Desk",
                 [
-                    Item("Overview", self.link()),
-                    Item("Units", self.link("units")),
-                    Item("Dead letters", self.link("dead")),
+                    Item("Overview", self.link(at=at)),
+                    *(
+                        Item(
+                            name,
+                            self.link(*path.split("/"), at=at),
+                            counts.get(name),
+                            "fault" if counts.get(name) else None,
+                        )
+                        for name, path in desk.items()
+                    ),
                 ],
             ),
-            ("Flows", [*flows, Item("kernel", self.link("lifecycles", "kernel"))]),
-            ("Plant", [Item(name, self.link("read", *path.split("/"))) for name, path in plant]),
+            *([("Views", views)] if views else []),
+            ("Flows", [*flows, Item("kernel", self.link("lifecycles", "kernel", at=at))]),
+            ("Plant", [Item(name, self.link("read", *path.split("/"), at=at)) for name, path in plant.items()]),
         ]
+
+
+def _seconds(text: str) -> datetime | None:
+    """Seconds since 1970; None: too few digits, so that it is something else."""
+    return datetime.fromtimestamp(int(text), UTC) if len(text) > 8 else None  # noqa: PLR2004 - longer than a date
 
 
 _UNTIL = {10: "T00:00:00Z", 16: ":00Z", 19: "Z"}
 """What a moment that is written short leaves out, by its length."""
+
+
+def _inert(value: Any) -> Any:
+    return inert(value, lines=True) if type(value) is str else value
 
 
 def pill(state: str, meaning: str | None) -> Markup:

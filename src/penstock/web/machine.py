@@ -10,10 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.model.spoken import duration
-from penstock.operations.flow import FlowWanted, flow
+from penstock.operations.flow import FlowWanted, activity, flow
 from penstock.operations.units import UnitList, list_units
-from penstock.web.answers import Answers
-from penstock.web.overview import Overview
+from penstock.operations.watching import GuardsWanted, StuckWanted, guards, stuck_units
+from penstock.web.answers import Answers, Table
+from penstock.web.declared import NO_PAST
+from penstock.web.overview import DAYS, Overview, TimeBar
 from penstock.web.svg.charts import spans
 from penstock.web.svg.diagram import Live, diagram
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _WINDOWS = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 _UNITS = 25
+_STUCK = 10
 
 
 class MachinePage:
@@ -42,12 +45,11 @@ class MachinePage:
         window = window if window in _WINDOWS else "24h"
         view = await self._frame.desk.read(self._view, person.name, machine, at, window)
         lifecycle = self._frame.desk.program.app.owner(machine.name)
-        past = "nothing can be done in the past; go back to now"
-        operations = self._declared.operations(lifecycle.name, person)
+        operations = self._declared.operations(lifecycle, person)
         view |= {
             "machine": machine,
             "lifecycle": lifecycle.name,
-            "operations": [one | ({"why": past} if at is not None else {}) for one in operations],
+            "operations": [one | ({"why": NO_PAST} if at is not None else {}) for one in operations],
         }
         return await self._frame.show(request, "machine", lifecycle.name, view)
 
@@ -69,7 +71,8 @@ class MachinePage:
             return state_link(target)
 
         units = list_units(ask, UnitList(machine=machine.name, limit=_UNITS, at=at))
-        table = Answers(self._frame, self._frame.desk.clock.now(), at).table("", units.rows)
+        answers = Answers(self._frame, self._frame.desk.clock.now(), at)
+        table = answers.table("", units.rows)
         picture = spans(
             [
                 (state, str(machine.status(state).meaning), one.stay.total_seconds(), one.longest.total_seconds())
@@ -82,7 +85,14 @@ class MachinePage:
         legal = sum(source != target for source, target in machine.pairs)
         return {
             "total": sum(counts.values()),
-            "bar": self._overview.bar(ask, machine.name, at),
+            "bar": self._bar(ask, machine, at),
+            "guards": self._guards(ask, machine) if at is None else None,
+            "stuck": self._stuck(ask, machine, answers) if at is None else None,
+            "by_sql": [
+                (one.source, one.target, one.n)
+                for one in found.edges
+                if one.trigger is None and one.source and one.target and one.source != one.target
+            ],
             "diagram": Markup(diagram(machine, live, state_link, edge_link)),  # noqa: S704 - escaped by element
             "dwell": Markup(picture) if stays else None,  # noqa: S704 - escaped by element
             "units": table,
@@ -96,3 +106,15 @@ class MachinePage:
             "refused": f"{pairs - legal} of {pairs}",
             "checks": sorted(machine.checks),
         }
+
+    def _bar(self, ask: Any, machine: Machine, at: datetime | None) -> TimeBar:
+        page = activity(ask, FlowWanted(machine=machine.name, window=timedelta(days=DAYS)))
+        return self._overview.bar(list(page.rows), ask.now, at)
+
+    def _guards(self, ask: Any, machine: Machine) -> list[str]:
+        """What is wrong with what guards its table; nothing: they are intact."""
+        return [one.message for one in guards(ask, GuardsWanted(machine=machine.name)).rows]
+
+    def _stuck(self, ask: Any, machine: Machine, answers: Answers) -> Table | None:
+        found = stuck_units(ask, StuckWanted(machine=machine.name, limit=_STUCK))
+        return answers.table("", found.rows) if found.rows else None

@@ -12,120 +12,122 @@ from starlette.responses import Response
 
 from penstock.model.inert import inert
 from penstock.model.spoken import duration
-from penstock.model.state import Meaning
-from penstock.operations.dead import DeadFilter, list_dead
-from penstock.operations.flow import FlowWanted, activity, flow
-from penstock.operations.status import StatusAnswer, StatusWanted, status
-from penstock.web.svg.charts import Bar, Tick, rows, time_bar
+from penstock.operations.flow import FlowWanted, HourRow, activity, flow
+from penstock.operations.gates import GateList, list_gates
+from penstock.operations.needs import YOU, needs
+from penstock.operations.status import workers
+from penstock.operations.words import when
+from penstock.web.cards import Cards, Standing, dues_of
+from penstock.web.latest import latest_transitions
+from penstock.web.svg.charts import Bar, Tick, time_bar
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from penstock.operations.declare import Ask
+    from penstock.operations.needs import Need, Step
+    from penstock.web.declared import Declared
     from penstock.web.frame import Frame
 
-_DAYS = 30
+DAYS = 30
 _LATEST = 12
-_DEAD = 6
-_ORDER = (Meaning.FAULT, Meaning.HOLD, Meaning.WORK, Meaning.REST, Meaning.DONE)
+_NEEDS = 8
+_GATES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Something that a person should see to, or that waits by itself."""
+class TimeBar:
+    """How much happened on each of the last days, and where the slider stands: hours as seconds since 1970."""
 
-    meaning: str
-    title: str
-    says: str
-    link: str
-    action: str
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """How many units are in a state."""
-
-    name: str
-    meaning: str
-    count: int
-    share: int
-    link: str
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One machine of a flow."""
-
-    name: str
-    link: str
-    meaning: str
-    says: str
-    total: int
-    states: list[State]
     chart: Markup
+    first: int
+    last: int
+    stands: int
 
 
 class Overview:
     """The page `/`."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, declared: Declared) -> None:
         self._frame = frame
+        self._declared = declared
+        self._cards = Cards(frame)
 
     async def show(self, request: Request) -> Response:
         person = await self._frame.allow(request)
         at = self._frame.at(request)
-        view = await self._frame.desk.read(self._view, person.name, at)
+        view = await self._frame.desk.read(self._view, person, at)
         return await self._frame.show(request, "overview", "Overview", view)
 
-    def _view(self, who: str, at: datetime | None) -> dict[str, Any]:
-        ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who)
-        stands = status(ask, StatusWanted())
-        counts = flow(ask, FlowWanted(window=timedelta(days=1), at=at))
-        by_machine: dict[str, dict[str, int]] = {}
-        for one in counts.states:
-            by_machine.setdefault(one.machine, {})[one.state] = one.units
-        needs = [] if at is not None else [*self._dead(ask), *self._gates(stands)]
-        urgent = sum(need.meaning == "fault" for need in needs)
+    def _view(self, person: Any, at: datetime | None) -> dict[str, Any]:
+        ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=person.name)
+        standing = self.standing(ask, at)
+        found = [] if at is not None else list(needs(ask).rows)
+        people = sum(one.who == YOU for one in found)
+        cards = self._cards.all(person.name, standing)
+        units = sum(stack.total for card in cards for stack in card.stacks)
         return {
-            "sentence": _sentence(urgent, sum(need.meaning == "hold" for need in needs), at),
-            "facts": f"{sum(sum(one.values()) for one in by_machine.values()):,} units in {len(by_machine)} machines.",
-            "needs": needs,
-            "bar": self.bar(ask, None, at),
-            "groups": self._groups(by_machine, counts, at),
+            "sentence": _sentence(people, len(found) - people, at),
+            "facts": f"{units:,} units in {sum(len(card.stacks) for card in cards)} machines. {_soon(standing)}",
+            "needs": [self._need(one, person, ask.now) for one in found[:_NEEDS]],
+            "more": max(0, len(found) - _NEEDS),
+            "bar": self.bar(standing.hours, standing.now, at),
+            "cards": cards,
+            "gates": self._gates(ask) if at is None else None,
             "latest": self._latest(ask, at),
-            "workers": len(stands.workers),
+            "workers": len(workers(ask).rows),
         }
 
-    def _dead(self, ask: Ask[Any]) -> list[Need]:
-        page = list_dead(ask, DeadFilter())
-        found = []
-        for one in list(page.rows)[:_DEAD]:
-            count = f"{one.count:,} dead letter{'s' if one.count != 1 else ''} of {one.machine}"
-            link = self._frame.link("read", "dead", "show", cause=one.cause)
-            found.append(
-                Need("fault", count, inert(one.reason), link, "Look at them", f"penstock dead show {one.cause}")
-            )
-        return found
+    def standing(self, ask: Ask[Any], at: datetime | None) -> Standing:
+        """What the ledger says of all machines."""
+        counts = flow(ask, FlowWanted(window=timedelta(days=1), at=at))
+        hours = list(activity(ask, FlowWanted(window=timedelta(days=DAYS))).rows)
+        return Standing(counts, hours, dues_of(ask) if at is None else {}, ask.now, at)
 
-    def _gates(self, stands: StatusAnswer) -> list[Need]:
-        found = []
-        for gate in stands.gates:
-            until = f" until {gate.until:%Y-%m-%d %H:%M} UTC" if gate.until is not None else ""
-            stopped = gate.state == "stopped"
-            link = self._frame.link("read", "gates", gate=gate.gate)
-            command = f"penstock gates list {gate.gate}"
-            title = f"{gate.gate} is {gate.state}{until}"
-            found.append(Need("fault" if stopped else "hold", title, inert(gate.reason or ""), link, "Why", command))
-        return found
+    def _need(self, one: Need, person: Any, now: datetime) -> dict[str, Any]:
+        look = None if one.look is None else self._step(one.look, person)
+        return {
+            "meaning": one.meaning,
+            "title": inert(one.what),
+            "says": inert(one.why),
+            "since": "" if one.since is None else duration((now - one.since).total_seconds()),
+            "until": "" if one.until is None else when(one.until, now, short=True),
+            "units": [(unit, self._frame.unit_link(unit)) for unit in one.units],
+            "look": look,
+            "act": [step for given in one.act if (step := self._step(given, person)) is not None],
+            "command": inert(one.command),
+            "you": one.who == YOU,
+        }
 
-    def bar(self, ask: Ask[Any], machine: str | None, at: datetime | None) -> Markup:
+    def _step(self, step: Step, person: Any) -> dict[str, str] | None:
+        return self._declared.step(step.name, step.given, person)
+
+    def _gates(self, ask: Ask[Any]) -> dict[str, Any]:
+        """Those that are not open, first."""
+        rows = sorted(list_gates(ask, GateList()).rows, key=lambda gate: (gate.state in {"open", "busy"}, gate.gate))
+        closed = sum(gate.state not in {"open", "busy"} for gate in rows)
+        shown = [
+            {
+                "name": gate.gate,
+                "state": gate.state,
+                "meaning": {"open": "done", "busy": "work", "stopped": "fault"}.get(gate.state, "hold"),
+                "until": "" if gate.until is None else when(gate.until, ask.now, short=True),
+                "waiting": gate.waiting,
+                "link": self._frame.link("read", "gates", gate=gate.gate),
+            }
+            for gate in rows[:_GATES]
+        ]
+        return {"rows": shown, "open": len(rows) - closed, "closed": closed, "more": len(rows) > _GATES}
+
+    def bar(
+        self, hours: Sequence[HourRow], now: datetime, at: datetime | None, only: Collection[str] | None = None
+    ) -> TimeBar:
         """How much happened on each of the last days; each leads to how it stood then."""
-        now = self._frame.desk.clock.now()
-        days = [(now - timedelta(days=back)).date() for back in range(_DAYS - 1, -1, -1)]
-        page = activity(ask, FlowWanted(machine=machine, window=timedelta(days=_DAYS)))
+        days = [(now - timedelta(days=back)).date() for back in range(DAYS - 1, -1, -1)]
         moved = dict.fromkeys(days, 0)
         failed = dict.fromkeys(days, 0)
-        for one in page.rows:
-            if one.hour.date() in moved:
+        for one in hours:
+            if one.hour.date() in moved and (only is None or one.machine in only):
                 moved[one.hour.date()] += one.moved
                 failed[one.hour.date()] += one.failed
         bars = [
@@ -137,56 +139,19 @@ class Overview:
             )
             for day in days
         ]
-        ticks = [Tick(place / _DAYS, f"{days[place]:%d %b}") for place in range(0, _DAYS, 7)]
-        start = now - timedelta(days=_DAYS)
-        share = 1.0 if at is None else (at - start) / (now - start)
-        return Markup(time_bar(bars, ticks, f"Changes a day since {days[0]}", at=share))  # noqa: S704 - escaped by element
-
-    def _groups(
-        self, by_machine: dict[str, dict[str, int]], counts: Any, at: datetime | None
-    ) -> list[tuple[str, str, list[Card]]]:
-        found = []
-        for lifecycle in self._frame.desk.program.app.lifecycles:
-            cards = [
-                self._card(machine, by_machine[machine.name], counts, at)
-                for machine in lifecycle.machines
-                if sum(by_machine.get(machine.name, {}).values())
-            ]
-            if cards:
-                found.append((lifecycle.name, lifecycle.says, cards))
-        return found[1:] + found[:1]  # the kernel's own come last
-
-    def _card(self, machine: Any, states: dict[str, int], counts: Any, at: datetime | None) -> Card:
-        total = sum(states.values())
-        shown = [
-            State(
-                str(state),
-                str(state.meaning),
-                states[str(state)],
-                max(1, min(20, round(20 * states[str(state)] / total))),
-                self._frame.link("read", "units", machine=machine.name, status=str(state), at=at),
-            )
-            for state in machine.status
-            if states.get(str(state))
-        ]
-        worst = next((one for one in _ORDER if any(state.meaning == one for state in shown)), Meaning.DONE)
-        edges = [one for one in counts.edges if one.machine == machine.name and one.source]
-        bars = [_edge_bar(machine, one) for one in sorted(edges, key=lambda edge: -edge.n)[:3]]
-        chart = Markup(rows(bars, f"What moved {machine.name} in a day", left=84)) if bars else Markup("")  # noqa: S704 - escaped by element
-        worst_count = sum(state.count for state in shown if state.meaning == worst)
-        says = "all done" if worst is Meaning.DONE else f"{worst_count:,} {_WORDS[worst]}"
-        return Card(
-            machine.name, self._frame.link("machines", machine.name, at=at), str(worst), says, total, shown, chart
-        )
+        ticks = [Tick(place / DAYS, f"{days[place]:%d %b}") for place in range(0, DAYS, 7)]
+        start = datetime(days[0].year, days[0].month, days[0].day, tzinfo=now.tzinfo)
+        end = start + timedelta(days=DAYS)
+        share = ((now if at is None else at) - start) / (end - start)
+        chart = Markup(time_bar(bars, ticks, f"Changes a day since {days[0]}", at=share))  # noqa: S704 - escaped by element
+        stands = int((at or now).timestamp()) // 3_600 * 3_600 + (3_600 if at is None else 0)
+        return TimeBar(chart, int(start.timestamp()), int(end.timestamp()), stands)
 
     def _latest(self, ask: Ask[Any], at: datetime | None) -> list[dict[str, Any]]:
-        from penstock.web.latest import latest_transitions
-
         meanings = {(m.name, str(s)): str(s.meaning) for m in self._frame.desk.program.app.machines for s in m.status}
-        now = self._frame.desk.clock.now()
         return [
             {
-                "ago": duration((now - one.at).total_seconds()),
+                "ago": duration((ask.now - one.at).total_seconds()),
                 "unit": f"{one.machine}:{one.unit_id}",
                 "link": self._frame.unit_link(f"{one.machine}:{one.unit_id}", at),
                 "source": one.source or "born",
@@ -198,17 +163,11 @@ class Overview:
         ]
 
 
-_WORDS = {
-    Meaning.FAULT: "went wrong",
-    Meaning.HOLD: "wait for others",
-    Meaning.WORK: "at work",
-    Meaning.REST: "at rest",
-}
-
-
-def _edge_bar(machine: Any, one: Any) -> Bar:
-    meaning = str(machine.status(one.target).meaning) if one.target else None
-    return Bar(float(one.n), f"{one.source} → {one.target}", None, meaning, (one.trigger or "")[:12], f"{one.n:,}")
+def _soon(standing: Standing) -> str:
+    if not standing.dues:
+        return ""
+    due = min(standing.dues.values())
+    return f"The next change comes at {due:%H:%M}, {when(due, standing.now, short=True)}."
 
 
 def _sentence(urgent: int, waiting: int, at: datetime | None) -> str:

@@ -13,11 +13,12 @@ from starlette.routing import BaseRoute, Route
 from penstock.api.access import Access
 from penstock.api.app import make_application
 from penstock.api.problems import Problem
-from penstock.api.routes import places
+from penstock.model.errors import UsageError
 from penstock.model.inert import inert
-from penstock.operations.declare import Reading
+from penstock.operations.find import Sought, find
 from penstock.web.declared import Declared
 from penstock.web.frame import Frame
+from penstock.web.lifecycle import LifecyclePage
 from penstock.web.live import Broadcaster
 from penstock.web.machine import MachinePage
 from penstock.web.overview import Overview
@@ -44,13 +45,13 @@ class Pages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._declared = Declared(frame)
-        self._overview = Overview(frame)
+        self._overview = Overview(frame, self._declared)
         self._live = Broadcaster(frame)
 
     def routes(self) -> Sequence[BaseRoute]:
         """The routes, those that match the most last."""
         machine = MachinePage(self._frame, self._overview, self._declared)
-        unit = UnitPage(self._frame)
+        unit = UnitPage(self._frame, self._declared)
         return [
             Route("/", self._overview.show),
             Route("/live", self._live.stream),
@@ -58,7 +59,7 @@ class Pages:
             Route("/units", _leads("read/units", self._frame)),
             Route("/dead", _leads("read/dead", self._frame)),
             Route("/static/{name}", self.static),
-            Route("/lifecycles/{name}", self.lifecycle),
+            Route("/lifecycles/{name}", LifecyclePage(self._frame, self._overview, self._declared).show),
             Route("/machines/{machine}", machine.show),
             Route("/read/{path:path}", self._declared.read),
             Route("/do/{path:path}", self._declared.ask, methods=["GET"]),
@@ -75,8 +76,8 @@ class Pages:
         return Response(content, media_type=kind, headers={"Cache-Control": _YEAR})
 
     async def find(self, request: Request) -> Response:
-        """A unit by its reference, a machine or a gate by its name; else units that are like it."""
-        await self._frame.allow(request)
+        """What there is of one name leads there; what there is more of is listed."""
+        person = await self._frame.allow(request)
         text = request.query_params.get("q", "").strip()
         machine, colon, unit_id = text.partition(":")
         names = {one.name for one in self._frame.desk.program.app.machines}
@@ -84,31 +85,21 @@ class Pages:
             return RedirectResponse(self._frame.unit_link(text), HTTPStatus.SEE_OTHER)
         if text in names:
             return RedirectResponse(self._frame.link("machines", text), HTTPStatus.SEE_OTHER)
-        if "/" in text:
+        found = await self._frame.desk.read(self._found, person.name, text) if text else []
+        if len(found) == 1:
+            return RedirectResponse(self._frame.found_link(found[0]), HTTPStatus.SEE_OTHER)
+        if not found and "/" in text:
             return RedirectResponse(self._frame.link("read", "gates", gate=text), HTTPStatus.SEE_OTHER)
+        if found:
+            return RedirectResponse(self._frame.link("read", "find", text=text), HTTPStatus.SEE_OTHER)
         return RedirectResponse(self._frame.link("read", "units", because=text or None), HTTPStatus.SEE_OTHER)
 
-    async def lifecycle(self, request: Request) -> Response:
-        """What a lifecycle has: machines, readings and operations."""
-        person = await self._frame.allow(request)
-        name = request.path_params["name"]
-        app = self._frame.desk.program.app
-        found = next((one for one in app.lifecycles if one.name == name), None)
-        if found is None:
-            raise Problem(HTTPStatus.NOT_FOUND, f"no lifecycle is called {inert(name)[:50]!r}")
-        readings = [
-            {
-                "name": place.declared.name,
-                "says": place.declared.says,
-                "link": self._frame.link("read", *place.path.strip("/").split("/")),
-            }
-            for place in places(app)
-            if place.lifecycle is found and isinstance(place.declared, Reading)
-        ]
-        machines = [{"name": one.name, "link": self._frame.link("machines", one.name)} for one in found.machines]
-        operations = self._declared.operations(name, person)
-        view = {"name": name, "says": found.says, "readings": readings, "machines": machines, "operations": operations}
-        return await self._frame.show(request, "lifecycle", name, view)
+    def _found(self, who: str, text: str) -> list[Any]:
+        ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who)
+        try:
+            return list(find(ask, Sought(text=text)).rows)
+        except UsageError:
+            return []
 
     def problem(self, request: Request, problem: Problem) -> Response:
         """An error as a page. It asks the ledger nothing: that may be what went wrong."""

@@ -6,6 +6,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,23 +15,29 @@ from penstock.model.errors import UsageError
 from penstock.model.inert import inert
 from penstock.model.spoken import duration
 from penstock.model.unit import Ref
+from penstock.operations.declare import Role
+from penstock.operations.kin import children_of
 from penstock.operations.units import HistoryWanted, OneUnit, show_unit, unit_history, why
 from penstock.web.answers import Answers
+from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
 
 if TYPE_CHECKING:
     from penstock.api.access import Person
     from penstock.model.machine import Machine
+    from penstock.web.declared import Declared
     from penstock.web.frame import Frame
 
 _HANDS = ("wake", "park", "unpark")
+_CHILDREN = 12
 
 
 class UnitPage:
     """The page `/units/MACHINE/KEY`."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, declared: Declared) -> None:
         self._frame = frame
+        self._declared = declared
 
     async def show(self, request: Request) -> Response:
         person = await self._frame.allow(request)
@@ -48,9 +56,14 @@ class UnitPage:
         told = unit_history(ask, HistoryWanted(unit=ref))
         rows = [one for one in getattr(told, "rows", []) if at is None or one.at <= at]
         newest = max(rows, key=lambda one: (one.at, one.version), default=None)
-        facts, reasons, status = [], [], ""
+        facts, reasons, status, parent = [], [], Markup(""), None
         if at is None:
-            facts = answers.blocks(show_unit(ask, OneUnit(unit=ref)))
+            shown = show_unit(ask, OneUnit(unit=ref))
+            parent = shown.parent
+            facts = [
+                *answers.blocks(msgspec.structs.replace(shown, history=[], columns={})),
+                answers.known(shown.columns),
+            ]
             try:
                 reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
             except UsageError as error:
@@ -62,6 +75,8 @@ class UnitPage:
             "facts": facts,
             "why": reasons,
             "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at or now, now),
+            "kin": self._kin(ask, machine, ref, parent, at),
+            "attempts": _attempts(rows, now),
             "actions": self._actions(person, machine, ref, newest.target if newest else None, at),
         }
 
@@ -69,22 +84,44 @@ class UnitPage:
         self, person: Person, machine: Machine, ref: str, state: str | None, at: datetime | None
     ) -> list[dict[str, str]]:
         """Edges that hands may pull, and what can be done with any unit; what cannot be done says why."""
-        from penstock.operations.declare import Role
-
         found = []
-        why_not = "nothing can be done in the past; go back to now" if at is not None else ""
+        why_not = NO_PAST if at is not None else ""
         if not person.may(Role.OPERATOR):
             why_not = f"this needs the role operator; yours is {person.role}"
         for edge in machine.edges:
             if edge.by_hand is None:
                 continue
             own = why_not or ("" if edge.source == state else f"only from {edge.source}; it is {state}")
-            link = self._frame.link("do", "units", "move", units=ref, to=str(edge.target))
-            found.append({"name": f"{edge.trigger} → {edge.target}", "link": link, "why": own})
-        if machine.driven:
-            links = {name: self._frame.link("do", "units", name, units=ref) for name in _HANDS}
-            found += [{"name": name, "link": link, "why": why_not} for name, link in links.items()]
+            step = self._declared.step("units move", {"units": ref, "to": str(edge.target)}, person) or {}
+            found.append(step | {"name": f"{edge.trigger} → {edge.target}", "why": own})
+        for name in _HANDS if machine.driven else ():
+            step = self._declared.step(f"units {name}", {"units": ref}, person) or {}
+            found.append(step | {"name": name, "why": why_not})
         return found
+
+    def _kin(
+        self, ask: Any, machine: Machine, ref: str, parent: str | None, at: datetime | None
+    ) -> list[tuple[str, str, str]]:
+        """Its parent and some of its children: (what, name, link)."""
+        unit_id = ref.partition(":")[2]
+        found = []
+        if parent is not None:
+            found.append(("parent", parent, self._frame.unit_link(parent, at)))
+        for child in self._frame.desk.program.app.machines:
+            if child.parent is not None and child.parent.machine == machine.name:
+                names = children_of(ask, child, unit_id, _CHILDREN)
+                found += [("child", one, self._frame.unit_link(one, at)) for one in names]
+        return found
+
+
+def _attempts(rows: list[Any], now: datetime) -> list[dict[str, Any]]:
+    """The changes that tell of an error, newest first."""
+    found = [
+        {"at": moment(one.at, now), "error": inert(str(error))}
+        for one in rows
+        if (error := (one.data or {}).get("error") or (one.data or {}).get("error_message"))
+    ]
+    return found[::-1]
 
 
 def _timeline(machine: Machine, rows: list[Any], end: datetime, now: datetime) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.ledger.care.doctor import examine
 from penstock.lifecycles.partitions import keep, operations
+from penstock.lifecycles.partitions.calendar import CalendarWanted, calendar
 from penstock.lifecycles.partitions.machine import MACHINES, P, V, Validation, X, validation, wanted_unit
 from penstock.lifecycles.partitions.operations import (
     ListWanted,
@@ -150,6 +151,21 @@ def test_rows_are_streamed_and_the_run_is_described(world):
 
 
 @pytest.mark.by_day
+def test_a_calendar_has_a_sign_for_each_day_of_each_series(world):
+    world.time.advance(5 * 86_400)
+    world.judge()
+    world.judge(BAD, day(1))
+    wanted: dict[str, Any] = {"first": DAY, "last": DAY + 2 * A_DAY}
+    found = world.read(calendar, CalendarWanted(**wanted, limit=1))
+    assert [(row.series, row.days) for row in found.rows] == [(NAME.rpartition("/")[0], "#!.")]
+    (rest,) = world.read(calendar, CalendarWanted(**wanted, after=found.next)).rows
+    assert (rest.days, rest.first, rest.states) == ("...", DAY, [P.PENDING] * 3)
+    assert len(world.read(calendar, CalendarWanted(**wanted, customer=CUSTOMERS[1:], unready=True)).rows) == 1
+    assert world.read(calendar, CalendarWanted(query=("nonesuch",))).note == "no such series"
+    with pytest.raises(UsageError, match="more than 366 days"):
+        world.read(calendar, CalendarWanted(first=date(2020, 1, 1)))
+
+
 def test_runs_are_listed_with_what_became_of_each(world):
     assert world.read(operations.runs, OnePartition(partition=NAME)).note == f"no run of {NAME} has landed yet"
     good, bad = world.judge(), world.judge(BAD)

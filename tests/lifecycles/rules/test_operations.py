@@ -175,6 +175,9 @@ def test_a_large_run_is_approved_by_another_person(ledger_url):
         run = at.preview()
         name = str(run.id)[:8]
         assert run.needs_approval
+        (need,) = at.needs()
+        assert (need.who, need.command) == ("you", f"penstock rules approve {name}")
+        assert need.act[0].given == {"run": name, "preview_digest": run.preview_digest}
         at.refused("queue", f"another person than ada must approve it, with 'penstock rules approve {name}'", run=name)
         at.refused("approve", "was asked for by ada; another person must approve it", run=name)
         at.refused("approve", "not beef", run=name, who="bob", preview_digest="beef")
@@ -183,7 +186,9 @@ def test_a_large_run_is_approved_by_another_person(ledger_url):
         log = "SELECT actor, from_status, to_status, reason FROM transition_log WHERE unit_id = :u ORDER BY seq"
         assert at.bench.rows(log, u=run.unit_id)[-1] == ("operator:bob", "PREVIEW", "PREVIEW", "seen")
         at.refused("approve", "approved by bob already", run=name, who="bob")
+        assert at.needs()[0].command.startswith(f"penstock rules queue {name} --preview-digest ")
         at.do("queue", run=name)
+        assert at.needs() == []
         at.bench.work(30)
         assert at.run(str(run.id)).status is R.APPLIED
         at.refused("approve", "only a preview is approved", run=name, who="bob")

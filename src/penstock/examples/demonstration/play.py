@@ -98,10 +98,11 @@ class Demonstration:
     folder: Path
     say: Callable[[str], None]
     end: datetime = field(default_factory=lambda: SystemClock().now())
+    days: int = DAYS
 
     def __post_init__(self) -> None:
         midnight = self.end.replace(hour=0, minute=0, second=0, microsecond=0)
-        self.start = midnight - DAYS * _DAY
+        self.start = midnight - self.days * _DAY
         self.clock = VirtualClock(self.start)
         self.desk_clock = DeskClock(self.clock)
         self.parts: list[Part] = [
@@ -183,7 +184,7 @@ class Demonstration:
 
     async def _pass(self, world: World) -> None:
         """Day after day, tell what has happened: asked when the day is over, so that nothing more can happen in it."""
-        moments = [*(self.start + n * _DAY for n in range(DAYS + 1)), self.end]
+        moments = [*(self.start + n * _DAY for n in range(self.days + 1)), self.end]
         for since, until in itertools.pairwise(moments):
             await world.until(until)
             told = [told for part in self.parts for told in part.told(world, since, until)]

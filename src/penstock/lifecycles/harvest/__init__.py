@@ -17,6 +17,7 @@ from penstock.lifecycles.harvest.partition.machine import harvest_partition, har
 from penstock.lifecycles.harvest.run.machine import harvest_run
 from penstock.lifecycles.harvest.settings import HarvestSettings, gate_of
 from penstock.model.limits import GateLimits, Limit
+from penstock.operations.pictures import Runs, Shares
 
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
@@ -97,4 +98,23 @@ lifecycle = Lifecycle(
         operations.watermark_set,
         operations.watermark_publish,
     ],
+    pictures=[
+        Runs(
+            says="Runs, and the records that each fetched.",
+            reading=readings.runs,
+            at="started_at",
+            amount="records",
+            note="run_type",
+            state="status",
+        ),
+        Shares(
+            says="Partitions of a run, and how far each has come.",
+            reading=readings.partitions,
+            name="partition_id",
+            whole="expected_records",
+            parts={"records": "done"},
+            note="status",
+        ),
+    ],
+    front=[readings.runs, readings.watermark_show, readings.feeds],
 )

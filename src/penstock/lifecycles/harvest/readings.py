@@ -16,7 +16,7 @@ from penstock.lifecycles.harvest.run.machine import OPEN, Phase, R, Run, RunType
 from penstock.lifecycles.harvest.settings import HarvestSettings, schedule_of
 from penstock.model.clock import instant, instant_text
 from penstock.operations.declare import Ask, Page, reading
-from penstock.operations.fields import Parameters, Row, column, option
+from penstock.operations.fields import Parameters, Row, argument, column, option
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -39,16 +39,19 @@ class ShowParameters(WhichRun, frozen=True):
     watch: Annotated[bool, option("Stay, and show the progress until the run ends.", terminal=True)] = False
 
 
-class PartitionsFilter(WhichRun, frozen=True):
+class PartitionsFilter(Parameters, frozen=True):
     """Which partitions of a run."""
 
+    run: Annotated[
+        str | None, argument("The run's id, or the beginning of it; by default the newest run.", example="3f2a91c0")
+    ] = None
     failed: Annotated[bool, option("Only those that have failed.")] = False
 
 
 class RunRow(Row, frozen=True):
     """A run, in a list."""
 
-    run: Annotated[str, column("The beginning of its id, which is enough to name it.", show="reference")]
+    run: Annotated[str, column("The beginning of its id, which is enough to name it.", show="reference", leads="show")]
     feed: Annotated[str, column("Whose catalogue it reads.")]
     run_type: Annotated[
         RunType, column("Everything (full), or what was updated since the watermark (incremental).", heading="type")
@@ -115,7 +118,7 @@ class WatermarkRow(Row, frozen=True):
 
     feed: Annotated[str, column("Whose it is.")]
     last_updated_at: Annotated[datetime, column("Up to when everything was read.", heading="read up to")]
-    run: Annotated[str | None, column("The run that moved it.", show="reference")]
+    run: Annotated[str | None, column("The run that moved it.", show="reference", leads="show")]
     last_run_id: Annotated[str | None, column("The whole id of that run.", show="detail")]
     last_run_completed_at: Annotated[datetime | None, column("When that run was completed.", heading="completed")]
     publication: Annotated[str, column("Whether the published one says the same: published, unpublished or conflict.")]
@@ -130,7 +133,9 @@ class FeedRow(Row, frozen=True):
     feed: Annotated[str, column("Its name.")]
     state: Annotated[str, column("active, paused, new, or gone: no longer configured.")]
     runs: Annotated[int, column("How many runs it has had.")]
-    run: Annotated[str | None, column("The run that is under way.", show="reference", heading="under way")]
+    run: Annotated[
+        str | None, column("The run that is under way.", show="reference", heading="under way", leads="show")
+    ]
     open_run: Annotated[str | None, column("The whole id of that run.", show="detail")]
     prices: Annotated[str | None, column("How far its records are priced again, or when they were.", show="detail")]
     says: Annotated[str, column("What becomes of it.", show="text", heading="what becomes of it")]
@@ -183,10 +188,19 @@ def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
 
 @reading("partitions", "The partitions of a run, and how far each has come.")
 def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[PartitionRow]:
-    found = partitions_of(ask.reader, find_run(ask.reader, wanted.run).run_id)
+    run = wanted.run or _newest(ask)
+    if run is None:
+        return Page(rows=[], note="no runs yet")
+    found = partitions_of(ask.reader, find_run(ask.reader, run).run_id)
     listed = [p for p in found if not wanted.failed or p.status is P.FAILED]
     nothing = "no partition has failed" if wanted.failed else "the run has no partitions: there was nothing to fetch"
     return Page(rows=[_partition(p) for p in listed], note=None if listed else nothing)
+
+
+def _newest(ask: Ask[HarvestSettings]) -> str | None:
+    """The run that was started last."""
+    found = runs(ask, RunsFilter(limit=1)).rows
+    return str(found[0].run_id) if found else None
 
 
 @reading("watermark show", "How far each feed has been read, and whether that is published.")

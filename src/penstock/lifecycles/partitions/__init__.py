@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.partitions import alerts, jobs, operations
+from penstock.lifecycles.partitions.calendar import calendar
 from penstock.lifecycles.partitions.machine import MACHINES
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Rules
+from penstock.operations.pictures import Calendar, Ladder
 
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
@@ -19,6 +21,26 @@ if TYPE_CHECKING:
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow
     from penstock.worker.schedule_unit import Schedule
+
+
+PICTURES = [
+    Calendar(
+        says="Which days are safe to consume.",
+        reading=calendar,
+        series="series",
+        first="first",
+        days="states",
+        leads=operations.status,
+    ),
+    Ladder(
+        says="How often data still changed, by its age.",
+        reading=operations.cadence,
+        group="query_name",
+        step="offset",
+        part="changed",
+        whole="compared",
+    ),
+]
 
 
 def data() -> Data:
@@ -74,8 +96,10 @@ def partitions_lifecycle(
         jobs=[jobs.enumerate_partitions],
         schedules=schedules,
         policies=alerts.POLICIES,
-        readings=[*operations.READINGS, operations.inspecting(own)],
+        readings=[calendar, *operations.READINGS, operations.inspecting(own)],
         operations=operations.OPERATIONS,
+        pictures=PICTURES,
+        front=[operations.cadence],
         holds=holds,
     )
 

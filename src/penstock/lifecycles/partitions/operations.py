@@ -129,7 +129,7 @@ class CadenceWanted(Parameters, frozen=True):
 class PartitionRow(Row, frozen=True):
     """How one partition stands."""
 
-    partition: Annotated[str, column("The partition.", show="reference")]
+    partition: Annotated[str, column("The partition.", show="reference", leads="status")]
     status: Annotated[P, column("Whether consumers may read it.", show="state")]
     reason: Annotated[str, column("Why it is so.", show="text")]
     current_run_id: Annotated[str | None, column("The authoritative run, or the one that was rejected.", show="detail")]
@@ -138,6 +138,10 @@ class PartitionRow(Row, frozen=True):
     updated_at: Annotated[datetime | None, column("When its state was last written.", show="detail")]
     error_message: Annotated[str | None, column("What the validators found.", show="detail")]
     attempt_count: Annotated[int, column("How many runs were evaluated.", show="detail")]
+    source: Annotated[str, column("Its source.", show="detail", gives="source")]
+    customer: Annotated[str, column("Its customer.", show="detail", gives="customer")]
+    query: Annotated[str, column("Its query.", show="detail", gives="query")]
+    day: Annotated[date, column("Its day.", show="detail", gives="from")]
 
 
 class SeriesRow(Row, frozen=True):
@@ -461,10 +465,17 @@ def _chunks(keys: Iterator[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
 
 
 def _shown(found: PartitionStatus) -> PartitionRow:
-    named = {
-        name: getattr(found, name) for name in PartitionRow.__struct_fields__ if name not in ("partition", "status")
+    key = found.key
+    own: dict[str, Any] = {
+        "partition": str(key),
+        "status": P(found.status),
+        "source": key.source,
+        "customer": key.customer_id,
+        "query": key.query_name,
+        "day": key.logical_date,
     }
-    return PartitionRow(partition=str(found.key), status=P(found.status), **named)
+    named = {name: getattr(found, name) for name in PartitionRow.__struct_fields__ if name not in own}
+    return PartitionRow(**own, **named)
 
 
 def _require(ask: PartitionAsk) -> None:

@@ -16,6 +16,7 @@ from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machi
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.model.limits import GateLimits, Limit
+from penstock.operations.pictures import Cycle, Windows
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -97,5 +98,24 @@ lifecycle = Lifecycle(
     conditions=alerts.CONDITIONS,
     readings=[*readings.READINGS, *erasing.READINGS],
     operations=[*operations.OPERATIONS, *erasing.OPERATIONS],
+    pictures=[
+        Cycle(
+            says="How far each query is from its last run to its next.",
+            reading=readings.list_queries,
+            name="query",
+            since="last_run",
+            until="next_run",
+            state="state",
+        ),
+        Windows(
+            says="The days that each query has read.",
+            reading=readings.list_queries,
+            name="query",
+            start="seeded_back_to",
+            end="covered_through",
+            state="state",
+        ),
+    ],
+    front=[readings.list_queries, readings.runs],
     holds=holds,
 )

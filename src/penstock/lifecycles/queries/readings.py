@@ -58,7 +58,7 @@ class RejectedFilter(Parameters, frozen=True):
 class QueryRow(Row, frozen=True):
     """A query, in a list."""
 
-    query: Annotated[str, column("What the configuration calls it.", show="reference")]
+    query: Annotated[str, column("What the configuration calls it.", show="reference", leads="show")]
     client: Annotated[str, column("The client that it asks.")]
     state: Annotated[S | None, column("Its state; none: the ledger does not have it yet.", show="state")]
     last_run: Annotated[datetime | None, column("When it last ran.", heading="last run")]

@@ -9,6 +9,7 @@ from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.reports import alerts, jobs, operations
 from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.settings import ReportSettings
+from penstock.operations.pictures import Ladder
 
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
@@ -62,6 +63,17 @@ lifecycle = Lifecycle(
     policies=alerts.POLICIES,
     readings=[operations.datasets, operations.show, operations.cadence, operations.accounts],
     operations=[operations.refresh, operations.reset, operations.backfill],
+    pictures=[
+        Ladder(
+            says="How often data still changed, by its age.",
+            reading=operations.cadence,
+            group="aggregation",
+            step="offset",
+            part="changed",
+            whole="compared",
+        )
+    ],
+    front=[operations.datasets, operations.accounts],
     warnings=jobs.warnings,
     holds=holds,
 )

@@ -86,7 +86,7 @@ class OneDataset(Parameters, frozen=True):
 class Dataset(Row, frozen=True):
     """A dataset in a list."""
 
-    unit_id: Annotated[str, column("Its name.", show="reference", heading="dataset")]
+    unit_id: Annotated[str, column("Its name.", show="reference", heading="dataset", leads="show", gives="dataset")]
     status: Annotated[S, column("How far it is.", show="state")]
     refreshing: Annotated[bool, column("Whether a worker holds it.", show="detail")]
     next_refresh_at: Annotated[datetime | None, column("When it is next looked at.", heading="next refresh")]
@@ -148,7 +148,7 @@ class OffsetRow(Row, frozen=True):
 class Standing(Row, frozen=True):
     """How an account stands under the configuration, and what becomes of its datasets."""
 
-    account: Annotated[str, column("Its name.", show="reference")]
+    account: Annotated[str, column("Its name.", show="reference", leads="datasets")]
     state: Annotated[str, column("new, active, paused or gone.")]
     datasets: Annotated[int, column("How many datasets it has.")]
     under_way: Annotated[int, column("How many reports are under way.")]

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
-from penstock.lifecycles.rules import alerts, jobs, metrics, operations, readings
+from penstock.lifecycles.rules import alerts, findings, jobs, metrics, operations, readings
 from penstock.lifecycles.rules.lane import rule_lane
+from penstock.lifecycles.rules.needs import needs
 from penstock.lifecycles.rules.run.machine import rule_run
 from penstock.lifecycles.rules.settings import RulesSettings, gate_of
 from penstock.lifecycles.rules.target.machine import rule_target
 from penstock.model.limits import GateLimits, Limit
+from penstock.operations.pictures import Shares
 
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
@@ -73,4 +75,16 @@ lifecycle = Lifecycle(
     conditions=alerts.CONDITIONS,
     readings=readings.READINGS,
     operations=operations.OPERATIONS,
+    pictures=[
+        Shares(
+            says="What became of the prices of each run.",
+            reading=readings.runs,
+            name="rule",
+            whole="targets",
+            parts={"applied": "done", "failed": "fault"},
+            note="status",
+        )
+    ],
+    front=[readings.runs, readings.rules, findings.dead, findings.reports],
+    needs=needs,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import json
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -23,6 +25,7 @@ from penstock.lifecycles.rules.showing import RunRow, run_fields, show
 from penstock.lifecycles.rules.target.machine import Cause, T, Target, rule_target
 from penstock.lifecycles.rules.wishes import WhichRun
 from penstock.model.clock import instant
+from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, column, option
 
@@ -48,6 +51,7 @@ class TargetsFilter(WhichRun, frozen=True):
     status: Annotated[T | None, option("Only those in this state.")] = None
     excluded: Annotated[bool, option("Only those that are left out, with the reason.")] = False
     failed: Annotated[bool, option("Only those that have failed.")] = False
+    by_change: Annotated[bool, option("The largest changes first, rises and falls alike.")] = False
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000_000)] = 100
     after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
 
@@ -55,13 +59,15 @@ class TargetsFilter(WhichRun, frozen=True):
 class RuleRow(Row, frozen=True):
     """A rule."""
 
-    rule: Annotated[str, column("Its name.", show="reference")]
+    rule: Annotated[str, column("Its name.", show="reference", leads="runs")]
     account: Annotated[str, column("Whose prices it changes.")]
     does: Annotated[str, column("What it does, and to what.", show="text")]
     priority: Annotated[int, column("Where rules mean the same item, the lowest wins.")]
     active: Annotated[bool, column("Whether it can be previewed, and comes before others.")]
     version: Annotated[int | None, column("The version in force; none: it was never imported or previewed.")]
-    last_run: Annotated[str | None, column("Its last run.", show="reference", heading="last run")]
+    last_run: Annotated[
+        str | None, column("Its last run.", show="reference", heading="last run", leads="show", gives="run")
+    ]
     last_status: Annotated[R | None, column("How that stands.", show="state", heading="which is")]
     changed: Annotated[bool, column("Whether the configuration has another than the one in force.", show="detail")]
     currency: Annotated[str, column("The currency of its amounts.", show="detail")]
@@ -184,17 +190,38 @@ def targets(ask: Ask[RulesSettings], wanted: TargetsFilter) -> Page[TargetRow]:
         parts.append("status = :status")
         given["status"] = str(T.FAILED if wanted.failed else wanted.status)
     where = " AND ".join(parts)
+    if wanted.by_change and wanted.after is not None:
+        raise UsageError("--by-change has no further pages; ask for more at once with --limit")
     follows = "" if wanted.after is None else " AND id > :after"
     page = given | ({} if wanted.after is None else {"after": wanted.after}) | {"n": wanted.limit + 1}
     sql = f"SELECT unit_id FROM rule_target WHERE {where}{follows} ORDER BY id LIMIT :n"
-    ids = [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql, **page))]
-    more = len(ids) > wanted.limit
+    if wanted.by_change:
+        ids = _largest(ask, where, given, wanted.limit + 1)
+    else:
+        ids = [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql, **page))]
+    more = len(ids) > wanted.limit and not wanted.by_change
     found: list[Target] = ask.reader.get_many(rule_target, ids[: wanted.limit]) if ids else []
-    rows = [_target(one) for one in sorted(found, key=lambda one: one.id)]
+    rows = [_target(one) for one in sorted(found, key=lambda one: ids.index(one.unit_id))]
     counted = f"SELECT status, count(*) FROM rule_target WHERE {where} GROUP BY status ORDER BY status"
     counts = {str(s): int(n) for s, n in ask.reader.read(lambda cursor: cursor.rows(counted, **given))}
     note = None if rows else f"run {short(run)} has no such targets"
     return Page(rows=rows, counts=counts or None, next=rows[-1].variant if more else None, note=note)
+
+
+def _largest(ask: Ask[RulesSettings], where: str, given: dict[str, Any], most: int) -> list[str]:
+    """The targets whose price changes the most, in relation to what it was. All of them are looked at."""
+    sql = f"SELECT unit_id, before_json, after_json FROM rule_target WHERE {where} AND after_json IS NOT NULL"
+
+    def size(row: Any) -> float:
+        before, after = (
+            json.loads(one)["unit_amount"] if isinstance(one, str) else one["unit_amount"] for one in (row[1], row[2])
+        )
+        return abs(after - before) / before if before else float("inf")
+
+    return ask.reader.database.read(
+        lambda cursor: [str(row[0]) for row in heapq.nlargest(most, cursor.gather(sql, **given), key=size)],
+        patient=True,
+    )
 
 
 READINGS: list[Any] = [rules, locked, runs, show, targets, *findings.READINGS]

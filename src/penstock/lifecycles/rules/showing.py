@@ -34,7 +34,7 @@ class ShowParameters(WhichRun, frozen=True):
 class RunRow(Row, frozen=True):
     """A run, in a list."""
 
-    run: Annotated[str, column("The beginning of its id, which is enough to name it.", show="reference")]
+    run: Annotated[str, column("The beginning of its id, which is enough to name it.", show="reference", leads="show")]
     rule: Annotated[str, column("The rule.")]
     kind: Annotated[Kind, column("Whether it applies a rule, rolls a run back, or repairs one.")]
     account: Annotated[str, column("Whose prices it sets.")]
@@ -79,7 +79,7 @@ class PreviewDetail(Row, frozen=True):
     approved_by: Annotated[str | None, column("Who approved it.")]
     start_at: Annotated[datetime | None, column("It sets no price before then.")]
     end_at: Annotated[datetime | None, column("It is rolled back then.")]
-    digest: Annotated[str | None, column("What queueing is bound to.", show="reference")]
+    digest: Annotated[str | None, column("What queueing is bound to.", show="reference", gives="preview_digest")]
     largest_rises: Annotated[list[ChangeRow], column("The largest rises.")]
     largest_falls: Annotated[list[ChangeRow], column("The largest falls.")]
     left_out: Annotated[list[ExcludedRow], column("What was left out, and why.")]

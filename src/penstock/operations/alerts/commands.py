@@ -63,7 +63,7 @@ class AlertTest(Parameters, frozen=True):
 
 
 class AlertRow(Row, frozen=True):
-    alert: Annotated[str, column("The alert.", show="reference")]
+    alert: Annotated[str, column("The alert.", show="reference", leads="alerts show")]
     status: Annotated[str, column("firing, acknowledged, silenced or resolved.", show="state")]
     severity: Annotated[str, column("info, warning or critical.", show="severity")]
     since: Annotated[datetime, column("Since when it has been true.")]

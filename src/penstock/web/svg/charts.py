@@ -1,4 +1,4 @@
-"""Charts as pictures: the time bar, bars, a ladder, a heatmap, and spans of time on a logarithmic scale.
+"""Charts: the time bar, bars, and spans of time on a logarithmic scale.
 
 Colours come from the style sheet by what they mean, so that a dark page needs nothing of its own.
 """
@@ -47,7 +47,8 @@ def linked(content: str, link: str | None) -> str:
     return content if link is None else element("a", content, href=link)
 
 
-def _kind(bar: Bar) -> str:
+def kind_of(bar: Bar) -> str:
+    """Its class in the style sheet."""
     return "bar" if bar.meaning is None else f"is-{bar.meaning}"
 
 
@@ -65,7 +66,7 @@ def time_bar(bars: Sequence[Bar], ticks: Sequence[Tick], label: str, *, at: floa
         rect = element(
             "rect",
             titled(bar.says),
-            class_=_kind(bar),
+            class_=kind_of(bar),
             x=number * each + 1,
             y=_BASE - high,
             width=max(each - 2, 1.0),
@@ -81,57 +82,21 @@ def time_bar(bars: Sequence[Bar], ticks: Sequence[Tick], label: str, *, at: floa
     return chart(width, 50, label, parts)
 
 
-def rows(bars: Sequence[Bar], label: str, *, left: float = 66.0) -> str:
+def rows(bars: Sequence[Bar], label: str, *, left: float = 66.0, right: float = 64.0, width: float = 340.0) -> str:
     """Bars below each other, each with its label and its note."""
-    width, each = 340.0, 19.0
+    each = 19.0
     most = max((bar.amount for bar in bars), default=0.0) or 1.0
     parts = []
     for number, bar in enumerate(bars):
         y = number * each
-        long = max(bar.amount / most * (width - left - 64), 3.0 if bar.amount else 0.0)
-        rect = element("rect", titled(bar.says), class_=_kind(bar), x=left, y=y + 3, width=long, height=13, rx=3)
+        long = max(bar.amount / most * (width - left - right), 3.0)
+        # What is not done is hollow: colour is never alone.
+        kind = kind_of(bar) + (" open" if bar.meaning not in {None, "done"} else "")
+        rect = element("rect", titled(bar.says), class_=kind, x=left, y=y + 3, width=long, height=13, rx=3)
         parts.append(element("text", words(bar.label), x=0, y=y + 13))
         parts.append(linked(rect, bar.link))
         parts.append(element("text", words(bar.note), x=left + long + 6, y=y + 13))
     return chart(width, max(each * len(bars), each), label, parts)
-
-
-def ladder(bars: Sequence[Bar], label: str) -> str:
-    """Shares from 0 to 1 as filled boxes beside each other: what each step of a ladder still earns."""
-    width, high = 340.0, 30.0
-    each = width / max(len(bars), 1)
-    parts = []
-    for number, bar in enumerate(bars):
-        x, wide = number * each + 4, each - 8
-        filled = min(max(bar.amount, 0.0), 1.0) * high
-        parts.append(element("rect", class_="soft", x=x, y=4, width=wide, height=high, rx=3))
-        if filled:
-            rect = element(
-                "rect", titled(bar.says), class_=_kind(bar), x=x, y=4 + high - filled, width=wide, height=filled, rx=3
-            )
-            parts.append(linked(rect, bar.link))
-        middle = x + wide / 2
-        parts.append(element("text", words(bar.label), x=middle, y=45, text_anchor="middle"))
-        parts.append(element("text", words(bar.note), x=middle, y=57, text_anchor="middle"))
-    return chart(width, 58, label, parts)
-
-
-def heatmap(names: Sequence[str], cells: Sequence[Sequence[Bar]], label: str) -> str:
-    """A row for each name, a cell for each day, coloured by what it means."""
-    width, left, each = 340.0, 40.0, 18.0
-    parts = []
-    for number, (name, line) in enumerate(zip(names, cells, strict=True)):
-        y = number * each
-        wide = (width - left) / max(len(line), 1)
-        parts.append(element("text", words(name), x=0, y=y + 13))
-        for place, cell in enumerate(line):
-            kind = "soft" if cell.meaning is None else f"is-{cell.meaning}"
-            x = left + place * wide
-            rect = element(
-                "rect", titled(cell.says), class_=kind, x=x, y=y + 2, width=max(wide - 1.4, 1.0), height=14, rx=1.5
-            )
-            parts.append(linked(rect, cell.link))
-    return chart(width, max(each * len(names), each), label, parts)
 
 
 def spans(named: Sequence[tuple[str, str, float, float]], label: str) -> str:
@@ -172,7 +137,7 @@ def ahead(coming: Sequence[tuple[datetime, Bar]], start: datetime, hours: float,
         share = (at - start).total_seconds() / 3_600 / hours
         high = 8 + 14 * bar.amount / most
         x = min(max(share, 0.0), 1.0) * (width - 5)
-        rect = element("rect", titled(bar.says), class_=_kind(bar), x=x, y=base - high, width=5, height=high, rx=2)
+        rect = element("rect", titled(bar.says), class_=kind_of(bar), x=x, y=base - high, width=5, height=high, rx=2)
         parts.append(linked(rect, bar.link))
     for share, text in ((0.0, "now"), (0.25, "+6 h"), (0.5, "+12 h"), (0.75, "+18 h"), (1.0, "+24 h")):
         anchor = "start" if not share else "end" if share == 1.0 else "middle"

@@ -1,0 +1,160 @@
+"""What needs a person, first; then what waits by itself, and until when. From alerts, dead letters, gates and units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from penstock.model.clock import instant
+from penstock.model.machine import Machine
+from penstock.model.state import Meaning
+from penstock.operations.alerts.commands import AlertList, list_alerts
+from penstock.operations.alerts.machine import A
+from penstock.operations.dead import PARKED, CauseRow, DeadFilter, list_dead
+from penstock.operations.declare import Ask, Page, reading
+from penstock.operations.fields import Row, column
+from penstock.operations.gates import GateList, GateRow, list_gates
+from penstock.settings.kernel import KernelSettings
+
+if TYPE_CHECKING:
+    from penstock.ledger.store.database import Cursor
+
+YOU, ITSELF = "you", "itself"
+_OPEN = ("open", "busy")
+_TOLD_BY_LETTERS = ("dead_letters", "parked")
+
+
+class Step(Row, frozen=True):
+    """What can be looked at or done: a reading or an operation by its command's name, and what it is asked with."""
+
+    name: Annotated[str, column("The reading or operation.", show="reference")]
+    given: Annotated[dict[str, str], column("Its parameters.")]
+
+
+class Need(Row, frozen=True):
+    """Something that waits."""
+
+    who: Annotated[str, column("you: a person must act; itself: it goes on alone.", heading="needs")]
+    what: Annotated[str, column("What it is.", show="text")]
+    until: Annotated[datetime | None, column("Until when it waits, where that is known.")] = None
+    since: Annotated[datetime | None, column("Since when.")] = None
+    why: Annotated[str, column("What is the matter.", show="text")] = ""
+    command: Annotated[str, column("What to type.", show="reference")] = ""
+    meaning: Annotated[str, column("fault, or hold.", show="detail")] = str(Meaning.HOLD)
+    units: Annotated[list[str], column("Units to look at.", show="detail")] = []
+    look: Annotated[Step | None, column("Where more is told.", show="detail")] = None
+    act: Annotated[list[Step], column("What can be done about it.", show="detail")] = []
+
+
+@reading("needs", "What needs a person; then what waits by itself, and until when.")
+def needs(ask: Ask[KernelSettings]) -> Page[Need]:
+    """Alerts that nobody has taken on, dead letters by cause, stopped gates, and what a lifecycle says waits."""
+    letters = list(list_dead(ask, DeadFilter()).rows)
+    found = [*_alerts(ask, letters), *map(_letters, letters), *_gates(ask), *_own(ask), *_holds(ask)]
+    found.sort(key=lambda one: (one.who != YOU, one.meaning != Meaning.FAULT))
+    people = sum(one.who == YOU for one in found)
+    return Page(
+        rows=found,
+        counts={"need a person": people, "wait by themselves": len(found) - people} if found else None,
+        note=None if found else "nothing needs anybody",
+    )
+
+
+READINGS = [needs]
+
+
+def _alerts(ask: Ask[Any], letters: Sequence[CauseRow]) -> Iterator[Need]:
+    """Alerts that fire. One that only counts the dead letters below is left out."""
+    machines = {one.machine for one in letters}
+    for one in list_alerts(ask, AlertList()).rows:
+        told = one.policy in _TOLD_BY_LETTERS and one.subject.partition("/")[0] in machines
+        if one.status != A.FIRING or told:
+            continue
+        given = {"alerts": one.alert}
+        yield Need(
+            who=YOU,
+            what=one.says,
+            since=one.since,
+            why=f"{one.severity} alert {one.alert}",
+            command=f"penstock alerts show {one.alert}",
+            meaning=str(Meaning.HOLD if one.severity == "info" else Meaning.FAULT),
+            units=[one.unit] if one.unit else [],
+            look=Step(name="alerts show", given={"alert": one.alert}),
+            act=[Step(name="alerts ack", given=given), Step(name="alerts silence", given=given)],
+        )
+
+
+def _letters(one: CauseRow) -> Need:
+    kind = "parked unit" if one.status == PARKED else "dead letter"
+    given = {"cause": one.cause}
+    return Need(
+        who=YOU,
+        what=f"{one.count:,} {kind}{'s' if one.count != 1 else ''} of {one.machine}",
+        since=one.oldest,
+        why=one.reason,
+        command=f"penstock dead show {one.cause}",
+        meaning=str(Meaning.FAULT),
+        units=[one.example],
+        look=Step(name="dead show", given=given),
+        act=[Step(name="dead retry", given=given), Step(name="dead dismiss", given=given)],
+    )
+
+
+def _gates(ask: Ask[Any]) -> Iterator[Need]:
+    """Gates that are not open. One that was stopped opens by nobody but a person."""
+    for gate in list_gates(ask, GateList()).rows:
+        if gate.state in _OPEN:
+            continue
+        given = {"gate": gate.gate}
+        yield Need(
+            who=YOU if gate.state == "stopped" else ITSELF,
+            what=f"{gate.gate} is {gate.state}{_until(gate)}",
+            until=gate.until,
+            why=gate.reason or "",
+            command=f"penstock gates list {gate.gate}",
+            meaning=str(Meaning.FAULT if gate.state == "stopped" else Meaning.HOLD),
+            look=Step(name="gates history", given=given),
+            act=[Step(name="gates resume", given=given)],
+        )
+
+
+def _until(gate: GateRow) -> str:
+    ends = f" until {gate.until:%Y-%m-%d %H:%M} UTC" if gate.until is not None else ""
+    if gate.until is None and gate.state == "paused":
+        ends = " until somebody resumes it"
+    return ends + (f"; {gate.waiting:,} wait behind it" if gate.waiting else "")
+
+
+def _own(ask: Ask[Any]) -> Iterator[Need]:
+    """What the lifecycles themselves say."""
+    for lifecycle in ask.program.app.own:
+        if all(ask.reader.keeps(machine) for machine in lifecycle.machines):
+            yield from lifecycle.needs(ask.program.ask(lifecycle, ask.reader, ask.now, who=ask.who))
+
+
+def _holds(ask: Ask[Any]) -> Iterator[Need]:
+    """Units that wait for somebody else, and when they are looked at again."""
+    driven = [machine for machine in ask.reader.kept() if machine.driven]
+    holds = [(m, s) for m in driven for s in m.status if s.meaning is Meaning.HOLD]
+
+    def work(cursor: Cursor) -> list[tuple[int, Any]]:
+        return [_waiting(cursor, machine, str(state)) for machine, state in holds]
+
+    for (machine, state), (count, due) in zip(holds, ask.reader.read(work), strict=True):
+        if count:
+            yield Need(
+                who=ITSELF,
+                what=f"{count:,} {machine.name} unit{'s are' if count != 1 else ' is'} {state}",
+                until=due,
+                why=state.says,
+                command=f"penstock units list --machine {machine.name} --status {state}",
+                look=Step(name="units list", given={"machine": machine.name, "status": str(state)}),
+            )
+
+
+def _waiting(cursor: Cursor, machine: Machine, state: str) -> tuple[int, Any]:
+    """How many are in that state, and when the first of them is due."""
+    sql = f"SELECT count(*), min({machine.due}) FROM {machine.table} WHERE status = :state AND parked_at IS NULL"
+    ((count, due),) = cursor.rows(sql, state=state)
+    return int(count), None if due is None else instant(due)
