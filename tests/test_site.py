@@ -1,4 +1,4 @@
-"""The documentation as a site: every link leads somewhere, nothing is loaded from elsewhere, the runbook's commands exist."""
+"""The documentation as a site: links lead somewhere, nothing is loaded from elsewhere, commands named exist."""
 
 from __future__ import annotations
 
