@@ -38,10 +38,16 @@ def tell_runs(writes: Iterable[Any], queries: Iterable[Query]) -> None:
         for row in cast("Sequence[Mapping[str, Any]]", write.rows):
             if row["finished_at"] is None:
                 continue
-            said = {name: row[name] for name in ("status", "stopped_by", "error")}
-            counts = {name: row[name] for name in COUNTERS}
-            key = row["query_key"]
-            log.info("queries.run", query=names.get(key), key=key, run=str(row["id"]), **said, counts=counts)
+            log.info(
+                "queries.run",
+                query=names.get(row["query_key"]),
+                key=row["query_key"],
+                run=str(row["id"]),
+                status=row["status"],
+                stopped_by=row["stopped_by"],
+                error=row["error"],
+                counts={name: row[name] for name in COUNTERS},
+            )
 
 
 def record(unit: Query, run: Run, status: S, end: Ended | None = None) -> Write:
