@@ -151,7 +151,7 @@ MAPPER = Mapper(rest({"url": "https://a.example", "date": "d", "table": "t", "fi
 
 
 def shaped(body: bytes) -> list[Item | Bad]:
-    return MAPPER.items(document("GET /", Response(200, {}, body)))
+    return list(MAPPER.items(document("GET /", Response(200, {}, body))))
 
 
 HOSTILE = st.recursive(

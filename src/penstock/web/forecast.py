@@ -118,4 +118,3 @@ class ForecastPage:
 def anchor(hour: datetime) -> str:
     """The place of an hour on the page."""
     return f"h{hour:%m%d%H}"
-

@@ -115,7 +115,7 @@ def test_a_list_that_repeats_itself_is_noticed():
 def test_a_first_page_in_place_of_every_other_is_noticed_whatever_the_size(total):
     """Pages of other sizes have other ends, and a short list has no third page to be certain by."""
     client, sizes = Lists(), [10, 8, 9, 7]
-    now, seen = FIRST, set[str]()
+    now, seen = FIRST, set[str | None]()
     for number in range(10):
         start, size = max(0, now.place - 1), sizes[number % 4]
         batch = Batch(ladder(size), start, last=start + size >= total, total=total)
