@@ -129,7 +129,8 @@ def test_a_gate_starves_and_somebody_is_told(slow):
     done = watch(slow.program, slow.ledger, slow.clock.now(), "test", ["quota"])
     assert done.fired == 1
     alert = book.find(slow.ledger, "quota", "shop/acme")
-    assert alert is not None and alert.status is A.FIRING
+    assert alert is not None
+    assert alert.status is A.FIRING
     assert "shop/acme will not do from 2026-11-15 12:00 UTC on: 2 calls wait" in alert.says
     # It is asked every ten minutes, not every minute.
     for ref in [f"order:acme/{n}" for n in range(1, 5)]:

@@ -20,7 +20,7 @@ from penstock.settings.typed import Secret, Settings, says
 
 CANARY = "canary-7f3a-never-shown"
 P = Path("p.toml")
-KNOWN = "alerts, gates, ledger, lifecycles, log, orders, prune, raw, schedules, strict, web, worker"
+KNOWN = "alerts, gates, ledger, lifecycles, log, orders, otlp, prune, raw, schedules, strict, web, worker"
 
 
 class Account(Settings):

@@ -21,7 +21,7 @@ TAKEN = frozenset(
         *("token", "units"),
         *("up", "web", "why", "worker", "workers"),
         # Sections of `penstock.toml` that are the kernel's.
-        *("ledger", "lifecycles", "log", "prune"),
+        *("ledger", "lifecycles", "log", "otlp", "prune"),
     }
 )
 """Names that no lifecycle can have."""

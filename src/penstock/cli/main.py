@@ -106,7 +106,7 @@ class Root(LazyGroup):
 
 
 _CONFIG = "penstock.config"
-KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web", "alerts"})
+KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web", "alerts", "otlp"})
 """Sections of the kernel's own, which switch nothing on."""
 
 

@@ -155,7 +155,7 @@ READINGS = [flow, activity]
 _ROLL_UP = "roll-up-flow"
 
 
-@operation("units recount", "Count the flow by the hour anew from the history, after the doctor found it wrong.")
+@operation("units recount", "Count the flow by the hour anew from the history.")
 def recount(ask: Ask[KernelSettings]) -> Together:
     """A worker does it, by the schedule roll-up-flow. What was pruned from the history stays counted as it is."""
     from penstock.ledger.roll_up import RECOUNT
