@@ -14,18 +14,18 @@ COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-
            --python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint nightly bench chaos lock pgbouncer clean
+.PHONY: help env demo test lint docs nightly bench chaos lock pgbouncer chromium pictures clean
 
 help: ## List these commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(VENV)/.stamp-dev ## Create .venv with everything that tests and checks need.
 
-demo: $(VENV)/.stamp-run ## Run the demonstration once, in demo/ (needs the runtime packages only).
-	$(BIN)/penstock demo --once --dir demo
+demo: $(VENV)/.stamp-run ## Run the demonstration in demo/, with its desk, until Ctrl-C (DEMO_ARGS=--once: to its end alone).
+	$(BIN)/penstock demo --dir demo $(DEMO_ARGS)
 
 # Compiled once, also where the environment forbids Python to write bytecode: hundreds of tests start processes.
-test: lint pgbouncer ## Run every check, then the tests.
+test: lint pgbouncer chromium ## Run every check, then the tests.
 	@$(BIN)/python -m compileall -q src
 	$(PYTEST)
 
@@ -35,7 +35,10 @@ lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-nightly: $(VENV)/.stamp-dev pgbouncer ## Run the long tests, then make every fault; a target that is missed is an error.
+docs: $(VENV)/.stamp-dev ## Write the documentation as a site, to build/site (open index.html; it needs no server).
+	$(BIN)/python docs/make_site.py
+
+nightly: $(VENV)/.stamp-dev pgbouncer chromium ## Run the long tests, then make every fault; a target that is missed is an error.
 	$(PYTEST) -m nightly --timeout 3600
 	$(BIN)/python -m chaos.run --strict
 
@@ -51,16 +54,26 @@ lock: ## Resolve the dependencies anew (needs uv; LOCK_ARGS=--upgrade for newer 
 	printf 'editables\nhatchling\n' | \
 	    $(COMPILE) $(LOCK_ARGS) -c requirements-dev.lock --no-annotate -o requirements-build.lock - >/dev/null
 
-# The tests behind a pooler need one, and are skipped without. Nobody is asked, and a failure is no failure of ours.
-# RUNLEVEL: installed, not started.
-pgbouncer: ## Install pgbouncer for the tests, where that can be done (root, apt-get).
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null; then \
-	    install="timeout 120 apt-get install -y -qq --no-install-recommends pgbouncer"; \
+# Some tests need a program of the distribution's, and are skipped without. Nobody is asked, and a failure is no failure
+# of ours. RUNLEVEL: installed, not started.
+define installed
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
+	    install="timeout $(2) apt-get install -y -qq --no-install-recommends $(1)"; \
 	    export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
-	    echo "Installing pgbouncer"; \
+	    echo "Installing $(1)"; \
 	    $$install >/dev/null 2>&1 || { timeout 120 apt-get update -qq >/dev/null 2>&1; $$install >/dev/null 2>&1; } \
-	        || echo "pgbouncer could not be installed; the tests behind it are skipped"; \
+	        || echo "$(1) could not be installed; the tests $(3) it are skipped"; \
 	fi
+endef
+
+pgbouncer: ## Install pgbouncer for the tests, where that can be done (root, apt-get).
+	$(call installed,pgbouncer,120,behind)
+
+chromium: ## Install Chromium for the tests, where that can be done (root, apt-get).
+	$(call installed,chromium,300,in)
+
+pictures: $(VENV)/.stamp-dev ## Take the screenshots of the documentation (needs Chromium).
+	$(BIN)/python -m tests.browser.pictures --overview docs/pictures
 
 clean: ## Remove .venv, caches and the demonstration.
 	rm -rf $(VENV) .venv-bench demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

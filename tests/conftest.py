@@ -27,6 +27,8 @@ TOGETHER = (
     "tests/test_wheel.py",
 )
 """Modules that take long to set up: the tests of each run in one process, so that it is done once."""
+BROWSER = "tests/browser/"
+"""A folder likewise: one browser and one staged ledger for all of it."""
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -58,6 +60,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
+            if module.startswith(BROWSER):
+                return BROWSER
             return module if module in TOGETHER else nodeid
 
     return Scheduler(config, log)

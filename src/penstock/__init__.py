@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         UnknownUnit,
         UsageError,
     )
+    from penstock.model.forecast import Expected
     from penstock.model.limits import GateLimits, Limit
     from penstock.model.machine import Actor, Edge, Machine, OnError, Parent
     from penstock.model.move_set import MoveSet
@@ -76,6 +77,7 @@ __all__ = [
     "Edge",
     "Event",
     "EventRow",
+    "Expected",
     "Fatal",
     "Flow",
     "Gate",
@@ -182,6 +184,7 @@ _HOMES = {
         "BrokenFlow ClaimLost Fatal IllegalMove InDoubt LedgerError LedgerUnavailable MachineError MustWait "
         "PenstockError PlanChanged Rejected StepError Throttled Transient UnknownUnit UsageError"
     ),
+    "penstock.model.forecast": "Expected",
     "penstock.model.limits": "GateLimits Limit",
     "penstock.model.machine": "Actor Edge Machine OnError Parent",
     "penstock.model.move_set": "MoveSet",

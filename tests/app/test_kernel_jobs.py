@@ -22,8 +22,11 @@ def test_flow_is_rolled_up_every_minute_and_sooner_where_much_happens(ledger_url
     desk = Desk(ledger_url, App(ORDERS))
     desk.orders(3)
     wanted = desk.program.schedules()
-    assert ("roll-up-flow", "1m") in [(one.name, one.every) for one in wanted]
-    wanted = [one for one in wanted if one.name == "roll-up-flow"]
+    assert [(one.name, one.every, one.jitter) for one in wanted] == [
+        ("watch-alerts", "1m", None),
+        ("watch-doctor", "6h", "10m"),
+        ("roll-up-flow", "1m", None),
+    ]
     keep_schedules(desk.ledger, wanted, "test")
 
     async def main() -> int:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.app.app import App
+from penstock.app.discover import load
 from penstock.examples import invoices
 from penstock.examples.demonstration.part import Check
 from penstock.examples.demonstration.play import OWN, NotShown, require
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.settings import client_gate
+from penstock.model.clock import instant
 from penstock.model.machine import Actor
 from tests.support.console import Console
 from tests.support.fleet import until
+from tests.support.replay import Replay
 
 PATIENCE = 240
 DAILY = [f"T+{days}d" for days in (1, 3, 5, 7, 14, 30, 60)]
@@ -64,11 +70,13 @@ def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, pensto
     every_offset_is_served_and_told(shown)
     what_goes_wrong_is_told_and_ends_well(shown)
     a_rejected_partition_has_a_new_authoritative_run(shown)
+    a_harvest_is_retried_and_its_alert_resolved(shown)
     prices_are_changed_compared_and_put_back(shown, penstock)
     queries_are_seeded_held_and_read_on(shown, penstock)
     what_is_left_can_be_asked_without_options(shown, penstock)
     what_it_proposes_works(shown, penstock)
     the_configuration_is_the_folders_own(shown)
+    the_next_day_is_foretold(shown, every=3 if sqlite else 1)
 
 
 def _shown(folder: Path, url: str, *options: str) -> Shown:
@@ -116,6 +124,17 @@ def a_rejected_partition_has_a_new_authoritative_run(shown: Shown) -> None:
     assert (status, current > rejected) == ("success", True)
     key = f"google_ads/{customer}/campaign_daily/{day}"
     assert f"{key}: {rejected} was rejected, {current} is authoritative" in shown.out
+
+
+def a_harvest_is_retried_and_its_alert_resolved(shown: Shown) -> None:
+    for told in (
+        'partition-0 is failed: Rejected: POST /api/diamonds: 400 {"message": "this range is being moved"}',
+        "alert:harvest_failed/diamonds is firing",
+        "is workers_running: Nivoda has moved the range",
+        "alert:harvest_failed/diamonds is resolved",
+    ):
+        assert told in shown.out
+    assert shown.rows("SELECT DISTINCT status FROM run_metadata") == [("completed",)]
 
 
 def prices_are_changed_compared_and_put_back(shown: Shown, penstock: Console) -> None:
@@ -205,6 +224,18 @@ def the_configuration_is_the_folders_own(shown: Shown) -> None:
     assert (shown.folder / "penstock.db").exists() == shown.url.startswith("sqlite:")
 
 
+def the_next_day_is_foretold(shown: Shown, every: int) -> None:
+    """Of every so many days of its past, from the third on: docs/operations.md says how it is counted."""
+    program = load(shown.folder / "penstock.toml", environment={})
+    with Ledger.open(shown.url, program.app.machines) as ledger:
+        ((born,),) = ledger.read(lambda cursor: cursor.rows("SELECT min(at) FROM transition_log"))
+        first = instant(born).replace(hour=0, minute=30, second=0, microsecond=0)
+        found = Replay(program, ledger).measure(first + timedelta(days=day) for day in range(2, 61, every))
+    assert found.happened.total() > 1_000
+    assert found.recall() >= 0.95, found
+    assert found.precision() >= 0.9, found
+
+
 def test_a_ledger_with_units_in_it_is_left_alone(ledger_url, penstock, tmp_path):
     app = App(invoices.lifecycle)
     with Ledger.open(ledger_url, app.machines, create=True, data_tables=app.data.tables) as ledger:
@@ -244,11 +275,17 @@ def test_interrupted_it_stops_in_good_order_and_the_next_one_keeps_what_it_left(
         assert json.loads(penstock("status", "--json", cwd=folder).out)["workers"] == []
 
 
-def test_a_second_one_in_the_same_folder_leaves_the_first_alone(penstock, tmp_path):
-    running = start("--once", "--dir", tmp_path / "demo")
+def test_the_desk_is_served_meanwhile_and_a_second_one_in_the_same_folder_leaves_the_first_alone(penstock, tmp_path):
+    running = start("--dir", tmp_path / "demo", "--address", "127.0.0.1:0")
     try:
         assert running.stdout is not None
+        first = next(line for line in running.stdout if "watch it at " in line)
+        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/", first)
         assert next(line for line in running.stdout if "invoices sent" in line)
+        assert "<h1" in fetched(address)
+        status = json.loads(fetched(f"{address}api/v1/status"))
+        assert datetime.fromisoformat(status["now"]) < datetime.now(UTC) - timedelta(days=2), "the time of the days"
+        assert next(one for one in status["machines"] if one["machine"] == "invoice")["states"]["SENT"] > 0
         there = {place.name: place.stat().st_ino for place in (tmp_path / "demo").iterdir()}
         refused = penstock("demo", "--once", "--dir", tmp_path / "demo", cwd=tmp_path)
         assert (refused.code, refused.out) == (2, "")
@@ -259,6 +296,11 @@ def test_a_second_one_in_the_same_folder_leaves_the_first_alone(penstock, tmp_pa
         assert running.returncode == 130
     finally:
         running.kill()
+
+
+def fetched(address: str) -> str:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=30) as answer:
+        return str(answer.read().decode())
 
 
 def test_what_was_not_seen_is_named():
@@ -272,9 +314,10 @@ def test_what_was_not_seen_is_named():
 @pytest.mark.nightly
 def test_without_once_it_goes_on_by_the_clock_of_the_machine(penstock, tmp_path):
     folder = tmp_path / "demo"
-    running = start("--dir", folder)
+    running = start("--dir", folder, "--address", "127.0.0.1:0")
     try:
         assert running.stdout is not None
+        (address,) = re.findall(r"http://\S+", next(line for line in running.stdout if "watch it at " in line))
         assert next(line for line in running.stdout if "a worker goes on" in line)
         day = tomllib.loads((folder / "penstock.toml").read_text())["schedules"]["sample-report-datasets"]["settings"]
         since = day["since"]
@@ -288,6 +331,8 @@ def test_without_once_it_goes_on_by_the_clock_of_the_machine(penstock, tmp_path)
         again = penstock("partitions", "reprocess", "google_ads", "--from", since, "--reason", "x", "--yes", cwd=folder)
         assert again.code == 0, again
         until(lambda: run() != before, "the partition is fetched anew")
+        now = datetime.fromisoformat(json.loads(fetched(f"{address}api/v1/status"))["now"])
+        assert abs(now - datetime.now(UTC)) < timedelta(minutes=5), "the desk has the machine's time"
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=PATIENCE)
     finally:

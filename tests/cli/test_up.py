@@ -41,8 +41,9 @@ class Home:
             f'[orders]\ntoken = {{ file = "token" }}\n{more}'
         )
 
-    def start(self, *arguments: str) -> Member:
-        command = [sys.executable, "-c", "from penstock.cli.main import main; main()", *arguments]
+    def start(self, *arguments: str, before: str = "") -> Member:
+        """Start a command; `before` is what its process does first."""
+        command = [sys.executable, "-c", f"{before}\nfrom penstock.cli.main import main; main()", *arguments]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         log = self.folder / f"{len(self.members)}.log"
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -138,6 +139,34 @@ def test_sighup_puts_another_configuration_into_force_under_a_fresh_worker(home)
     )
     assert actor == f"scheduler:config-{versions[second]}"
     assert member.alive
+
+
+EARLY = """
+import os, signal
+from penstock.app import running
+load = running.load
+
+def then_hung_up(*given, **named):
+    running.load = load
+    found = load(*given, **named)
+    os.replace("later.toml", "penstock.toml")
+    os.kill(os.getpid(), signal.SIGHUP)
+    return found
+
+running.load = then_hung_up
+"""
+
+
+def test_sighup_before_the_process_works_is_heeded_when_it_does(home):
+    home.write(every_second("other", "pears"))
+    (home.folder / "penstock.toml").rename(home.folder / "later.toml")
+    home.write(every_second("tally"))
+    member = home.start("up", before=EARLY)
+    home.started(member)
+    assert home.schedule("other").status is S.ACTIVE
+    assert home.rows("SELECT unit_id FROM schedule WHERE unit_id = 'tally'") == []
+    member.signal(signal.SIGTERM)
+    assert member.wait() == 0
 
 
 def test_limits_of_the_file_reach_the_gates(home):

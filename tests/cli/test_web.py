@@ -69,8 +69,9 @@ def test_web_serves_until_it_is_told_to_stop(folder: Path):
     assert "Traceback" not in member.text()
 
 
-def test_up_serves_beside_the_work(folder: Path):
-    with started(folder, "up", "--address", "127.0.0.1:0") as member:
+@pytest.mark.parametrize("command", [("up",), ("worker", "--web")])
+def test_it_is_served_beside_the_work(folder: Path, command):
+    with started(folder, *command, "--address", "127.0.0.1:0") as member:
         home = address(member)
         until(lambda: member.said("worker.started"), "it works")
         until(lambda: get(f"{home}/readyz")[0] == 200, "it is ready")

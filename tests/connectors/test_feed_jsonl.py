@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.connectors.feed_jsonl.client import JsonLines, check
+from penstock.connectors.feed_jsonl.client import JsonLines
+from penstock.connectors.feed_jsonl.parameters import check
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Client, Item, Wanted
 from penstock.model.errors import Fatal, Rejected, Transient
 from penstock.worker.executor import InlineExecutor

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.infojobs.client import check
+from penstock.connectors.infojobs.parameters import check
 from penstock.connectors.infojobs.wire import read_offer
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Item, Wanted
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
 from penstock.simulators.infojobs import HTML, Fault, throttle
 from penstock.simulators.infojobs_data import DEFECTS, Filter
 from tests.support.infojobs import NOW, PYTHON, Both, bad, on
+from tests.support.reading import read
 
 DAY = timedelta(days=1)
 
@@ -437,6 +438,19 @@ def test_pages_that_repeat_for_ever_are_passed_on_as_they_are(tmp_path):
         assert {one.id for one in second.records if isinstance(one, Item)} <= {one.id for one in first.records}
 
     on(tmp_path, test, repeats=True)
+
+
+@pytest.mark.parametrize("offers", [60, 130, 400])
+@pytest.mark.parametrize("size", [50, 20])
+def test_a_first_page_for_every_page_is_noticed(tmp_path, offers, size):
+    """Also where the totals say how many there are: the list ends, and most of it was never shown."""
+
+    async def test(both: Both) -> None:
+        both.simulator.every["offers", 1] = Fault(repeats=True)
+        found, done = await read(both.client, PYTHON, both.clock.now())
+        assert (done.repeating, len(found)) == (True, size)
+
+    on(tmp_path, test, most_offers=offers, page_size=size)
 
 
 @pytest.mark.parametrize(

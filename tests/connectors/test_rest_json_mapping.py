@@ -151,7 +151,7 @@ MAPPER = Mapper(rest({"url": "https://a.example", "date": "d", "table": "t", "fi
 
 
 def shaped(body: bytes) -> list[Item | Bad]:
-    return MAPPER.items(document("GET /", Response(200, {}, body)))
+    return list(MAPPER.items(document("GET /", Response(200, {}, body))))
 
 
 HOSTILE = st.recursive(
@@ -316,3 +316,35 @@ def test_no_link_leaves_the_host(link):
     assert target.startswith("/")
     assert target.isascii()
     assert target.isprintable()
+
+
+API = {"url": "https://api.example.com", "date": "at"}
+GOOD = {"id": "a", "at": "2026-11-18T10:00:00Z", "n": {"x": "1.5"}, "t": "text"}
+ODD = st.sampled_from(
+    [
+        GOOD,
+        {**GOOD, "id": 7},
+        {**GOOD, "id": ""},
+        {**GOOD, "id": "\ufffd"},
+        {**GOOD, "at": None},
+        {**GOOD, "at": "2026-11-18"},
+        {**GOOD, "n": None},
+        {**GOOD, "n": {"x": 2}},
+        {**GOOD, "n": {"x": "many"}},
+        {**GOOD, "n": [3]},
+        {**GOOD, "t": 5},
+        {**GOOD, "t": ["no text"]},
+        {**GOOD, "t": "é" * MOST_BYTES},
+        "no object",
+    ]
+)
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(st.lists(ODD, max_size=4))
+def test_records_come_to_the_same_together_and_one_by_one(records):
+    fields = {"x": {"path": "n.x", "type": "number"}, "t": {"path": "t"}, "day": {"path": "at", "type": "instant"}}
+    own = Mapper(rest({**API, "table": "things", "fields": fields}))
+    offers = Mapper(rest({**API, "offer": {"title": "t", "salary_min": "n.x", "published_at": "at"}}))
+    for mapper in (own, offers):
+        assert [*mapper.items(records)] == [mapper.item(record) for record in records]

@@ -9,7 +9,9 @@ import email
 import hashlib
 import hmac
 import json
+import queue
 import socketserver
+import ssl
 import threading
 from datetime import UTC, datetime
 
@@ -309,3 +311,89 @@ def test_a_notice_is_bounded_and_inert():
     assert isinstance(one, Notice)
     assert len(one.says) == 1_000
     assert all("\x1b" not in value and len(value) <= 200 for value in one.facts.values())
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A key and a certificate of 127.0.0.1 that signed itself."""
+    import ipaddress
+    from datetime import timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    text = serialization.PrivateFormat.PKCS8
+    secret = key.private_bytes(serialization.Encoding.PEM, text, serialization.NoEncryption())
+    file.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    return file
+
+
+@contextlib.contextmanager
+def mail_server(certificate, *, at_once: bool):
+    """A mail server that wants TLS: from the first byte, or by STARTTLS before anything else; and a password."""
+    smtp = pytest.importorskip("aiosmtpd.smtp")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    taken, stop = [], threading.Event()
+    ports: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    class Handler:
+        async def handle_DATA(self, server, session, envelope):  # noqa: N802 - the library's name
+            taken.append((session.ssl is not None or at_once, session.auth_data, envelope.content))
+            return "250 OK"
+
+    def signs_in(server, session, envelope, mechanism, data):
+        return smtp.AuthResult(success=data.password == b"hush-hush", auth_data=data.login)
+
+    def spoken():
+        ways = {"auth_require_tls": False} if at_once else {"tls_context": context, "require_starttls": True}
+        return smtp.SMTP(Handler(), authenticator=signs_in, auth_required=True, **ways)
+
+    async def serve():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(spoken, "127.0.0.1", 0, ssl=context if at_once else None)
+        ports.put(server.sockets[0].getsockname()[1])
+        await asyncio.to_thread(stop.wait)
+        server.close()
+
+    running = threading.Thread(target=lambda: asyncio.run(serve()))
+    running.start()
+    try:
+        yield ports.get(timeout=10), taken
+    finally:
+        stop.set()
+        running.join()
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+def test_a_mail_goes_encrypted_and_signed_in(security, certificate, monkeypatch, secret):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with mail_server(certificate, at_once=security == "tls") as (port, taken):
+        settings = EmailSettings(
+            host="127.0.0.1",
+            port=port,
+            sender="penstock@example.com",
+            to=("ops@example.com",),
+            security=security,
+            user="penstock",
+            password=secret("hush-hush"),
+        )
+        send(notice(), settings)
+        (found,) = taken
+        assert found[:2] == (True, b"penstock")
+        assert b"Subject: " in found[2]
+        monkeypatch.delenv("SSL_CERT_FILE")
+        with pytest.raises(Transient, match="certificate verify failed"):
+            send(notice(), settings)
+        assert len(taken) == 1

@@ -84,9 +84,7 @@ def test_a_unit_that_blocks_three_workers_is_parked_alone(ledger_url, tmp_path):
         assert bad.parked_reason.startswith("its step blocked the event loop for ")
         assert bad.parked_reason.endswith(" (3 times in a row)")
         assert rows(fleet, PARKED) == [("bad",)]
-        assert rows(fleet, "SELECT event_type, severity, unit_id FROM event_log WHERE severity IS NOT NULL") == [
-            ("unit.parked", "critical", "bad")
-        ]
+        fleet.tells_of_parked("bad")
         fleet.stop()
         gone = [member.wait() for member in fleet.members]
         assert gone == [EXIT_CODE] * 3 + [0]

@@ -80,9 +80,7 @@ def test_a_unit_that_kills_its_worker_is_parked_and_the_others_live(ledger_url, 
         poison = fleet.job("poison")
         assert (poison.crashes, poison.claimed_by) == (3, None)
         assert poison.parked_reason == "its step killed 3 workers in a row"
-        told = "SELECT event_type, severity, unit_id FROM event_log WHERE severity IS NOT NULL"
-        alerts = fleet.ledger.read(lambda c: c.rows(told))
-        assert [tuple(a) for a in alerts] == [("unit.parked", "critical", "poison")]
+        fleet.tells_of_parked("poison")
         assert len(fleet.effects.begun("poison")) == 3
         died = [m for m in fleet.members if not m.alive]
         assert [m.wait() for m in died] == [-signal.SIGKILL] * 3

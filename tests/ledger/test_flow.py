@@ -14,8 +14,11 @@ from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.care.prune_rules import Finished
 from penstock.ledger.flow import EdgeFlow, Window
 from penstock.ledger.history import units_as_of
+from penstock.ledger.roll_up import RECOUNT, recount_as_asked
+from penstock.ledger.schema.tables import meta
 from penstock.model.clock import Rng, VirtualClock, instant_text
 from penstock.model.machine import Actor
+from penstock.model.outcome import Write
 from tests.support.machines import INVOICE, PARTITION, invoice, partition
 from tests.support.world import ALL_MACHINES, World
 
@@ -204,6 +207,21 @@ def test_the_doctor_finds_a_wrong_count(world):
     assert "the history 1" in texts[0][1]
     assert "2 units are failed" in texts[1][1]
     assert "1 are" in texts[1][1]
+
+
+def test_wrong_counts_are_made_anew_once_somebody_asks(world):
+    day(world)
+    counted(world)
+    right = world.rows("SELECT * FROM flow_hour ORDER BY machine, hour, from_status, to_status, trigger")
+    world.sql("UPDATE flow_hour SET n = n + 1 WHERE to_status = 'failed'")
+    world.sql("DELETE FROM flow_hour WHERE to_status = 'success'")
+    database = world.ledger.database
+    assert not recount_as_asked(database), "nobody has asked"
+    world.ledger.write([Write(meta, [{"name": RECOUNT, "value": "jo"}])])
+    assert recount_as_asked(database)
+    assert not recount_as_asked(database), "it was asked for once"
+    assert findings(world) == []
+    assert world.rows("SELECT * FROM flow_hour ORDER BY machine, hour, from_status, to_status, trigger") == right
 
 
 def test_units_as_they_stood(flowing):

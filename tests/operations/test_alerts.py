@@ -8,7 +8,10 @@ from datetime import timedelta
 import pytest
 
 from penstock.app.program import Program
+from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.commit import insert_events
+from penstock.ledger.outbox import subscribed
+from penstock.model.clock import Rng
 from penstock.model.errors import LedgerRefused, UnknownUnit, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth
@@ -16,12 +19,14 @@ from penstock.model.unit import Ref
 from penstock.operations.alerts import book
 from penstock.operations.alerts.machine import A
 from penstock.operations.alerts.policy import Found, Policy, matches, policies_of
+from penstock.operations.alerts.prune import prune_resolved
+from penstock.operations.alerts.sinks import SINKS
 from penstock.operations.alerts.watch import watch
 from penstock.settings.alerts import AlertSettings, PolicySettings
 from penstock.settings.file import Configuration
 from penstock.settings.kernel import KernelSettings
 from penstock.testing.work import work_until_idle
-from penstock.worker.outbox import keep_subscriptions
+from penstock.worker.outbox import Subscriber, keep_subscriptions
 from penstock.worker.worker import WorkerSettings
 from tests.operations.conftest import NOW, ORDERS, Desk, Order
 
@@ -84,6 +89,49 @@ def test_a_condition_fires_is_told_once_and_is_over(desk, alert):
     assert look(desk, "dead_letters").resolved == 1
     assert alert("dead_letters/order").status is A.RESOLVED
     assert told(desk)[1:] == [("alert.resolved", "alert:dead_letters/order", "warning")]
+
+
+def test_what_fires_is_part_of_the_status_until_it_is_over(desk):
+    fail(desk, 3)
+    look(desk, "dead_letters")
+    (shown,) = desk.read("status").firing
+    assert (shown.alert, shown.status, shown.severity) == ("dead_letters/order", "firing", "warning")
+    desk.do("dead dismiss", machine="order")
+    desk.later(minutes=1)
+    look(desk, "dead_letters")
+    assert desk.read("status").firing == []
+
+
+def test_an_alert_that_was_over_for_long_goes_with_what_is_remembered_of_it(desk):
+    fail(desk, 3)
+    look(desk, "dead_letters")
+    pruner = Pruner(desk.ledger.database, Ages(), who="test", rng=Rng(1))
+    desk.later(days=2)
+    assert prune_resolved(desk.ledger, pruner, desk.clock.now()) == 0, "it fires"
+    desk.do("dead dismiss", machine="order")
+    look(desk, "dead_letters")
+    desk.later(days=2)
+    assert prune_resolved(desk.ledger, pruner, None) == 0
+    assert prune_resolved(desk.ledger, pruner, desk.clock.now() - timedelta(days=3)) == 0
+    assert prune_resolved(desk.ledger, pruner, desk.clock.now() - timedelta(days=1)) == 1
+    assert desk.rows("SELECT count(*) FROM alert") == [(0,)]
+    assert desk.rows("SELECT count(*) FROM alert_memory WHERE subject = 'order'") == [(0,)]
+    assert desk.read("doctor").findings == []
+    book.fire(desk.ledger, "dead_letters", Found("order", "warning", "again", {}, None), desk.clock.now(), "test")
+    assert desk.rows("SELECT status, times FROM alert") == [("firing", 1)]
+
+
+def test_a_sink_that_was_removed_is_told_nothing_more(desk):
+    kept = desk.program.subscribers()
+    others = [Subscriber(name, ["*"], deliver=_nobody) for name in ("alert.slack.gone", "audit")]
+    keep_subscriptions(desk.ledger, [*kept, *others], SINKS)
+    assert keep_subscriptions(desk.ledger, kept, SINKS) == 1
+    assert "audit" in subscribed(desk.ledger.database)
+    assert "alert.slack.gone" not in subscribed(desk.ledger.database)
+
+
+async def _nobody(event):
+    """Takes an event."""
 
 
 def test_what_gets_worse_is_told_again_and_a_resolution_keeps_the_worst(desk, alert):

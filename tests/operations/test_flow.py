@@ -118,3 +118,13 @@ def test_gates_have_a_history(desk):
     assert [(one.what, one.reason) for one in rest.rows] == [("paused", "because")]
     with pytest.raises(UsageError, match="no gate is called"):
         desk.read("gates history", gate="sjop")
+
+
+def test_a_recount_is_asked_for_and_kept(desk):
+    from penstock.ledger.roll_up import recount_as_asked
+
+    desk.orders(3)
+    desk.do("units recount", reason="the doctor found it wrong")
+    assert desk.rows("SELECT event_type FROM event_log WHERE event_type = 'flow.recount'") == [("flow.recount",)]
+    assert recount_as_asked(desk.ledger.database)
+    assert not recount_as_asked(desk.ledger.database)

@@ -20,7 +20,7 @@ from penstock.settings.typed import Secret, Settings, says
 
 CANARY = "canary-7f3a-never-shown"
 P = Path("p.toml")
-KNOWN = "alerts, gates, ledger, lifecycles, log, orders, prune, raw, schedules, strict, web, worker"
+KNOWN = "alerts, gates, ledger, lifecycles, log, orders, otlp, prune, raw, schedules, strict, web, worker"
 
 
 class Account(Settings):
@@ -315,7 +315,7 @@ def test_gates_have_limits_and_accounts_may_have_their_own():
         GateLimits("shop/acme", (Limit("requests", 2.0, 40),), 1),
     )
     assert errors({"gates": {"shop": {"limits": [limit, limit]}}}) == [
-        "p.toml: gates.shop: limits: requests is there twice; each limit needs a name of its own"
+        "p.toml: gates.shop.limits: requests is there twice; each limit needs a name of its own"
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from penstock.app.app import App
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
-from penstock.model.machine import Actor
+from penstock.model.machine import Actor, Machine
 from tests.support.crash_app import FOLDER, JOB, SETTINGS, Effects, Job, Kind, S, lifecycle
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,6 +35,11 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
             return found
         assert time.monotonic() < deadline, f"waited {patience:g} s in vain: {what}"
         time.sleep(0.05)
+
+
+def _legal(machine: Machine) -> set[tuple[str, str | None, str]]:
+    """Every change that a history may show."""
+    return {(machine.name, None, state) for state in machine.births} | {(machine.name, *pair) for pair in machine.pairs}
 
 
 class Member:
@@ -169,6 +174,17 @@ class Fleet:
         sql = "SELECT from_status, to_status, actor FROM transition_log WHERE unit_id = :name ORDER BY seq"
         return [tuple(r) for r in self.ledger.read(lambda c: c.rows(sql, name=name))]
 
+    def tells_of_parked(self, name: str) -> None:
+        """Every event there is: one for the unit that was parked, and then one for its alert; every alert there is."""
+        events = "SELECT event_type, severity, unit_id FROM event_log ORDER BY event_type DESC"
+        told = until(lambda: self._rows(events)[1:] and self._rows(events), "its alert fires")
+        assert told == [("unit.parked", "critical", name), ("alert.firing", None, "parked_units/job")], told
+        alerts = self._rows("SELECT unit_id, severity, status, example FROM alert")
+        assert alerts == [("parked_units/job", "critical", "firing", f"job:{name}")], alerts
+
+    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.ledger.read(lambda c: c.rows(sql))]
+
     def finish(self, patience: float = PATIENCE) -> None:
         """Wait until every job has ended."""
 
@@ -190,20 +206,15 @@ class Fleet:
 
     def audit(self, names: Sequence[str], *, twice: bool = False) -> None:
         """Nothing lost, nothing done twice, every history legal and whole, nothing claimed, nothing odd."""
-        done = self.ledger.read(
-            lambda c: c.rows("SELECT unit_id FROM transition_log WHERE to_status = :done", done=S.DONE)
-        )
-        assert sorted(row[0] for row in done) == sorted(names), "each unit ended once"
-        legal = {(None, "queued"), *JOB.pairs}
-        pairs = self.ledger.read(
-            lambda c: c.rows("SELECT DISTINCT from_status, to_status FROM transition_log WHERE machine = 'job'")
-        )
-        assert {tuple(pair) for pair in pairs} <= legal
+        ended = self._rows(f"SELECT machine, unit_id FROM transition_log WHERE to_status = '{S.DONE}'")
+        assert sorted(ended) == [("job", name) for name in sorted(names)], "each unit ended once"
+        pairs = set(self._rows("SELECT DISTINCT machine, from_status, to_status FROM transition_log"))
+        assert pairs <= {change for machine in self.ledger.machines.values() for change in _legal(machine)}
         assert self.effects.made() >= set(names)
         if not twice:
             assert self.effects.twice() == set()
         assert self.claimed() == 0
-        assert [f for f in examine(self.ledger.database, {JOB.name: JOB}) if f.severity == "error"] == []
+        assert [f for f in examine(self.ledger.database, self.ledger.machines) if f.severity == "error"] == []
 
 
 __all__ = ["PATIENCE", "ROOT", "Fleet", "Kind", "Member", "S", "until"]

@@ -14,11 +14,13 @@ from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.rest_json.client import RestJson
 from penstock.connectors.rest_json.settings import RestSettings
 from penstock.connectors.searches import Bad, Batch, Item, Wanted
+from penstock.lifecycles.queries.passes import Step
 from penstock.model.clock import VirtualClock
 from penstock.settings.reader import read_section
 from penstock.settings.secret import ConfigError
 from penstock.simulators.paged import PagedSimulator
 from penstock.simulators.paged_data import Listing
+from tests.support.reading import read
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ADDRESS = "http://localhost"
@@ -104,6 +106,10 @@ class Api:
                 assert page.after is not None
                 token = page.after
         raise AssertionError
+
+    async def read(self) -> tuple[set[str], Step]:
+        """The ids that a pass of the engine finds, which steps back where it lost its place; and how it ended."""
+        return await read(self.client, {}, NOW)
 
 
 def on(

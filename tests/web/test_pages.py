@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 
+from penstock.api.problems import problem_of
 from penstock.api.routes import places
 from penstock.app.person import user
 from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
 from penstock.operations.declare import Operation, Reading
+from penstock.raw.paths import PartitionKey
+from penstock.raw.reader import NotReady, PartitionStatus
 from penstock.settings.kernel import WebSettings
 from tests.support import shop
 from tests.support.shop import S
@@ -49,7 +52,15 @@ def field(text: str, name: str) -> str:
 
 
 def addresses(still_site: Site) -> Iterator[str]:
-    yield from ("/", "/machines/order", "/machines/schedule", "/lifecycles/shop", "/lifecycles/kernel")
+    yield from (
+        "/",
+        "/forecast",
+        "/forecast?at=2026-11-15",
+        "/machines/order",
+        "/machines/schedule",
+        "/lifecycles/shop",
+        "/lifecycles/kernel",
+    )
     yield from ("/units/order/acme/1", "/units/order/acme/4", "/machines/order?window=30d")
     for place in places(still_site.app):
         yield f"/{'do' if isinstance(place.declared, Operation) else 'read'}{place.path}"
@@ -244,3 +255,14 @@ def test_a_page_never_writes(shop_site: Site, browser: Client):
     for address in ("/", "/machines/order", "/units/order/acme/1", "/lifecycles/shop"):
         browser.get(address)
     assert everything() == before
+
+
+def test_signing_in_below_a_path_leads_back_below_it(shop_site: Site):
+    client = shop_site.browser(WebSettings(root_path="/penstock", require_token=True))
+    assert field(page(client.get("/penstock/machines/order"), 401), "next") == "/penstock/machines/order"
+
+
+def test_what_is_not_ready_is_a_conflict_and_no_failure_of_the_server():
+    key = PartitionKey("google_ads", "1111111111", "campaign_daily", date(2026, 10, 19))
+    problem = problem_of(NotReady(PartitionStatus(key)))
+    assert problem.status == 409

@@ -30,6 +30,7 @@ from penstock.model.errors import (
     UsageError,
 )
 from penstock.operations.conversion import BadParameters
+from penstock.raw.reader import NotReady
 from penstock.settings.redaction import redact
 
 MEDIA_TYPE = "application/problem+json"
@@ -51,6 +52,7 @@ _STATUS: dict[type[Exception], HTTPStatus] = {
     LedgerBroken: HTTPStatus.SERVICE_UNAVAILABLE,
     LedgerRefused: HTTPStatus.CONFLICT,
     MustWait: HTTPStatus.SERVICE_UNAVAILABLE,
+    NotReady: HTTPStatus.CONFLICT,
     StepError: HTTPStatus.BAD_GATEWAY,
     PenstockError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }

@@ -14,41 +14,14 @@ from penstock.settings.typed import Settings
 TAKEN = frozenset(
     {
         # Commands that are not a lifecycle's: today's, and those that the design names.
-        *(
-            "activity",
-            "alerts",
-            "api",
-            "bulk",
-            "completion",
-            "db",
-            "dead",
-            "demo",
-            "doctor",
-            "events",
-            "flow",
-            "find",
-            "gates",
-            "guards",
-        ),
+        *("activity", "alerts", "api", "bulk", "completion", "db", "dead", "demo", "doctor", "events", "find", "flow"),
+        *("forecast", "gates", "guards"),
         *("help", "history"),
-        *(
-            "init",
-            "kernel",
-            "machines",
-            "new",
-            "needs",
-            "raw",
-            "schedules",
-            "simulate",
-            "simulator",
-            "status",
-            "stuck",
-            "token",
-            "units",
-        ),
+        *("init", "kernel", "machines", "needs", "new", "raw", "schedules", "simulate", "simulator", "status", "stuck"),
+        *("token", "units"),
         *("up", "web", "why", "worker", "workers"),
         # Sections of `penstock.toml` that are the kernel's.
-        *("ledger", "lifecycles", "log", "prune"),
+        *("ledger", "lifecycles", "log", "otlp", "prune"),
     }
 )
 """Names that no lifecycle can have."""

@@ -30,10 +30,18 @@ _MOST_NAMED = 20
 async def prune(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """Interrupted, it has done a part, and the next run does the rest."""
     from penstock.ledger.care.prune import Ages, Pruner
+    from penstock.operations.alerts.prune import prune_resolved
     from penstock.worker.schedule import JobResult
 
-    who = f"schedule:{schedule.name}"
-    gone = await io.ledger(lambda ledger: Pruner(ledger.database, Ages(settings.prune), who=who, rng=io.rng).prune())
+    ages, now = Ages(settings.prune), io.now()
+    kept = ages.of("alert")
+
+    def work(ledger: Ledger) -> dict[str, int]:
+        pruner = Pruner(ledger.database, ages, who=f"schedule:{schedule.name}", rng=io.rng)
+        gone = pruner.prune()
+        return gone | {"alert": prune_resolved(ledger, pruner, None if kept is None else now - kept)}
+
+    gone = await io.ledger(work)
     told = ", ".join(f"{rows:,} of {table}" for table, rows in sorted(gone.items()) if rows)
     return JobResult(f"pruned {told or 'nothing'}")
 
@@ -59,7 +67,7 @@ async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, por
     Readings add what is not counted yet. Where much happens it comes back soon, so that this stays little; where little
     does, after twice as long as before, until ticks are nearer. After a pause nobody knows how much will.
     """
-    from penstock.ledger.roll_up import bookmark, roll_up
+    from penstock.ledger.roll_up import bookmark, recount_as_asked, roll_up
     from penstock.worker.schedule import JobResult
 
     def work(ledger: Ledger) -> tuple[bool, int]:
@@ -67,10 +75,12 @@ async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, por
         more = roll_up(ledger.database, batches=_BATCHES)
         return more, ledger.read(bookmark).seq - before
 
+    anew = await io.ledger(lambda ledger: recount_as_asked(ledger.database))
     more, counted = await io.ledger(work)
     since = _LONG if schedule.last_tick_at is None else io.now() - schedule.last_tick_at
     soon = _SOON if counted >= _MUCH or since >= _LONG else max(_SOON, 2 * since)
-    return JobResult("rolled up the flow", again=more, soon=soon)
+    said = "counted the flow anew from the history" if anew else "rolled up the flow"
+    return JobResult(said, again=more, soon=soon)
 
 
 @job(COLLECT, "Removes landed data that nobody needs: unfinished attempts, and superseded runs of a given age.")

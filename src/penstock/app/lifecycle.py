@@ -7,7 +7,7 @@ lifecycle imports nothing heavy; what needs a database driver or a client is imp
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.stage import Staged
     from penstock.ledger.store.database import Database
+    from penstock.model.forecast import Expected
     from penstock.model.limits import GateLimits
     from penstock.observe.catalogue import Metric, Sample
     from penstock.operations.alerts.policy import Condition, Policy
@@ -93,6 +94,9 @@ class Lifecycle(Generic[S]):
     #: Schedules that it needs; the configuration may have others of these names instead.
     schedules: Callable[[S], Sequence[Schedule]] = lambda settings: ()  # noqa: ARG005 - one shape
     subscribers: Callable[[S, Ports], Sequence[Subscriber]] = lambda settings, ports: ()  # noqa: ARG005 - one shape
+    #: For the forecast: what a unit that came into its state then will do by itself, by the settings and what never
+    #: changes of it; or what a tick of a schedule brings forth. None: it does not say, and the history is asked.
+    expects: Callable[[S, Any, datetime], Iterable[Expected] | None] | None = None
     #: When somebody should know, where the configuration says nothing else; and the kinds of policies that it brings.
     policies: Sequence[Policy] = ()
     conditions: Mapping[str, Condition] = field(default_factory=dict)

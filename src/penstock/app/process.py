@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from penstock.ledger.store.presence import Presence
 from penstock.model.clock import SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.observe.logs import configure_logs
+from penstock.operations.alerts.sinks import SINKS
 from penstock.settings.kernel import KernelSettings
 from penstock.worker.executor import ThreadExecutor, unless
 from penstock.worker.flow import AnyFlow
@@ -99,13 +100,15 @@ class Process:
         """The program in force."""
         return self._now.program
 
-    async def run(self) -> None:
-        """Work until SIGTERM or Ctrl-C."""
+    async def run(self, early: Collection[int] = ()) -> None:
+        """Work until SIGTERM or Ctrl-C. `early`: SIGHUP came already, and was noted there."""
         handlers = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop}
         if self._again is not None:
             handlers[signal.SIGHUP] = self._hang_up
         # One handler from the first moment to the last: a signal that came between two would be lost.
         with on_signals(handlers):
+            if early and self._again is not None:
+                self._hang_up()
             await self.work()
 
     async def work(self) -> None:
@@ -135,7 +138,7 @@ class Process:
                 return
             log.info("schedules.kept", born=kept["born"], changed=kept["changed"], retired=kept["retired"])
         if subscribers := program.subscribers():
-            await self._patiently(functools.partial(keep_subscriptions, ledger, subscribers))
+            await self._patiently(functools.partial(keep_subscriptions, ledger, subscribers, SINKS))
         ledger.gates.providers = program.limits()
         self._worker = Worker(ledger, now.flows, now.settings, config_version=version, watchdog=True)
         if not self._stop.is_set() and self._following is None:

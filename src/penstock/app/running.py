@@ -8,13 +8,14 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from penstock.app.app import App
 from penstock.app.discover import load
+from penstock.app.otlp import sending
 from penstock.app.process import InForce, Process
 from penstock.app.program import Program
 from penstock.app.shipped import SHIPPED
@@ -88,10 +89,12 @@ def run_worker(
     *,
     scheduler: bool,
     beside: Callable[[Process], AbstractContextManager[Any]] = contextlib.nullcontext,
+    early: Collection[int] = (),
 ) -> None:
     """Run one process until it is told to stop. With the scheduler, it also keeps the ledger's schedules.
 
-    `beside` is entered while the process works on its ledger: for what runs on threads of its own.
+    `beside` is entered while the process works on its ledger: for what runs on threads of its own. `early` are signals
+    that came before anybody could heed them: another configuration is asked for.
     """
 
     def read() -> Program:
@@ -111,8 +114,18 @@ def run_worker(
     ready = in_force(first, scheduler=scheduler)
     tune_interpreter()
 
+    @contextlib.contextmanager
+    def beside_it(process: Process) -> Iterator[None]:
+        with sending(process), beside(process):
+            yield
+
+    if first.configuration.kernel.otlp.url is not None:
+        from penstock.observe.otlp import require
+
+        require()
+
     async def work() -> None:
-        await Process(ready, again=again, create=scheduler, beside=beside).run()
+        await Process(ready, again=again, create=scheduler, beside=beside_it).run(early)
 
     asyncio.run(work())
     # A thread may still wait for somebody's lock on the ledger. Everything is given back; nobody waits for it.

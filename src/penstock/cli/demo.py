@@ -15,7 +15,8 @@ from penstock.app.program import Program
 from penstock.app.running import in_force
 from penstock.cli.setup import reading
 from penstock.cli.terminal import echo
-from penstock.examples.demonstration.part import Table
+from penstock.cli.web import watching
+from penstock.examples.demonstration.part import Table, World
 from penstock.examples.demonstration.play import MARK, Demonstration, require
 from penstock.ledger import history
 from penstock.ledger.ledger import Ledger
@@ -40,10 +41,11 @@ _OWN = (
 )
 
 
-def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
+def run_demo(directory: Path, url: str | None, *, once: bool, address: str | None = None) -> None:
     """Run the demonstration. Raises NotShown when it came to its end and something was not to be seen.
 
-    Interrupted on the way it stops in good order and raises KeyboardInterrupt.
+    Unless it runs once, the desk is served all along, and a worker goes on after the days. Interrupted on the way it
+    stops in good order and raises KeyboardInterrupt.
     """
     configure_logs(os.environ.get("PENSTOCK_LOG", "error"))
     # It speaks to this machine alone, and no proxy leads there.
@@ -52,16 +54,17 @@ def run_demo(directory: Path, url: str | None, *, once: bool) -> None:
     if url is not None:
         _refuse_used(url)
     with _alone_in(directory):
-        _play(directory, url, once=once)
+        _play(directory, url, once=once, address=address)
 
 
-def _play(directory: Path, url: str | None, *, once: bool) -> None:
+def _play(directory: Path, url: str | None, *, once: bool, address: str | None) -> None:
     _prepare(directory)
     demonstration = Demonstration(directory, _say)
-    with demonstration.serving(f"sqlite:///{_DATABASE}" if url is None else _written(url)) as program:
-        app, address = program.app, url or program.configuration.ledger_url()
+    written = f"sqlite:///{_DATABASE}" if url is None else _written(url)
+    with demonstration.serving(written, url) as program, contextlib.ExitStack() as desk:
+        app = program.app
         with Ledger.open(
-            address,
+            program.configuration.ledger_url(),
             app.machines,
             clock=demonstration.clock,
             create=True,
@@ -69,19 +72,27 @@ def _play(directory: Path, url: str | None, *, once: bool) -> None:
             views=app.data.views,
         ) as ledger:
             _say(f"{demonstration.start:%Y-%m-%d} to {demonstration.end:%Y-%m-%d} in {ledger.database.url}")
+            if not once:
+                shown = Program(app, program.configuration, demonstration.desk_clock)
+                _say(f"watch it at {desk.enter_context(watching(shown, address))} (Ctrl-C ends it)")
             world = demonstration.run(ledger, program)
             if demonstration.interrupted:
                 _say(f"interrupted on {demonstration.clock.now():%Y-%m-%d}; what was done until then is in the ledger")
                 raise KeyboardInterrupt
-            for table in (*demonstration.tables(world), _counts(ledger)):
-                _show(table)
-            checks = demonstration.checks(world)
-            _show(Table("Seen", ("", ""), [(check.what, check.seen or "not seen") for check in checks]))
-            require(checks)
+            _sum_up(demonstration, world)
             _show_next(directory, demonstration.next(world), unwritten=_has_password(url))
         if not once:
             demonstration.go_on(SystemClock())
             _go_on(Program(app, program.configuration))
+
+
+def _sum_up(demonstration: Demonstration, world: World) -> None:
+    """What the ledger has. Raises NotShown where something is missing."""
+    for table in (*demonstration.tables(world), _counts(world.ledger)):
+        _show(table)
+    checks = demonstration.checks(world)
+    _show(Table("Seen", ("", ""), [(check.what, check.seen or "not seen") for check in checks]))
+    require(checks)
 
 
 @contextlib.contextmanager
@@ -109,8 +120,8 @@ def _lock(folder: int, directory: Path) -> None:
 
 
 def _go_on(program: Program) -> None:
-    """Work by the machine's clock until Ctrl-C, with the other sides still there."""
-    _say("\nthe APIs are still served, and a worker goes on in real time; Ctrl-C ends it")
+    """Work by the machine's clock until Ctrl-C, with the other sides and the desk still there."""
+    _say("\nthe APIs and the desk are still served, and a worker goes on in real time; Ctrl-C ends it")
 
     async def work() -> None:
         await Process(in_force(program, scheduler=True)).run()

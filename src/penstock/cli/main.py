@@ -40,6 +40,7 @@ COMMANDS = {
     "workers": Entry("Look", "Workers that hold a lease."),
     "flow": Entry("Look", "Edges taken, time spent in states, and how units ended."),
     "activity": Entry("Look", "How much happened, hour by hour."),
+    "forecast": Entry("Look", "What happens next, and what is asked of each gate."),
     "machines": Entry("Look", "State machines: their states, and who moves units where."),
     "why": Entry("Look", "What holds a unit back or moves it on, and until when."),
     "history": Entry("Look", "Every transition of one unit, or its state at a moment."),
@@ -105,7 +106,7 @@ class Root(LazyGroup):
 
 
 _CONFIG = "penstock.config"
-KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web", "alerts"})
+KERNEL = frozenset({"ledger", "worker", "log", "gates", "schedules", "prune", "raw", "web", "alerts", "otlp"})
 """Sections of the kernel's own, which switch nothing on."""
 
 

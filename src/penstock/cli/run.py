@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ def _address() -> click.Option:
 
 
 def _run(*, scheduler: bool, **given: Any) -> None:
+    # Before anything slow: until it has a handler, the signal that asks for another configuration ends the process.
+    early: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
     from penstock.app.running import run_worker
 
     config: Path | None = given["_config"]
@@ -42,14 +46,14 @@ def _run(*, scheduler: bool, **given: Any) -> None:
         "ledger.url": given["_ledger"],
         "worker.concurrency": given["concurrency"],
         "log.level": given["log_level"],
-        "web.address": given.get("address"),
+        "web.address": given["address"],
     }
-    if not scheduler:
-        run_worker(config, wishes, scheduler=False)
+    if not scheduler and not given["web"]:
+        run_worker(config, wishes, scheduler=False, early=early)
         return
     from penstock.cli.web import beside
 
-    run_worker(config, wishes, scheduler=True, beside=beside)
+    run_worker(config, wishes, scheduler=scheduler, beside=beside, early=early)
 
 
 up = click.Command(
@@ -76,7 +80,11 @@ web = click.Command(
 )
 worker = click.Command(
     "worker",
-    params=_options(),
+    params=[
+        *_options(),
+        click.Option(["--web"], is_flag=True, help="Serve the desk and the API too, as 'penstock up' does."),
+        _address(),
+    ],
     callback=lambda **given: _run(scheduler=False, **given),
     help="Work until stopped: claim due units, step them, commit.\n\n"
     "SIGTERM and Ctrl-C finish or give back what is held. SIGHUP reads the configuration again.",
@@ -86,7 +94,7 @@ worker = click.Command(
 def _demo(**given: Any) -> None:
     from penstock.cli.demo import run_demo
 
-    run_demo(given["dir"], given["ledger"], once=given["once"])
+    run_demo(given["dir"], given["ledger"], once=given["once"], address=given["address"])
 
 
 demo = click.Command(
@@ -100,9 +108,15 @@ demo = click.Command(
             show_default=True,
             help="Where its ledger and its data are kept.",
         ),
-        click.Option(["--once"], is_flag=True, help="Stop when the days are over."),
+        click.Option(["--once"], is_flag=True, help="Serve no desk, and stop when the days are over."),
+        click.Option(
+            ["--address"],
+            metavar="HOST:PORT",
+            help="Where the desk is served; by default 127.0.0.1:8642, or a free port.",
+        ),
         click.Option(["--ledger"], metavar="URL", help="A ledger other than DIR/penstock.db."),
     ],
     callback=_demo,
-    help="Run the lifecycles against simulated APIs over sixty days that pass in seconds, and show what happened.",
+    help="Run the lifecycles against simulated APIs over sixty days that pass in seconds, and show what happened.\n\n"
+    "The desk shows it as it happens. After the days a worker goes on until Ctrl-C.",
 )

@@ -74,6 +74,25 @@ def beside(process: Process) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def watching(program: Program, address: str | None) -> Iterator[str]:
+    """Serve a program whose work somebody else does; gives where. Without an address: the usual one, or a free port."""
+    from penstock.api import serve
+
+    usual = program.configuration.kernel.web.address
+    try:
+        listening = serve.bind(address or usual)
+    except UsageError:
+        if address is not None:
+            raise
+        listening = serve.bind(f"{usual.rpartition(':')[0]}:0")
+    with listening:
+        desk = _desk(lambda: program, listening, address=address)
+        serve.require_token(desk)
+        with serve.serving(made(desk), listening):
+            yield _address(desk)
+
+
 def made(desk: Desk) -> Starlette:
     """The application: the API, and the pages."""
     from penstock.web.pages import make_desk
@@ -85,17 +104,13 @@ def _desk(
     programs: Callable[[], Program],
     listening: socket.socket,
     counts: Callable[[], Mapping[str, Mapping[str, int]]] | None = None,
+    address: str | None = None,
 ) -> Desk:
     from penstock.api.desk import Desk
     from penstock.api.serve import bound_to
 
-    program = programs()
-    return Desk(
-        programs,
-        lambda: open_ledger(programs()),
-        bound_to(listening, program.configuration.kernel.web.address),
-        counts=counts,
-    )
+    wanted = address or programs().configuration.kernel.web.address
+    return Desk(programs, lambda: open_ledger(programs()), bound_to(listening, wanted), counts=counts)
 
 
 def _address(desk: Desk) -> str:

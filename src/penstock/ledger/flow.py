@@ -115,6 +115,15 @@ def activity(database: Database, cursor: Cursor, window: Window) -> list[HourFlo
     return [HourFlow(instant(h), name, target or None, n) for (h, name, target), n in sorted(found.items())]
 
 
+def births(database: Database, cursor: Cursor, window: Window) -> dict[tuple[str, str, datetime], int]:
+    """How many units were born, by machine, state and hour."""
+    found: Counter[tuple[str, str, datetime]] = Counter()
+    for (hour, name, source, target), n in _sums(database, cursor, window, ("hour", *_EDGE[:3])).items():
+        if not source and target:
+            found[name, target, instant(hour)] += n
+    return dict(found)
+
+
 def outcome(machine: Machine, flows: Iterable[EdgeFlow]) -> Outcome:
     """How the units of a machine ended, by the meaning of the states that they came into."""
     ended = Counter[Meaning]()
@@ -138,7 +147,7 @@ def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = S
     So many rows are looked at, whatever the window: a state that is left far less often than others may be missing.
     """
     where, values = _sampled(database, cursor, window)
-    only, named = _bounds(database, "at", None, None, window.machine)
+    only, named = bounds(database, "at", None, None, window.machine)
     rows = cursor.rows(
         f"""WITH recent AS (
               SELECT seq, machine, unit_id, from_status, to_status, at FROM transition_log WHERE {where}),
@@ -174,14 +183,14 @@ def newest_rows(cursor: Cursor, most: int) -> int:
 
 def _sampled(database: Database, cursor: Cursor, window: Window) -> tuple[str, dict[str, Any]]:
     """The condition for the newest rows of a window. Of one machine: of the newest hour in which its units moved."""
-    where, values = _bounds(database, "hour", _floor(window.start), window.end, None)
+    where, values = bounds(database, "hour", _floor(window.start), window.end, None)
     own = "" if window.machine is None else " AND machine = :machine"
     sums = f"SELECT hour, sum(n), sum(CASE WHEN from_status <> ''{own} THEN n ELSE 0 END) FROM flow_hour"
     named = {} if window.machine is None else {"machine": window.machine}
     hours = cursor.rows(f"{sums} WHERE {where} GROUP BY hour ORDER BY hour DESC", **values, **named)
     moved = [place for place, (_, _, left) in enumerate(hours) if left]
     if window.end is None and (not moved or moved[0] == 0):
-        where, values = _bounds(database, _AT, window.start, None, None)
+        where, values = bounds(database, _AT, window.start, None, None)
         return f"seq > :after AND {where}", {**values, "after": newest_rows(cursor, _SCANNED)}
     begun, ends, total = window.start, window.end, 0
     for hour, n, _ in hours[moved[0] if moved else 0 :]:
@@ -190,8 +199,21 @@ def _sampled(database: Database, cursor: Cursor, window: Window) -> tuple[str, d
         if total >= _SCANNED:
             break
     begun = begun if window.start is None or begun is None else max(window.start, begun)
-    where, values = _bounds(database, "at", begun, ends, None)
+    where, values = bounds(database, "at", begun, ends, None)
     return f"{where} ORDER BY at DESC LIMIT {_SCANNED}", values
+
+
+def sampled_from(database: Database, cursor: Cursor, window: Window, most: int = _SCANNED) -> datetime | None:
+    """Where the sample begins: as many hours back as hold enough rows, so that no window is read through."""
+    where, values = bounds(database, "hour", _floor(window.start), window.end, None)
+    rows = cursor.rows(f"SELECT hour, sum(n) FROM flow_hour WHERE {where} GROUP BY hour ORDER BY hour DESC", **values)
+    total = 0
+    for hour, n in rows:
+        total += n
+        if total >= most:
+            begun: datetime = instant(hour)
+            return begun if window.start is None else max(window.start, begun)
+    return window.start
 
 
 def _sums(database: Database, cursor: Cursor, window: Window, columns: Sequence[str]) -> Counter[tuple[str, ...]]:
@@ -214,7 +236,7 @@ def _parts(database: Database, window: Window, counted: int) -> Iterator[tuple[s
     if first is not None and last is not None and first >= last:
         yield _log(database, "at", window.start, window.end, window.machine)
         return
-    where, values = _bounds(database, "hour", first, last, window.machine)
+    where, values = bounds(database, "hour", first, last, window.machine)
     yield "flow_hour", where, values
     table, where, values = _log(database, _AT, first, last, window.machine)
     yield table, f"seq > :counted AND {where}", {**values, "counted": counted}
@@ -227,11 +249,11 @@ def _parts(database: Database, window: Window, counted: int) -> Iterator[tuple[s
 def _log(
     database: Database, moment: str, start: datetime | None, end: datetime | None, machine: str | None
 ) -> tuple[str, str, dict[str, Any]]:
-    where, values = _bounds(database, moment, start, end, machine)
+    where, values = bounds(database, moment, start, end, machine)
     return "transition_log", f"{where} AND {COUNTED}", values
 
 
-def _bounds(
+def bounds(
     database: Database, moment: str, start: datetime | None, end: datetime | None, machine: str | None
 ) -> tuple[str, dict[str, Any]]:
     parts, values = ["1 = 1"], {}
@@ -240,8 +262,8 @@ def _bounds(
             parts.append(f"{moment} {sign} {database.sql.instant(name)}")
             values[name] = instant_text(bound)
     if machine is not None:
-        # Not by the index of units, which would be taken, and has every row of the machine.
-        parts.append("COALESCE(machine, machine) = :machine")
+        # Of the history not by the index of units, which would be taken, and has every row of the machine.
+        parts.append(f"{'machine' if moment == 'hour' else 'COALESCE(machine, machine)'} = :machine")
         values["machine"] = machine
     return " AND ".join(parts), values
 

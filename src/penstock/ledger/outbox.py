@@ -127,6 +127,12 @@ def subscribers(database: Database) -> list[str]:
     return database.read(work)
 
 
+def subscribed(database: Database) -> list[str]:
+    """Everybody who subscribes now."""
+    sql = "SELECT DISTINCT subscriber FROM subscription ORDER BY 1"
+    return [str(row[0]) for row in database.read(lambda cursor: cursor.rows(sql))]
+
+
 def dead_letters(database: Database, subscriber: str | None = None) -> list[str]:
     """The ids of the deliveries that are dead, oldest first."""
     which = "" if subscriber is None else " AND subscriber = :subscriber"

@@ -24,6 +24,8 @@ BOOKMARK = "flow"
 """The name in `penstock_meta` under which it is kept how far the counting has come."""
 COUNTED = f"actor NOT LIKE '{BASELINE}%'"
 """The rows of the history that tell of something: a baseline stands for rows that are gone, and were counted."""
+RECOUNT = "flow.recount"
+"""The name in `penstock_meta` of who asked to have the counts made anew; it is gone when that is done."""
 AT_ONCE = 50_000
 _CELL = "machine, hour, from_status, to_status, trigger"
 
@@ -107,6 +109,22 @@ def _count(database: Database, cursor: Cursor, first: int, last: int) -> None:
         first=first,
         last=last,
     )
+
+
+def recount_as_asked(database: Database) -> bool:
+    """Make the counts anew where somebody has asked for it; whether that was so."""
+    asked = f"SELECT 1 FROM penstock_meta WHERE name = '{RECOUNT}'"
+
+    def work(cursor: Cursor) -> bool:
+        mark = locked(database, cursor)  # nobody else counts meanwhile, and no row is pruned
+        if not cursor.run(f"DELETE FROM penstock_meta WHERE name = '{RECOUNT}'"):
+            return False
+        cursor.run("UPDATE flow_hour SET n = pruned WHERE n <> pruned")
+        _count(database, cursor, -1, mark.seq)
+        cursor.run("DELETE FROM flow_hour WHERE n = 0 AND pruned = 0")
+        return True
+
+    return bool(database.read(lambda cursor: cursor.rows(asked))) and database.write(work)
 
 
 def take_out(database: Database, cursor: Cursor, machine: str, source: str, batch: str) -> None:

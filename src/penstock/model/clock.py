@@ -137,7 +137,9 @@ def instant_text(moment: datetime) -> str:
     if moment.tzinfo is None:
         msg = f"{moment!r} has no time zone; instants are aware datetimes"
         raise ValueError(msg)
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def instant(value: Any) -> Any:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.model.clock import instant_text
-from penstock.model.errors import UsageError
+from penstock.model.errors import UnknownUnit, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Event, Move, Write
 from penstock.model.state import Meaning
-from penstock.operations.declare import Ask, Page, reading
+from penstock.model.unit import Ref, replace
+from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.plan import Together
 from penstock.operations.selection import named_machine
 from penstock.settings.kernel import KernelSettings
+from penstock.worker.schedule_unit import machine as schedule
 
 if TYPE_CHECKING:
     from penstock.ledger.flow import Window
@@ -146,6 +152,25 @@ def activity(ask: Ask[KernelSettings], wanted: FlowWanted) -> Page[HourRow]:
 
 
 READINGS = [flow, activity]
+_ROLL_UP = "roll-up-flow"
+
+
+@operation("units recount", "Count the flow by the hour anew from the history.")
+def recount(ask: Ask[KernelSettings]) -> Together:
+    """A worker does it, by the schedule roll-up-flow. What was pruned from the history stays counted as it is."""
+    from penstock.ledger.roll_up import RECOUNT
+    from penstock.ledger.schema.tables import meta
+
+    asked = Write(meta, [{"name": RECOUNT, "value": ask.who}])
+    told = Event(f"{RECOUNT}:{instant_text(ask.now)}", RECOUNT, {"by": ask.who, "reason": ask.reason})
+    moves = []
+    with contextlib.suppress(UnknownUnit):  # without a schedule it waits for the first worker that keeps them
+        own: Any = ask.reader.get(Ref(schedule.name, _ROLL_UP))
+        moves = [Move(own, replace(own, due_at=ask.now), ask.reason, Actor.OPERATOR)]
+    return Together("count the flow by the hour anew from the history", moves=moves, writes=[asked], events=[told])
+
+
+OPERATIONS = [recount]
 
 
 def _window(ask: Ask[Any], wanted: FlowWanted) -> tuple[Window, datetime]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+from penstock.model.clock import instant
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, column, option
 from penstock.settings.kernel import KernelSettings
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StatusWanted(Parameters, frozen=True):
-    alerts: Annotated[int, option("How many of the newest alerts at most.", ge=0, le=1_000)] = 20
+    alerts: Annotated[int, option("How many alerts, and events with a severity, at most.", ge=0, le=1_000)] = 20
 
 
 class MachineCounts(Row, frozen=True):
@@ -53,13 +54,22 @@ class AlertRow(Row, frozen=True):
     payload: Annotated[Any, column("What it says.", show="text", heading="says")]
 
 
+class FiringRow(Row, frozen=True):
+    alert: Annotated[str, column("The alert.", show="reference")]
+    status: Annotated[str, column("firing, acknowledged or silenced.", show="state")]
+    severity: Annotated[str, column("info, warning or critical.", show="severity")]
+    since: Annotated[datetime, column("Since when it has been true.")]
+    says: Annotated[str, column("What is the matter.", show="text")]
+
+
 class StatusAnswer(Row, frozen=True):
     ledger: Annotated[str, column("The ledger's address.")]
     now: Annotated[datetime, column("When it was asked.", show="detail")]
     machines: Annotated[list[MachineCounts], column("How the units stand.")]
     workers: Annotated[list[WorkerRow], column("Who works on them.")]
     gates: Annotated[list[ClosedGate], column("Gates that are not open.")]
-    alerts: Annotated[list[AlertRow], column("The newest alerts.")]
+    firing: Annotated[list[FiringRow], column("Alerts that are not over, the worst first.", heading="alerts")]
+    alerts: Annotated[list[AlertRow], column("The newest events with a severity.", heading="events")]
     notes: Annotated[list[str], column("What a person should know.")]
 
 
@@ -77,6 +87,7 @@ def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
         machines=[_counts(one, ask) for one in found.machines],
         workers=[_worker(one) for one in found.workers],
         gates=[ClosedGate(gate=g.gate_id, state=g.state, until=g.until, reason=g.reason) for g in found.closed_gates],
+        firing=_firing(ask, wanted.alerts),
         alerts=[
             AlertRow(at=a.at, severity=a.severity, kind=a.kind, unit=a.unit, payload=a.payload) for a in found.alerts
         ],
@@ -105,6 +116,22 @@ def unserved(found: Sequence[MachineStatus], known: Any) -> dict[str, str]:
             units = f"{count:,} unit{'s rest' if count != 1 else ' rests'}"
             told[one.name] = f"{units}; no lifecycle of this configuration serves {'them' if count != 1 else 'it'}"
     return told
+
+
+def _firing(ask: Ask[Any], most: int) -> list[FiringRow]:
+    from penstock.operations.alerts.machine import machine
+
+    if not ask.reader.keeps(machine):
+        return []
+    worst = "CASE severity WHEN 'critical' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END"
+    sql = (
+        f"SELECT unit_id, status, severity, since, says FROM {machine.table} WHERE status <> 'resolved'"
+        f" ORDER BY {worst}, since, unit_id LIMIT :most"
+    )
+    rows = ask.reader.read(lambda cursor: cursor.rows(sql, most=most))
+    return [
+        FiringRow(alert=str(a), status=str(b), severity=str(c), since=instant(d), says=str(e)) for a, b, c, d, e in rows
+    ]
 
 
 def _counts(one: MachineStatus, ask: Ask[Any]) -> MachineCounts:

@@ -11,7 +11,7 @@ from penstock.model.cadence import Cadence
 from penstock.model.limits import GateLimits, Limit
 from penstock.settings.alerts import AlertSettings
 from penstock.settings.shapes import written
-from penstock.settings.typed import Hours, LedgerAddress, Place, Secret, Settings, TimeZone, says
+from penstock.settings.typed import Hours, LedgerAddress, Place, Secret, Settings, TimeZone, Url, says
 
 _MANY = 100_000
 _PORTS = 65_535
@@ -230,6 +230,17 @@ class RawSettings(Settings):
     ] = Place("raw")
 
 
+class OtlpSettings(Settings):
+    """`[otlp]`."""
+
+    url: Annotated[
+        Url | None, says("Where metrics and traces are sent, by OTLP over HTTP.", examples=["http://127.0.0.1:4318"])
+    ] = None
+    token: Annotated[Secret | None, says("The bearer's token.", examples=[{"env": "OTLP_TOKEN"}])] = None
+    every: Annotated[timedelta, says("How often metrics are sent.", ge=timedelta(seconds=1))] = timedelta(seconds=30)
+    trace_share: Annotated[float, says("Which share of the steps is traced; 1 is all of them.", ge=0, le=1)] = 0.0
+
+
 class KernelSettings(Settings):
     """Everything in the file that belongs to no lifecycle."""
 
@@ -243,6 +254,7 @@ class KernelSettings(Settings):
     raw: Annotated[RawSettings, says("Where landed data is kept.")] = RawSettings()
     web: Annotated[WebSettings, says("The desk and the API, for browsers and scripts.")] = WebSettings()
     alerts: Annotated[AlertSettings, says("When somebody should know, and who is told.")] = AlertSettings()
+    otlp: Annotated[OtlpSettings, says("Metrics and traces, sent; they need penstock[otlp].")] = OtlpSettings()
     gates: Annotated[
         dict[str, GateSettings],
         says(

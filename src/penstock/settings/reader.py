@@ -105,7 +105,10 @@ class _Walk:
             return kind(**values)
         except (ValueError, UsageError) as error:
             for line in str(error).splitlines():
-                self._say(f"{shown_key(at)}: {line}" if at else line)
+                # What a section says of one of its keys is told of that key.
+                of_key = re.match(r"(\w+)(\.\S+|(\.\S+)?:) ", line)
+                joint = "." if of_key is not None and of_key[1] in known else ": "
+                self._say(f"{shown_key(at)}{joint}{line}" if at else line)
             return _BROKEN
 
     def _field(self, field: Field, given: Mapping[str, Any], at: Key, defaults: Settings | None) -> Any:

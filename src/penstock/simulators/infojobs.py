@@ -177,9 +177,10 @@ class InfoJobsSimulator:
         count = listing.count if self.most_offers is None else min(listing.count, self.most_offers)
         pages = -(-count // size)
         pages = pages if self.most_pages is None else min(pages, self.most_pages)
-        endless = self.repeats or (fault is not None and fault.repeats)
-        if endless:
+        if self.repeats:
             shown, pages = 1, page + 1
+        elif fault is not None and fault.repeats:
+            shown = 1
         elif page > pages and self.repeats_last:
             shown = page = max(1, pages)
         else:

@@ -41,7 +41,7 @@ class Faulty(Flow[Any, Any, Any], Generic[F]):
         self.killed: asyncio.Event | None = None
         for name in ("machine", "deadline", "turns", "charges_outages", "at_once", "settings", "name"):
             object.__setattr__(self, name, getattr(flow, name))
-        for name in ("decide", "gate", "costs", "failed", "peek", "tend", "check", "start", "stop"):
+        for name in ("decide", "gate", "costs", "failed", "committed", "peek", "tend", "check", "start", "stop"):
             object.__setattr__(self, name, getattr(flow, name))
 
     @staticmethod

@@ -123,7 +123,8 @@ class Answers:
             link = self._frame.column_link(self._lifecycle, one, value, at=self._at)
             if link is not None:
                 return Markup('<a class="mono" href="{}">{}</a>').format(link, text)
-        return self.reference(text) if show == "reference" else escape(text)
+        whole = value if isinstance(value, str) else text
+        return self.reference(str(whole)) if show == "reference" else escape(text)
 
     def _meaning(self, row: msgspec.Struct, state: str) -> str | None:
         machine = getattr(row, "machine", None) or str(getattr(row, "unit", "")).partition(":")[0]
@@ -143,10 +144,10 @@ class Answers:
         """A reference; that of a unit leads to its page."""
         machine, colon, unit_id = text.partition(":")
         names = {one.name for one in self._frame.desk.program.app.machines}
-        if colon and unit_id and machine in names and " " not in text:
+        if colon and unit_id.strip() == unit_id != "" and machine in names:
             link = self._frame.unit_link(text, self._at)
-            return Markup('<a class="mono" href="{}">{}</a>').format(link, text)
-        return Markup('<span class="mono">{}</span>').format(text)
+            return Markup('<a class="mono" href="{}">{}</a>').format(link, inert(text))
+        return Markup('<span class="mono">{}</span>').format(inert(text))
 
 
 def _heading(one: FieldInfo) -> str:

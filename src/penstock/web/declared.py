@@ -21,6 +21,7 @@ from penstock.operations.carry import KERNEL
 from penstock.operations.conversion import BadParameters, from_texts
 from penstock.operations.declare import Lines, Operation, Page, Reading, Role
 from penstock.operations.fields import fields_of
+from penstock.raw.reader import NotReady
 from penstock.web.answers import Answers, Table
 from penstock.web.forms import command_of, form_fields, form_of, grouped, pairs_of
 from penstock.web.pictures import Painter
@@ -95,7 +96,7 @@ class Declared:
                 view["one"] = not isinstance(answer, Page | Lines)
                 acting = Acts(self, place, person, at)
                 view |= await self._desk.read(self._shown, place, answer, at, pairs, acting)
-            except UsageError as error:
+            except (UsageError, NotReady) as error:
                 view["problem"] = inert(str(error))
         view["also"] = self._also(place, known, at)
         view["operations"] = [

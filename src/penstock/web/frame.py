@@ -53,7 +53,11 @@ class Frame:
         self.desk = desk
         self.access = access
         self._environment = Environment(
-            loader=PackageLoader("penstock.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+            loader=PackageLoader("penstock.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            finalize=_inert,  # whoever wrote a template may forget it
         )
         self._environment.filters |= {"pill": pill, "count": lambda number: f"{number:,}"}
 
@@ -188,7 +192,7 @@ class Frame:
     def _menu(self, at: datetime | None, counts: Mapping[str, int]) -> list[tuple[str, list[Item]]]:
         app = self.desk.program.app
         flows = [Item(one.name, self.link("lifecycles", one.name, at=at)) for one in app.own]
-        desk = {"Alerts": "read/alerts", "Dead letters": "dead", "Units": "units"}
+        desk = {"What happens next": "forecast", "Alerts": "read/alerts", "Dead letters": "dead", "Units": "units"}
         plant = {
             "Gates": "gates", "Schedules": "schedules", "Workers": "workers",
             "Events": "events", "Doctor": "doctor", "Bulk actions": "bulk",
@@ -223,6 +227,10 @@ def _seconds(text: str) -> datetime | None:
 
 _UNTIL = {10: "T00:00:00Z", 16: ":00Z", 19: "Z"}
 """What a moment that is written short leaves out, by its length."""
+
+
+def _inert(value: Any) -> Any:
+    return inert(value, lines=True) if type(value) is str else value
 
 
 def pill(state: str, meaning: str | None) -> Markup:

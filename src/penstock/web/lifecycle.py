@@ -69,7 +69,9 @@ class LifecyclePage:
                 {"name": place.declared.name, "says": place.declared.says,
                  "link": self._link(lifecycle, place.declared, at)}
                 for place in places(app)
-                if place.lifecycle is lifecycle and isinstance(place.declared, Reading)
+                if place.lifecycle is lifecycle
+                and isinstance(place.declared, Reading)
+                and person.may(place.declared.role)
             ],
             "operations": [one | ({"why": NO_PAST} if at is not None and not one["why"] else {}) for one in operations],
         }  # fmt: skip

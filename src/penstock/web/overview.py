@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.operations.declare import Ask
     from penstock.operations.needs import Need, Step
     from penstock.web.declared import Declared
+    from penstock.web.forecast import ForecastPage
     from penstock.web.frame import Frame
 
 DAYS = 30
@@ -48,9 +49,10 @@ class TimeBar:
 class Overview:
     """The page `/`."""
 
-    def __init__(self, frame: Frame, declared: Declared) -> None:
+    def __init__(self, frame: Frame, declared: Declared, forecast: ForecastPage) -> None:
         self._frame = frame
         self._declared = declared
+        self._forecast = forecast
         self._cards = Cards(frame)
 
     async def show(self, request: Request) -> Response:
@@ -73,6 +75,7 @@ class Overview:
             "more": max(0, len(found) - _NEEDS),
             "bar": self.bar(standing.hours, standing.now, at),
             "cards": cards,
+            "ahead": self._forecast.first(ask, at),
             "gates": self._gates(ask) if at is None else None,
             "latest": self._latest(ask, at),
             "workers": len(workers(ask).rows),

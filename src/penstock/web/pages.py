@@ -19,6 +19,7 @@ from penstock.model.errors import UsageError
 from penstock.model.inert import inert
 from penstock.operations.find import Sought, find
 from penstock.web.declared import Declared
+from penstock.web.forecast import ForecastPage
 from penstock.web.frame import Frame
 from penstock.web.lifecycle import LifecyclePage
 from penstock.web.live import Broadcaster
@@ -47,7 +48,8 @@ class Pages:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._declared = Declared(frame)
-        self._overview = Overview(frame, self._declared)
+        self._forecast = ForecastPage(frame)
+        self._overview = Overview(frame, self._declared, self._forecast)
         self._live = Broadcaster(frame)
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -58,6 +60,7 @@ class Pages:
         share = partial(shared.share, self._frame.desk, self._frame.access)
         return [
             Route("/", share(self._overview.show)),
+            Route("/forecast", share(self._forecast.show)),
             Route("/live", self._live.stream),
             Route("/find", self.find),
             Route("/units", _leads("read/units", self._frame)),

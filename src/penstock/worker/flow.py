@@ -178,6 +178,9 @@ class Flow(ABC, Generic[U, S, Seen]):
         """
         return None
 
+    def committed(self, outcome: Outcome[U]) -> None:
+        """Told of each outcome of its steps once it is in the ledger: for the log, on the event loop."""
+
     def tend(self, ledger: Ledger) -> None:
         """Put right what no step can see, about once a minute while a worker runs; off the event loop."""
 

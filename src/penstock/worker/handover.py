@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -36,7 +37,7 @@ class Handover:
         self._io = parts.io
         self._clock = parts.clock
         self._counts = parts.counts
-        self._gated = parts.gated()
+        self._gated, self._telling = parts.gated(), parts.telling()
 
     def submit(self, held: Held, outcome: Outcome[Any]) -> None:
         """Commit what a step came to; its unit is settled by that."""
@@ -45,7 +46,8 @@ class Handover:
             held.task = None
             if entry.more or entry.change.row[DUE] is not None:
                 held.soon = _soon(entry, outcome, self._io.now)
-            self._committer.submit(entry, self._settle, held)
+            settle = functools.partial(self._settle_and_tell, outcome) if held.flow in self._telling else self._settle
+            self._committer.submit(entry, settle, held)
 
     async def keep(self, held: Held, outcome: Outcome[Any], group: Sequence[Held]) -> bool:
         """Commit an intent whose claim is kept; whether the step goes on, with the unit as it came back."""
@@ -74,6 +76,8 @@ class Handover:
             return False
         held.claimed = held.claimed or held.unit
         held.unit = result.unit
+        if held.flow in self._telling:
+            held.flow.committed(outcome)
         return True
 
     async def _give_back(self, unit: Unit) -> None:
@@ -124,6 +128,11 @@ class Handover:
             self._holder.drop(held, None)
 
         self._holder.spawn(park())
+
+    def _settle_and_tell(self, outcome: Outcome[Any], held: Held, result: Result) -> None:
+        self._settle(held, result)
+        if type(result) is Won:
+            held.flow.committed(outcome)
 
     def _settle(self, held: Held, result: Result) -> None:
         if type(result) is Won:

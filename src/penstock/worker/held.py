@@ -126,6 +126,10 @@ class Parts:
         """The flows that say which gate a step needs; the units of others stay behind the gate they have."""
         return {flow for flow in self.flows.values() if overrides(flow, "gate")}
 
+    def telling(self) -> set[AnyFlow]:
+        """The flows that tell of what was committed."""
+        return {flow for flow in self.flows.values() if overrides(flow, "committed")}
+
 
 class Holder(Protocol):
     """Who holds the units: what a step gives back to it."""

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.ledger.delivery import D, Delivery, gate_of, machine
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.outbox import EventRow, check_wish, read_event, subscribe
+from penstock.ledger.outbox import EventRow, check_wish, read_event, subscribe, subscribed, unsubscribe
 from penstock.model.errors import StepError, Transient, UsageError
 from penstock.model.outcome import Act, Decision, Event, Outcome, Wait
 from penstock.model.unit import replace
@@ -109,9 +109,13 @@ def _put_off(unit: Delivery, now: datetime) -> Outcome[Delivery]:
     return Outcome(unit, replace(unit, due_at=now + _UNKNOWN_WAIT), reason, events=[alert])
 
 
-def keep_subscriptions(ledger: Ledger, subscribers: Sequence[Subscriber]) -> int:
-    """Make the ledger's subscriptions what these subscribers want; others are left alone. Returns how many changed.
+def keep_subscriptions(ledger: Ledger, subscribers: Sequence[Subscriber], ours: str | None = None) -> int:
+    """Make the ledger's subscriptions what these subscribers want. Returns how many changed.
 
-    Any number of processes may do this at once.
+    Others are left alone, except those whose names begin with `ours`: they end. What is pending for them stays. Any
+    number of processes may do this at once.
     """
-    return sum(subscribe(ledger.database, s.name, s.kinds, s.severities) for s in subscribers)
+    names = {s.name for s in subscribers}
+    gone = [one for one in subscribed(ledger.database) if ours and one.startswith(ours) and one not in names]
+    changed = sum(subscribe(ledger.database, s.name, s.kinds, s.severities) for s in subscribers)
+    return changed + sum(unsubscribe(ledger.database, one) for one in gone)

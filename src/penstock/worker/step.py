@@ -10,7 +10,7 @@ import structlog
 
 from penstock.ledger.gates.budget import USUAL, Trouble
 from penstock.ledger.schema.columns import readable
-from penstock.model import correlation
+from penstock.model import correlation, trace
 from penstock.model.errors import BrokenFlow, Fatal, GateClosed, MustWait, Rejected, StepError, Throttled
 from penstock.model.outcome import Act, Look, Outcome, Wait
 from penstock.model.unit import NO_GATE, replace
@@ -38,6 +38,8 @@ class Step:
         self._priced = parts.priced()
         self._handover = Handover(parts, holder)
         self.submit = self._handover.submit
+        if trace.on():
+            self.alone, self.together = self._traced_alone, self._traced_together  # type: ignore[method-assign]
 
     async def alone(self, held: Held) -> None:
         """Decide, look at most once, act; and again while the flow keeps its claim."""
@@ -73,6 +75,16 @@ class Step:
             self.fail(held, _endless(flow))
         except Exception as error:  # noqa: BLE001 - classified by the connector, or a handler's bug
             await self.failed([held], error)
+
+    async def _traced_alone(self, held: Held) -> None:
+        with trace.span(held.flow.machine.name, unit=f"{held.flow.machine.name}:{held.unit.unit_id}"):
+            await type(self).alone(self, held)
+
+    async def _traced_together(self, group: list[Held]) -> None:
+        if group:
+            name = group[0].flow.machine.name
+            with trace.span(name, unit=f"{name}:{group[0].unit.unit_id}", together=len(group)):
+                await type(self).together(self, group)
 
     async def together(self, group: list[Held]) -> None:
         """The same for siblings: they are decided one by one, and looked at and acted on together."""
@@ -221,6 +233,7 @@ class Step:
 
     async def failed(self, group: list[Held], error: Exception) -> None:
         """A failed call: whatever closes the gate closes it before the units go back."""
+        trace.failed(error)
         if isinstance(error, StepError) and error.through is not None:
             # Another gate than the unit's own: it was told, and if it closed, the unit waits for it to open.
             if error.until is not None or isinstance(error, (Throttled, Fatal)):

@@ -111,6 +111,56 @@ def test_a_list_that_repeats_itself_is_noticed():
     assert done.following.pages < 10
 
 
+@pytest.mark.parametrize("total", [25, 35, 90])
+def test_a_first_page_in_place_of_every_other_is_noticed_whatever_the_size(total):
+    """Pages of other sizes have other ends, and a short list has no third page to be certain by."""
+    client, sizes = Lists(), [10, 8, 9, 7]
+    now, seen = FIRST, set[str | None]()
+    for number in range(10):
+        start, size = max(0, now.place - 1), sizes[number % 4]
+        batch = Batch(ladder(size), start, last=start + size >= total, total=total)
+        fresh = {one.id for one in batch.records} - seen
+        seen |= fresh
+        step = advance(now, batch, client, len(fresh))
+        now = step.following
+        if step.repeating:
+            break
+        assert not step.over
+    assert (step.repeating, len(seen)) == (True, 10)
+
+
+@pytest.mark.parametrize("by_place", [True, False])
+def test_bad_records_that_are_alike_are_no_repetition_where_pages_differ(by_place):
+    records: list[Any] = [Bad("it is null", "null") for _ in range(60)]
+    for place in range(0, 60, 8):
+        records[place] = Bad("it has no title", f"{place}")
+    done, _ = _read(Lists(records, by_place=by_place, overlap=0), FIRST)
+    assert (done.over, done.repeating) == (True, False)
+
+
+def test_records_out_of_order_are_noticed_and_all_are_read():
+    dates = [START - (number * 37 % 60) * 12 * HOUR for number in range(60)]
+    client = Lists([offer(number, at) for number, at in enumerate(dates)])
+    done, seen = _read(client, msgspec.structs.replace(FIRST, until=START - 2 * HOUR))
+    assert (done.over, len(seen)) == (True, 60)
+    assert (done.following.disordered, done.following.whole) == (True, False)
+
+
+def test_a_few_records_out_of_order_are_not_the_lists_order():
+    records = ladder(60)
+    records.insert(0, offer("pinned", START - 900 * HOUR))
+    records.insert(30, offer("wrong date", START + 900 * HOUR))
+    done, seen = _read(Lists(records), FIRST)
+    assert (done.over, len(seen)) == (True, 62)
+    assert (done.following.disordered, done.following.whole) == (False, True)
+
+
+def test_the_order_of_a_list_with_one_page_does_not_matter():
+    records = [offer(number, START - (number * 7 % 10) * HOUR * 5) for number in range(10)]
+    done, _ = _read(Lists(records), FIRST)
+    assert (done.following.disordered, done.following.whole) == (False, True)
+
+
 def test_a_list_in_another_order_at_every_look_is_read_to_its_end_and_proves_nothing():
     # All of one moment, and others on top at every look: the place is never found again.
     client = Lists([offer(number, START) for number in range(40)], size=10)

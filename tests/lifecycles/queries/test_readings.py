@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from penstock.lifecycles.queries.jobs import removed_queries
 from penstock.lifecycles.queries.machine import S, query
 from penstock.lifecycles.queries.runs import Stop
 from penstock.model.errors import UnknownUnit, UsageError
@@ -59,7 +60,10 @@ def test_a_query_that_only_the_ledger_has_is_listed_as_such(ledger_url, tmp_path
             "java": "paused by the configuration: [queries.queries.java]",
             "sales": "it is no longer in the configuration",
         }
+        assert at.read("list").note.endswith("rests, and its state and offers stay")
+        assert [name for name, _ in removed_queries(at.ledger, at.settings)] == ["sales"]
         at.work()
+        assert removed_queries(at.ledger, at.settings) == [], "it is told once"
         assert at.unit("sales").due_at is None
         assert at.why("sales").links[-1].says == "then wait: it is no longer in the configuration; its state stays"
         assert at.read("show", query="sales").searches == {"q": "ventas"}

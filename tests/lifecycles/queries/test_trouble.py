@@ -7,6 +7,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import pytest
+import structlog
 from msgspec import structs
 
 from penstock.connectors.searches import Bad
@@ -141,6 +142,18 @@ def test_a_bad_record_is_counted_set_aside_and_skipped(queries_url):
         assert world.value("SELECT count(*) FROM rejected_records") == 2
 
 
+def test_a_run_is_told_in_the_log_when_it_is_in_the_ledger_and_not_before(queries_url):
+    """One whose last commit is lost with its worker is told as abandoned, and nothing else."""
+    with bench(queries_url, Lists(ladder(5))) as world, structlog.testing.capture_logs() as said:
+        world.work(flow=inject(world.flow(), Fault("page", KILL, after=True)))
+        world.work()
+        told = [
+            (one["query"], one["stopped_by"], one["counts"]["new"]) for one in said if one["event"] == "queries.run"
+        ]
+        assert told == [("jobs", "abandoned", 0), ("jobs", "exhausted", 5)]
+        assert told == world.rows("SELECT 'jobs', stopped_by, new FROM ingestion_runs ORDER BY started_at")
+
+
 def test_pages_that_repeat_for_ever_end_the_run(queries_url):
     client = Lists(ladder(10))
     client.repeats = True
@@ -210,6 +223,17 @@ def test_cursors_that_lead_in_a_circle_end_the_run(queries_url):
         assert len(client.asked) < 20
         assert world.runs("jobs", "status, new") == [("ERROR", 30)]
         assert "repeat" in str(world.state("jobs").error)
+
+
+def test_a_list_that_is_not_newest_first_is_read_whole_and_told_once(queries_url):
+    client = Lists([offer(number, START - (number * 37 % 60) * 12 * HOUR) for number in range(60)])
+    with bench(queries_url, client, horizon=DAY) as world:
+        world.work()
+        world.later()
+        assert len(world.offers()) == 60
+        assert world.state("jobs").status is S.SUCCESS
+        (told,) = world.events("queries.disordered")
+        assert 'say order = "none"' in told["reason"]
 
 
 def test_a_query_that_had_results_and_has_none_is_told_once(queries_url):

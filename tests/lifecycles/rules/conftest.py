@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
+from penstock.ledger.ledger import Ledger
 from penstock.model.clock import VirtualClock
+from tests.support.copies import copied, made_file, made_template
 from tests.support.databases import temporary_database
 from tests.support.prices import START, open_ledger
+
+
+def _make(url: str) -> Ledger:
+    return open_ledger(url, VirtualClock(START))
 
 
 @pytest.fixture(scope="session")
 def rules_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger in a file, to be copied."""
-    path = tmp_path_factory.mktemp("template") / "penstock.db"
-    open_ledger(f"sqlite:///{path}", VirtualClock(START)).close()
-    return path
+    return made_file(tmp_path_factory, _make)
 
 
 @pytest.fixture(scope="session")
 def rules_template(postgres_server: str) -> Iterator[str]:
     """Name of a ledger on the server, to be copied."""
-    with temporary_database(postgres_server) as url:
-        open_ledger(url, VirtualClock(START)).close()
-        yield urlsplit(url).path[1:]
+    with made_template(postgres_server, _make) as name:
+        yield name
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def rules_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """URL of a ledger of price rules; a test that takes it runs once on each database."""
-    if request.param == "sqlite":
-        path = tmp_path / "penstock.db"
-        shutil.copy(request.getfixturevalue("rules_file"), path)
-        yield f"sqlite:///{path}"
-        return
-    yield str(request.getfixturevalue("postgres_rules_url"))
+    with copied(request, tmp_path, "rules_file", "rules_template") as url:
+        yield url
 
 
 @pytest.fixture

@@ -6,19 +6,15 @@ go while they are read. A line that is still being written is left for the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.connectors.csv_catalog.client import Run
 from penstock.connectors.feed_jsonl import EVERY_FILE
 from penstock.connectors.feed_jsonl.files import Feed, Place
+from penstock.connectors.feed_jsonl.parameters import check
 from penstock.connectors.searches import OFFER_COLUMNS, Batch, Parameters, Wanted
 from penstock.model.errors import Rejected
-
-__all__ = ["JsonLines", "check"]
-
-_KNOWN = ("files", "q")
 
 
 class JsonLines:
@@ -51,23 +47,3 @@ class JsonLines:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-
-def check(parameters: Parameters) -> list[str]:
-    """What is wrong with the parameters of a query, each in a sentence; no file is looked at for that."""
-    return list(_faults(parameters))
-
-
-def _faults(parameters: Parameters) -> Iterator[str]:
-    for name, value in parameters.items():
-        if name not in _KNOWN:
-            yield f"{name!r} is not a parameter of a folder of offers; it has {' and '.join(_KNOWN)}"
-        elif not isinstance(value, str) or not value.strip() or "\x00" in value:
-            yield f"{name!r} must be a text"
-        elif name == "files" and not _inside(value):
-            yield f"'files' must be a pattern of files within the folder, such as {EVERY_FILE}, not {value!r:.100}"
-
-
-def _inside(pattern: Any) -> bool:
-    path = PurePosixPath(pattern)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "**" not in pattern

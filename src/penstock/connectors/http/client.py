@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.connectors.http.exchange import Answer, NotSent, Patience, Request, Transport, Unanswered
 from penstock.connectors.http.unpacking import BadBody, TooLarge, Unpacker
-from penstock.model import correlation
+from penstock.model import correlation, trace
 from penstock.model.clock import Clock
 from penstock.model.errors import Fatal, InDoubt, Rejected, StepError, Throttled, Transient
 from penstock.model.retry import parse_retry_after
@@ -161,8 +161,10 @@ class Http:
         given = _merged(given, headers or {})
         _check(call, given)
         request = Request(method, _plain(f"{self._base}{path}"), given, content, patience, own)
-        with _meaning(call, repeatable=repeatable):
+        with trace.span("call", method=method, path=_traced(path)) as span, _meaning(call, repeatable=repeatable):
             answer = await self._transport.send(request)
+            if span is not None:
+                span.set_attribute("status", answer.status)
             try:
                 wanted = 200 <= answer.status < 300 or answer.status in answers  # noqa: PLR2004 - HTTP's own
                 body = await (_whole(answer, most_bytes) if wanted else _begin(answer))
@@ -199,7 +201,8 @@ class Http:
         _check(call, given)
         url = _plain(f"{self._base}{path}")
         request = Request(method, url, given, content, patience, alone=True, address=address)
-        with _meaning(call, repeatable=True):
+        where = _traced(path) if shown is None else shown
+        with trace.span("call", method=method, path=where), _meaning(call, repeatable=True):
             answer = await self._transport.send(request)
             try:
                 yield Streamed(answer)
@@ -229,6 +232,11 @@ class Http:
         """For how many seconds an answer asks for quiet, if it does."""
         asked = response.headers.get("retry-after")
         return None if asked is None else parse_retry_after(asked, self._clock.now())
+
+
+def _traced(path: str) -> str:
+    """The path as a span has it: what is asked for, and not with which words."""
+    return redact(path.partition("?")[0]) if trace.on() else path
 
 
 def _network(context: ssl.SSLContext | None) -> Transport:

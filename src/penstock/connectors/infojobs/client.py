@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from penstock.connectors.http.client import Http
 from penstock.connectors.http.exchange import Transport
+from penstock.connectors.infojobs.parameters import check
 from penstock.connectors.infojobs.wire import (
     ANY,
     BUCKETS,
     ORDER,
     Listed,
     bucket,
-    check,
     query_text,
     read,
     read_offer,
@@ -31,8 +31,6 @@ from penstock.connectors.searches import OFFER_COLUMNS, Batch, Parameters, Wante
 from penstock.model.clock import Clock
 from penstock.model.errors import Fatal, Rejected, Transient
 from penstock.settings.secret import ConfigError, Secret
-
-__all__ = ["PATH", "InfoJobs", "check"]
 
 PATH = "/api/9/offer"
 

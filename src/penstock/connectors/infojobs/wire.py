@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -22,7 +22,6 @@ BUCKETS = {"_24_HOURS": timedelta(hours=24), "_7_DAYS": timedelta(days=7), "_15_
 ANY = "ANY"
 ORDER = "updated-desc"
 
-_OURS = {"page": "pages", "maxresults": "pages", "order": "the order", "sincedate": "the span"}
 _NOT_AUTHENTICATED = "101"
 _UNAUTHORIZED, _FORBIDDEN, _TIMEOUT, _THROTTLED, _SERVER = 401, 403, 408, 429, 500
 _SAID = 200
@@ -36,29 +35,6 @@ class Listed(Struct, frozen=True):
     size: int | None = None
     pages: int | None = None
     total: int | None = None
-
-
-def check(parameters: Parameters) -> list[str]:
-    """What is wrong with the parameters of a query, each in a sentence; nothing is asked for that."""
-    return list(_faults(parameters))
-
-
-def _faults(parameters: Parameters) -> Iterator[str]:
-    for name, value in parameters.items():
-        if not name or not name.isprintable():
-            yield f"{name!r} is not the name of a parameter"
-        elif (what := _OURS.get(name.lower())) is not None:
-            yield f"{name!r} cannot be a parameter of a query: Penstock sets {what} itself"
-        elif (several := isinstance(value, list | tuple)) and not value:
-            yield f"{name!r} is an empty list; leave it out, or name a value"
-        elif not all(_sendable(one) for one in (value if several else [value])):
-            yield f"{name!r} must be a text, a number, true or false, or a list of these"
-
-
-def _sendable(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\x00" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
-    return isinstance(value, bool | int | float)
 
 
 def query_text(parameters: Parameters, ours: Mapping[str, str]) -> str:

@@ -17,6 +17,11 @@ _UNSAFE = {"", ".", ".."}
 Pairs = list[tuple[str, str]]
 
 
+def check(settings: RestSettings, parameters: Parameters) -> list[str]:
+    """What is wrong with the parameters of a query, each in a sentence; nothing is asked for that."""
+    return list(Asking(settings, "").faults(parameters))
+
+
 class Asking:
     """Writes the requests of one API. `base` is the path of its address."""
 
@@ -38,46 +43,57 @@ class Asking:
 
     def target(self, parameters: Parameters, since: str | None, paging: Mapping[str, str]) -> str:
         """Path and parameters of one request. Raises Rejected for a query that the API cannot be asked."""
+        for fault in self.faults(parameters):
+            raise Rejected(fault)
         pairs = [*self._pairs(parameters), *paging.items()]
         if since is not None and self._settings.since is not None:
             pairs.append((self._settings.since.parameter, since))
         path = HOLE.sub(lambda hole: _filled(hole[1], parameters), self._path)
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
+    def faults(self, parameters: Parameters) -> Iterator[str]:
+        """What is wrong with the parameters of a query."""
+        for name in sorted(self._holes):
+            if name not in parameters:
+                yield f"the query has no parameter {name!r}, which the path needs"
+            elif not _is_text(parameters[name]) or _text(parameters[name]) in _UNSAFE:
+                yield f"the query's parameter {name!r} is {parameters[name]!r:.100}, which cannot be part of a path"
+        for name, value in parameters.items():
+            sent = self._settings.send_as.get(name, name)
+            if name in self._holes:
+                continue
+            if sent in self._own:
+                yield f"the query's parameter {name!r} is sent as {sent!r}, which the paging or 'since' sets"
+            if not all(map(_is_text, value if isinstance(value, list | tuple) else [value])):
+                yield f"the query's parameter {name!r} cannot be sent; it must be text, a number, or a list of these"
+
     def _pairs(self, parameters: Parameters) -> Iterator[tuple[str, str]]:
         named = self._settings.send_as
-        sent = {named.get(name, name): (name, value) for name, value in parameters.items() if name not in self._holes}
+        sent = {named.get(name, name): value for name, value in parameters.items() if name not in self._holes}
         for name, value in self._settings.parameters.items():
             if name not in sent:
-                yield from self._written(name, name, value)
-        for name, (own, value) in sent.items():
-            if name in self._own:
-                raise Rejected(f"the query's parameter {own!r} is sent as {name!r}, which the paging or 'since' sets")
-            yield from self._written(name, own, value)
+                yield from self._written(name, value)
+        for name, value in sent.items():
+            yield from self._written(name, value)
 
-    def _written(self, name: str, own: str, value: Any) -> Pairs:
+    def _written(self, name: str, value: Any) -> Pairs:
         if not isinstance(value, list | tuple):
-            return [(name, _text(own, value))]
-        texts = [_text(own, item) for item in value]
+            return [(name, _text(value))]
+        texts = [_text(item) for item in value]
         if self._settings.lists == "comma":
             return [(name, ",".join(texts))] if texts else []
         return [(name, text) for text in texts]
 
 
 def _filled(name: str, parameters: Parameters) -> str:
-    if name not in parameters:
-        raise Rejected(f"the query has no parameter {name!r}, which the path needs")
-    text = _text(name, parameters[name])
-    if text in _UNSAFE:
-        raise Rejected(f"the query's parameter {name!r} is {text!r}, which cannot be part of a path")
-    return quote(text, safe="")
+    return quote(_text(parameters[name]), safe="")
 
 
-def _text(name: str, value: Any) -> str:
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | int | float | date)
+
+
+def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise Rejected(f"the query's parameter {name!r} cannot be sent; it must be text, a number, or a list of these")
+    return value.isoformat() if isinstance(value, date) else str(value)

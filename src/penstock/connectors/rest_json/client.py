@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from penstock.connectors.http.client import Http, Response
 from penstock.connectors.http.exchange import Transport
 from penstock.connectors.rest_json.answers import document, records_of
@@ -43,13 +45,17 @@ class RestJson:
         self._asking = Asking(settings, parts.path)
         self._mapper = Mapper(settings)
         self._records, self._total = getter(settings.records), getter(settings.total)
+        #: Calls of the page under way: one page is asked for at a time.
+        self._calls = 0
         self._login = login_of(settings.auth, clock, transport)
         headers = {"Accept": "application/json"} | settings.headers
         self._http = Http(self.origin, clock, headers=_distinct(headers), transport=transport)
 
     async def page(self, parameters: Parameters, wanted: Wanted) -> Batch:
         """One page. Raises Throttled, Transient, Rejected or Fatal."""
-        return await self._style.page(self, parameters, wanted)
+        self._calls = 0
+        batch = await self._style.page(self, parameters, wanted)
+        return msgspec.structs.replace(batch, calls=self._calls)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -95,6 +101,7 @@ class RestJson:
         return response
 
     async def _get(self, target: str, headers: Headers | None) -> Response:
+        self._calls += 1
         answers = (_UNAUTHORIZED, _FORBIDDEN, _MISSING)
         return await self._http.call("GET", target, headers=headers, answers=answers)
 

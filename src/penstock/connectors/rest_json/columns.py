@@ -18,6 +18,7 @@ from penstock.connectors.rest_json.dates import instant_reader, read_date
 from penstock.connectors.rest_json.settings import DateFormat, FieldType
 
 Reader = Callable[[Any], Any]
+_TEXTS = {str, type(None)}
 _INT64 = 2**63
 _MOST_EXACT = 2**53
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
@@ -35,6 +36,11 @@ def reader(kind: FieldType, form: DateFormat, zone: tzinfo) -> Reader:
         read = instant_reader(form, zone)
         return lambda value: None if value is None or value == "" else read(value)
     return _READERS[kind]
+
+
+def read_all(kind: FieldType, read: Reader, values: list[Any]) -> list[Any]:
+    """Many values of one column; mostly they are texts, which are as they are."""
+    return values if kind == "text" and {*map(type, values)} <= _TEXTS else [*map(read, values)]
 
 
 def _text(value: Any) -> str | None:

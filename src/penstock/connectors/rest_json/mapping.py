@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.connectors.rest_json.columns import Reader, reader
+from penstock.connectors.rest_json.columns import Reader, read_all, reader
 from penstock.connectors.rest_json.dates import instant_reader
-from penstock.connectors.rest_json.paths import Getter, getter
+from penstock.connectors.rest_json.paths import Gatherer, Getter, gatherer, getter
 from penstock.connectors.rest_json.settings import FieldType, RestSettings
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Item
 from penstock.model.cadence import parse_zone
@@ -26,6 +26,8 @@ UNREADABLE = "\ufffd"
 """What stands for a character that no database can keep."""
 
 _SHOWN = 1_000
+_WIDEST = 4
+"""So many bytes has a character at most."""
 _OFFER_TYPES: dict[str, FieldType] = {"salary_min": "number", "salary_max": "number", "published_at": "instant"}
 _WANTED: dict[FieldType, str] = {
     "text": "text",
@@ -37,7 +39,7 @@ _WANTED: dict[FieldType, str] = {
     "json": "JSON",
 }
 _encode = msgspec.json.Encoder().encode
-_Column = tuple[str, FieldType, Getter, Reader]
+_Column = tuple[str, FieldType, Getter, Reader, Gatherer]
 
 
 class Mapper:
@@ -56,15 +58,44 @@ class Mapper:
                 for name, path in settings.offer.items()
             }
         known: list[_Column] = [
-            (path, kind, getter(path), reader(kind, form, zone)) for path, kind, form in given.values()
+            (path, kind, getter(path), reader(kind, form, zone), gatherer(path)) for path, kind, form in given.values()
         ]
         self._columns = known
         self._getters = [(column[2], column[3]) for column in known]
         self._order = None if settings.table is not None else _places(list(given), OFFER_COLUMNS)
+        self._ids, self._dates = gatherer(settings.id), gatherer(settings.date)
+        #: Columns that say the same as the date.
+        self._dated = [
+            kind == "instant" and (path, form) == (settings.date, settings.date_format)
+            for path, kind, form in given.values()
+        ]
 
-    def items(self, records: Sequence[Any]) -> list[Item | Bad]:
+    def items(self, records: Sequence[Any]) -> Sequence[Item | Bad]:
         """An item for each record, in their order."""
-        return [self.item(record) for record in records]
+        return self._all_good(records) or [self.item(record) for record in records]
+
+    def _all_good(self, records: Sequence[Any]) -> Sequence[Item]:
+        """The items of records of which none is bad, made column by column; none at all where one is, or may be."""
+        if {*map(type, records)} != {dict}:
+            return ()
+        ids = self._ids(records)
+        if {*map(type, ids)} != {str} or not 0 < min(map(len, ids)) <= max(map(len, ids)) <= LONGEST_ID:
+            return ()
+        lines = [_encode(record).decode() for record in records]
+        if not _keepable("".join(ids)) or max(map(len, lines)) * _WIDEST > MOST_BYTES:
+            return ()
+        try:
+            dates = [*map(self._instant, self._dates(records))]
+            columns = [
+                dates if dated else read_all(kind, read, gather(records))
+                for (_, kind, _, read, gather), dated in zip(self._columns, self._dated, strict=True)
+            ]
+        except (ValueError, OverflowError):
+            return ()
+        if self._order is not None:
+            columns.append([None] * len(records))
+            columns = [columns[place] for place in self._order]
+        return [*map(Item, ids, dates, zip(*columns, strict=True), lines)]
 
     def item(self, record: Any) -> Item | Bad:
         """One record."""
@@ -120,7 +151,7 @@ class Mapper:
         return f"the date at {self._settings.date!r} cannot be read as {self._settings.date_format!r}"
 
     def _column_faults(self, record: Any) -> Iterator[str]:
-        for path, kind, get, read in self._columns:
+        for path, kind, get, read, _ in self._columns:
             try:
                 read(get(record))
             except (ValueError, OverflowError):

@@ -248,6 +248,10 @@ class RestSettings(Settings):
     lists: Annotated[
         Literal["repeat", "comma"], says("How a list is sent: as repeated parameters, or as one joined by commas.")
     ] = "repeat"
+    ordered: Annotated[
+        list[str],
+        says("Parameters whose lists have an order that matters; in others another order is the same search."),
+    ] = []
     auth: Annotated[AuthSettings, says("How the API knows who asks; left out: it does not.")] = AuthSettings()
     paging: Annotated[PagingSettings, says("How a list is read; left out: one answer has it all.")] = PagingSettings()
     since: Annotated[SinceSettings | None, says("The parameter by which the API leaves out older records.")] = None

@@ -1,7 +1,8 @@
 """The part of the harvest: a catalogue of stones, read whole, changed, and read again from the watermark.
 
-Nivoda's simulator throttles once. On day 10 stones change, come and go. The next run reads what is new; the full one
-after it does not see what is gone, and the full one a month later, the second, soft-deletes it.
+Nivoda's simulator throttles once. On day 10 stones change, come and go. The next run reads what is new; its worker is
+refused a page, and an operator has it try again. The full run after it does not see what is gone, and the full one a
+month later, the second, soft-deletes it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.examples.demonstration.part import Check, Table, Told, World, closings, throttled
+from penstock.lifecycles import harvest
 from penstock.lifecycles.harvest.jobs import prune_raw_records, reprice
+from penstock.lifecycles.harvest.operations import WhichRun, retry
 from penstock.lifecycles.harvest.settings import reprice_schedule_of
 from penstock.model.clock import Clock, instant
-from penstock.simulators.nivoda import PATH, NivodaSimulator, throttle
+from penstock.simulators.nivoda import PATH, Fault, NivodaSimulator, throttle
 from penstock.simulators.nivoda_data import Catalogue
 from penstock.simulators.server import in_thread
 
@@ -26,7 +29,10 @@ FEED = "diamonds"
 STONES = 3_000
 _CHANGED, _INSERTED, _REMOVED = 150, 60, 40
 _DAY = timedelta(days=1)
+_HOUR = timedelta(hours=1)
 _QUIET_SECONDS = "900"
+_REFUSAL = Fault(400, {"message": "this range is being moved"})
+_MENDED = "Nivoda has moved the range"
 _GATES = "nivoda/%"
 _BLOB = "watermark.json"
 _RULE = "INSERT INTO pricing_rules (id, priority, shape, margin, rounding) VALUES (:id, :priority, :shape, {0}, {1})"
@@ -67,7 +73,10 @@ class HarvestPart:
         self._nivoda.clock = clock
 
     async def happen(self, world: World) -> None:
-        """Prices have rules from the start. In the first run the API throttles; on day 10 the catalogue changes."""
+        """Prices have rules from the start. In the first run the API throttles; on day 10 the catalogue changes.
+
+        The run after that is refused a page. Hours later somebody retries it.
+        """
         database = world.ledger.database
         statement = _RULE.format(database.sql.decimal("margin"), database.sql.decimal("rounding"))
         database.write(lambda cursor: [cursor.run(statement, **rule) for rule in _RULES])
@@ -77,16 +86,23 @@ class HarvestPart:
         stones.change(_CHANGED, now)
         stones.insert(_INSERTED, now)
         stones.remove(_REMOVED)
+        self._nivoda.faults["page"].append(_REFUSAL)
+        while not (failed := world.rows("SELECT unit_id FROM run_metadata WHERE status = 'failed'")):
+            await world.until(world.ledger.clock.now() + _HOUR)
+        await world.until(world.ledger.clock.now() + 6 * _HOUR)
+        world.do(harvest.lifecycle, retry, WhichRun(run=str(failed[0][0])), _MENDED)
 
     def told(self, world: World, since: datetime, until: datetime) -> Iterator[Told]:
         rows = world.rows(
-            "SELECT unit_id, to_status, reason, at FROM transition_log WHERE machine = 'harvest_run'"
-            " AND to_status IN ('created', 'completed', 'failed') AND at >= {since} AND at < {until}",
+            "SELECT machine, unit_id, to_status, reason, at FROM transition_log WHERE at >= {since} AND at < {until}"
+            " AND (machine = 'harvest_run' AND (to_status IN ('created', 'completed', 'failed') OR trigger = 'retry')"
+            " OR machine = 'harvest_partition' AND to_status = 'failed'"
+            " OR machine = 'alert' AND unit_id LIKE 'harvest_failed/%') ORDER BY seq",
             since=since,
             until=until,
         )
-        for run_id, status, reason, at in rows:
-            yield Told(instant(at), f"harvest_run:{run_id} is {status}: {reason}")
+        for machine, unit_id, status, reason, at in rows:
+            yield Told(instant(at), f"{machine}:{unit_id} is {status}: {reason}")
         yield from closings(world, _GATES, since, until)
 
     def _runs(self, world: World) -> list[tuple[Any, ...]]:
@@ -107,9 +123,19 @@ class HarvestPart:
         yield Check("a whole catalogue, harvested", next(full, None))
         yield Check("what has changed, from the watermark", next(some, None))
         yield Check("stones that are gone, soft-deleted", next(gone, None))
+        yield Check("a worker that failed, retried, and its run completed", self._retried(world))
         yield Check("a throttle of Nivoda, waited for", throttled(world, _GATES))
         yield Check("every stone there at its price, and no others", self._equal(world))
         yield Check("the watermark of the last run, published", self._published(runs[-1] if runs else None))
+
+    def _retried(self, world: World) -> str | None:
+        found = world.rows(
+            "SELECT l.unit_id, r.unit_id FROM transition_log l"
+            " JOIN worker_runs w ON w.unit_id = l.unit_id AND w.status = 'completed'"
+            " JOIN run_metadata r ON r.run_id = w.run_id AND r.status = 'completed'"
+            " WHERE l.machine = 'harvest_worker' AND l.trigger = 'retry'"
+        )
+        return f"harvest_worker:{found[0][0]}, of harvest_run:{found[0][1]}" if found else None
 
     def _equal(self, world: World) -> str | None:
         """Compare the table with the other side's own catalogue."""

@@ -55,7 +55,33 @@ class NotShown(PenstockError):
     """The demonstration came to its end without showing what it is for."""
 
 
-_WATCH = """# In place of every minute and every six hours: days pass in seconds.
+class DeskClock:
+    """The time of the days while they pass, and then the machine's; how long something takes is real all along."""
+
+    def __init__(self, days: Clock) -> None:
+        self._days = days
+        self._machine = SystemClock()
+
+    def hand_over(self, clock: Clock) -> None:
+        """From now on it is this clock's time."""
+        self._days = clock
+
+    def now(self) -> datetime:
+        return self._days.now()
+
+    def elapsed(self) -> float:
+        return self._machine.elapsed()
+
+    def uptime(self) -> int:
+        return self._days.uptime()
+
+    def boot_id(self) -> str:
+        return self._days.boot_id()
+
+
+_WATCH = """[alerts]
+log = false  # what fires is told among the other things
+# In place of every minute and every six hours: days pass in seconds.
 [schedules.watch-alerts]
 job = "watch-alerts"
 every = "6h"
@@ -72,11 +98,13 @@ class Demonstration:
     folder: Path
     say: Callable[[str], None]
     end: datetime = field(default_factory=lambda: SystemClock().now())
+    days: int = DAYS
 
     def __post_init__(self) -> None:
         midnight = self.end.replace(hour=0, minute=0, second=0, microsecond=0)
-        self.start = midnight - DAYS * _DAY
+        self.start = midnight - self.days * _DAY
         self.clock = VirtualClock(self.start)
+        self.desk_clock = DeskClock(self.clock)
         self.parts: list[Part] = [
             InvoicesPart(Rng()),
             ReportsPart(self.clock),
@@ -94,8 +122,11 @@ class Demonstration:
         return self.folder / FILE
 
     @contextlib.contextmanager
-    def serving(self, written: str) -> Iterator[Program]:
-        """Serve every other side and write the configuration; `written` is the ledger's address as the file has it."""
+    def serving(self, written: str, url: str | None = None) -> Iterator[Program]:
+        """Serve every other side and write the configuration.
+
+        `written` is the ledger's address as the file has it; `url`, where it is given, is the one that is used.
+        """
         with contextlib.ExitStack() as stack:
             (self.folder / "secrets").mkdir(exist_ok=True)
             shares = [stack.enter_context(part.serving(self.folder, self.start, self.clock)) for part in self.parts]
@@ -105,10 +136,11 @@ class Demonstration:
             # Sixty days pass in seconds: a job of every minute would be most of what happens.
             flow = '[schedules.roll-up-flow]\njob = "roll-up-flow"\nevery = "12h"\n'
             self.file.write_text("\n".join([head, f'[ledger]\nurl = "{written}"\n', flow, _WATCH, *shares]))
-            yield load(self.file, environment={}, clock=self.clock)
+            yield load(self.file, {"ledger.url": url}, environment={}, clock=self.clock)
 
     def go_on(self, clock: Clock) -> None:
         """The sixty days are over: from now on the other sides live by this clock."""
+        self.desk_clock.hand_over(clock)
         for part in self.parts:
             part.now_by(clock)
 
@@ -152,7 +184,7 @@ class Demonstration:
 
     async def _pass(self, world: World) -> None:
         """Day after day, tell what has happened: asked when the day is over, so that nothing more can happen in it."""
-        moments = [*(self.start + n * _DAY for n in range(DAYS + 1)), self.end]
+        moments = [*(self.start + n * _DAY for n in range(self.days + 1)), self.end]
         for since, until in itertools.pairwise(moments):
             await world.until(until)
             told = [told for part in self.parts for told in part.told(world, since, until)]

@@ -6,6 +6,7 @@ Amazon's simulator is told to fail one report, to refuse one link as expired, an
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -77,7 +78,8 @@ class ReportsPart:
             yield f'api_url = "{address}"\ntoken_url = "{address}/auth/o2/token"\n'
         yield f"# In place of the job that makes the datasets of all days.\n[schedules.{UPDATE}]"
         yield f'job = "{SAMPLE}"\nat = ["12:00"]'
-        yield f'settings = {{ since = "{start:%Y-%m-%d}", hourly = ["{STREAMED}"] }}\n'
+        daily = json.dumps(list(ACCOUNTS))
+        yield f'settings = {{ since = "{start:%Y-%m-%d}", daily = {daily}, hourly = ["{STREAMED}"] }}\n'
         yield f'# What is shown at the end stays.\n[schedules.{PRUNE}]\njob = "{PRUNE}"\nevery = "365d"\n'
         yield '[schedules.sweep-stages]\njob = "sweep-stages"\nat = ["11:00"]\n'
 

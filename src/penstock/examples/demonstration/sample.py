@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
+from typing import Any
 
 from penstock.app.lifecycle import Lifecycle, NoSettings, job
 from penstock.app.ports import Ports
 from penstock.lifecycles import reports
 from penstock.lifecycles.reports.datasets import LIKE, Window, columns_of, datasets
-from penstock.lifecycles.reports.machine import Aggregation, Report
+from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S, machine
 from penstock.lifecycles.reports.settings import ReportSettings
+from penstock.model.forecast import Expected
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth
 from penstock.model.unit import replace
@@ -25,9 +27,10 @@ SAMPLE = "sample-report-datasets"
 EVERY_DAYS = 20
 
 
-def _wanted(settings: ReportSettings, day: date, hourly: Sequence[str]) -> Iterator[Report]:
+def _wanted(settings: ReportSettings, day: date, daily: Sequence[str], hourly: Sequence[str]) -> Iterator[Report]:
     hour = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
-    for name, account in settings.accounts.items():
+    for name in daily:
+        account = settings.accounts[name]
         spans = [(Aggregation.DAILY, Window(day, day))]
         if name in hourly:
             spans.append((Aggregation.HOURLY, Window(hour, hour)))
@@ -39,7 +42,7 @@ def _wanted(settings: ReportSettings, day: date, hourly: Sequence[str]) -> Itera
 
 @job(SAMPLE, "Makes the datasets of every twentieth day.")
 async def sample(settings: NoSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001 - one shape
-    """Its schedule's settings are the first day, and the accounts that have hourly data too."""
+    """Its schedule's settings are the first day, the accounts, and those of them that have hourly data too."""
     given = schedule.settings or {}
     day = io.now().date()
     if (day - date.fromisoformat(given["since"])).days % EVERY_DAYS:
@@ -47,9 +50,23 @@ async def sample(settings: NoSettings, schedule: Schedule, io: Io, ports: Ports)
     configured = ports.program.settings(reports.lifecycle)
     births = [
         Birth(unit, f"{day} is in the sample", if_absent=True, actor=Actor.SCHEDULER)
-        for unit in _wanted(configured, day, given["hourly"])
+        for unit in _wanted(configured, day, given["daily"], given["hourly"])
     ]
     return JobResult(f"{len(births)} datasets of {day}", others=births)
 
 
-lifecycle = Lifecycle("sample", "Datasets of few days, for the demonstration.", NoSettings, jobs=[sample])
+def expects(settings: NoSettings, unit: Any, since: datetime) -> Sequence[Expected] | None:  # noqa: ARG001 - one shape
+    """What a tick brings forth."""
+    if not isinstance(unit, Schedule):
+        return None
+    given = unit.settings or {}
+    if (since.date() - date.fromisoformat(given["since"])).days % EVERY_DAYS:
+        return []
+    spans = [(name, Aggregation.DAILY) for name in given["daily"]] + [(n, Aggregation.HOURLY) for n in given["hourly"]]
+    kinds = [f"{name}/{span}/{entity}" for name, span in spans for entity in EntityType]
+    return [Expected(machine=machine.name, at=since, target=S.MISSING, kind=kind) for kind in kinds]
+
+
+lifecycle = Lifecycle(
+    "sample", "Datasets of few days, for the demonstration.", NoSettings, jobs=[sample], expects=expects
+)

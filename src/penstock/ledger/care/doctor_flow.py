@@ -14,7 +14,7 @@ from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Machine
 
 _MOST = 20
-_MEND = "somebody has changed flow_hour or the history; restore the ledger from a backup"
+_MEND = "somebody has changed flow_hour or the history; 'penstock units recount' counts it anew from the history"
 
 
 def flow(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:

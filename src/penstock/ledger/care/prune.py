@@ -96,6 +96,10 @@ class Pruner:
         moment = cursor.rows(f"SELECT {self._database.now_sql}", **self._database.bind_now())[0][0]
         return parse_instant(moment) if isinstance(moment, str) else moment, known
 
+    def knows(self, name: str) -> bool:
+        """Whether the ledger has that machine."""
+        return name in self._known
+
     def _before(self, name: str) -> datetime | None:
         """Everything of that name goes that is older than this moment."""
         age = self._ages.of(name)
@@ -204,7 +208,8 @@ class Pruner:
 
         Of each one row is left, which says that it is gone. Returns how many went.
         """
-        free = Finished(f"u.claimed_by IS NULL AND ({sql.text})", sql.parameters)
+        driven = self._known[name]["shape"]["driven"]
+        free = Finished(f"u.claimed_by IS NULL AND ({sql.text})", sql.parameters) if driven else sql
         gone = 0
 
         def went(unit_ids: Sequence[str], rows: int) -> None:

@@ -73,6 +73,9 @@ def plain_unseen(value: Any) -> Any:
 
 def plain_column(values: Sequence[Any], *, unseen: bool) -> Sequence[Any]:
     """Many values of one column made plain; `unseen`: no text among them holds a secret. Raises as `plain` does."""
+    if len(values) > 1 and len({*map(id, values)}) == 1:
+        # Of one value, such as the moment at which all of them were seen, the others are copies.
+        return [(plain_unseen if unseen else plain)(values[0])] * len(values)
     kinds = {*map(type, values)} - {type(None)}
     if unseen and kinds == {str}:
         "".join(filter(None, values)).encode()  # raises, as in `_fitting`

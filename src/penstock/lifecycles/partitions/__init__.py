@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.partitions import alerts, jobs, operations
 from penstock.lifecycles.partitions.calendar import calendar
+from penstock.lifecycles.partitions.expects import expects
 from penstock.lifecycles.partitions.machine import MACHINES
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Rules
@@ -95,6 +96,7 @@ def partitions_lifecycle(
         build=build,
         jobs=[jobs.enumerate_partitions],
         schedules=schedules,
+        expects=expects,
         policies=alerts.POLICIES,
         readings=[calendar, *operations.READINGS, operations.inspecting(own)],
         operations=operations.OPERATIONS,

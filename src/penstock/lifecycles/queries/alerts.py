@@ -36,6 +36,12 @@ POLICIES = (
         events=("queries.unreachable",),
     ),
     Policy(
+        name="query_disordered",
+        says="A list is not in the order that its client promises.",
+        window=_WEEK,
+        events=("queries.disordered",),
+    ),
+    Policy(
         name="query_many_closed",
         says="Too many offers vanished at once; none was closed.",
         events=("queries.many_closed",),

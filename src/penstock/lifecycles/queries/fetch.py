@@ -7,12 +7,14 @@ hours, and its gate says so to every query of its own.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from msgspec import Struct
 
 from penstock.connectors.searches import Batch, Client, Parameters, Wanted
 from penstock.lifecycles.queries.runs import Stop
+from penstock.lifecycles.queries.store import Digest
 from penstock.model.errors import Fatal, GateClosed, InDoubt, Rejected, Throttled, Transient
 from penstock.model.retry import RetryPolicy
 from penstock.worker.flow import Io
@@ -38,6 +40,8 @@ class Fetched(Struct, frozen=True):
 
     calls: int
     batch: Batch | None = None
+    #: Of its records, by their ids.
+    digests: Mapping[str, Digest] = {}
     halted: Halted | None = None
     throttles: int = 0
 

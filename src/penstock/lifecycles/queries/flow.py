@@ -18,6 +18,7 @@ import structlog
 from penstock.connectors.searches import Bad, Batch, Item
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.aggregate import aggregate
+from penstock.lifecycles.queries.ahead import Ahead
 from penstock.lifecycles.queries.closing import freed, held_back, too_many
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
@@ -26,13 +27,13 @@ from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
 from penstock.lifecycles.queries.lock import closed_gate, closed_words, holder, running, shut_gates
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
-from penstock.lifecycles.queries.progress import after_page
-from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad
+from penstock.lifecycles.queries.progress import after_page, disordered
+from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad, tell_runs
 from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
 from penstock.lifecycles.queries.sources import Source
-from penstock.lifecycles.queries.store import Taken
+from penstock.lifecycles.queries.store import Digest, Taken
 from penstock.model.outcome import Event, Move, Outcome, Write
 from penstock.model.unit import replace
 from penstock.raw.store import RawError
@@ -40,6 +41,8 @@ from penstock.worker.flow import Flow, Gate, Io
 
 _PART, _PART_BYTES = 1_000, 640 * 1024
 """So many records, of about so many bytes, are one commit: a worker's memory holds them several times over."""
+_LARGE = 4 * 1024 * 1024
+"""A page of more bytes is alone in memory."""
 _CLOSED_AT_ONCE = 1_000
 _TWICE = 2
 
@@ -53,6 +56,7 @@ class _Page(msgspec.Struct):
     batch: Batch
     calls: int
     parts: list[list[Item]]
+    digests: Mapping[str, Digest]
     bad: list[Bad]
     seen: set[str]
     landed: Sequence[Write]
@@ -75,6 +79,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self._sources = sources
         #: Pages whose first parts are written, by run. Lost with the process, they are fetched again.
         self._pages: dict[str, _Page] = {}
+        self._ahead = Ahead()
         #: Which worker this is, once it has claimed anything; how often others were seen with the lock.
         self._me: str | None = None
         self._seen: Counter[str] = Counter()
@@ -106,6 +111,10 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             return await self._close(unit, own, io)
         return await self._aggregate(unit, own, io)
 
+    def committed(self, outcome: Outcome[Query]) -> None:
+        others = [one.after for one in outcome.others if isinstance(one, Move) and isinstance(one.after, Query)]
+        tell_runs(outcome.writes, [outcome.after, *others])
+
     def tend(self, ledger: Ledger) -> None:
         """Say who holds the run lock, once of each, where it is somebody else."""
         found = ledger.read(holder)
@@ -117,6 +126,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             log.info("queries.lock", held=str(found), next="this worker waits, and runs queries when the lock is free")
 
     async def stop(self) -> None:
+        self._ahead.forget()
         for source in self._sources.values():
             await source.close()
 
@@ -139,6 +149,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             run=run.document(),
         )
         self._pages.clear()
+        self._ahead.forget()
         # No call was made: what an earlier crash left is settled by the first page.
         return Outcome(
             unit,
@@ -157,15 +168,11 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         if page is None:
             now = next_pass(unit, io.now(), own, self.settings)
             assert now is not None  # noqa: S101 - decide asks only then
-            fetched = await self._fetch(source, own, now, io)
+            fetched = await self._ahead.take(str(unit.run_id), now) or await self._read(own, now, io)
             if fetched.batch is None:
                 return self._halted(unit, fetched, own, io.now())
-            # Nothing is erased meanwhile: that takes the run lock.
-            columns = source.client.columns
-            batch = await io.ledger(partial(without_erased, client=own.client, columns=columns, batch=fetched.batch))
-            fetched = msgspec.structs.replace(fetched, batch=batch)
             try:
-                landed = await source.land(unit, own, batch, io)
+                landed = await source.land(unit, own, fetched.batch, io)
             except RawError as error:
                 halted = Halted(Stop.ERROR, f"a page could not be landed: {error}")
                 return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
@@ -173,7 +180,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         items = page.parts.pop(0) if page.parts else []
         unread = [] if page.parts else [one.id for one in page.bad if one.id is not None]
         take = partial(source.store.take, query=unit, number=page.now.number, items=items, unread=unread)
-        taken = await io.ledger(partial(take, now=io.now()))
+        taken = await io.ledger(partial(take, now=io.now(), digests=page.digests))
         page.fresh += taken.fresh
         run = _added(run_of(unit), items, taken)
         if page.parts:
@@ -200,11 +207,15 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             after = replace(after, last_found_at=moment)
         if step.repeating:
             return self._repeating(unit, after, run, taken, page, moment)
-        after, events = after_page(after, page.now, step, own, moment, ordered=client.newest_first)
+        ordered = client.newest_first and not step.following.disordered
+        after, events = after_page(after, page.now, step, own, moment, ordered=ordered)
+        if step.following.disordered and not page.now.disordered:
+            events = [*events, disordered(after, own, moment)]
         run = run_of(after)
         if run.closing is not None:
             after = await self._worth_closing(after, own, page, io)
         tell_bad(after, page.bad)
+        self._read_ahead(after, own, page, moment, io)
         writes = [*page.landed, *rejected(after, page.bad, moment)]
         reason = f"{page.now.says()}: {len(page.batch.records):,} records"
         return self._going(unit, after, taken, writes, reason, events, moment=moment, own=own)
@@ -221,11 +232,33 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         self, unit: Query, after: Query, run: Run, taken: Taken, page: _Page, moment: datetime
     ) -> Outcome[Query]:
         """The list gives the same records for ever: the run ends, and the reading begins anew the next time."""
-        why = f"its pages repeat: {page.now.says()} has nothing new"
+        alike = all(one.id is None for one in page.batch.records)
+        what = "its pages repeat, or their records have no ids and are all alike" if alike else "its pages repeat"
+        why = f"{what}: {page.now.says()} has nothing new"
         run = msgspec.structs.replace(run, stop=Stop.ERROR, error=why)
         after = replace(after, run=run.document(), reading=None)
         tell_bad(after, page.bad)
         return self._going(unit, after, taken, [*page.landed, *rejected(after, page.bad, moment)], why)
+
+    def _read_ahead(self, after: Query, own: Configured, page: _Page, moment: datetime, io: Io) -> None:
+        """Read the next page while this one is committed, where the reading goes on and pages are not large."""
+        large = sum(len(one.payload) for one in page.batch.records) > _LARGE
+        if large or io.stopping() or what_next(after, moment, own, self.settings)[0] != "page":
+            return
+        following = next_pass(after, moment, own, self.settings)
+        if following is not None and following.pages:
+            self._ahead.begin(str(after.run_id), following, self._read(own, following, io))
+
+    async def _read(self, own: Configured, now: Pass, io: Io) -> Fetched:
+        """The page of a pass, without what was erased. Nothing is erased meanwhile: that takes the run lock."""
+        source = self._sources[own.client]
+        fetched = await self._fetch(source, own, now, io)
+        if fetched.batch is None:
+            return fetched
+        look = partial(without_erased, client=own.client, columns=source.client.columns, batch=fetched.batch)
+        batch = await io.ledger(look)
+        digests = source.store.digests([one for one in batch.records if isinstance(one, Item)])
+        return msgspec.structs.replace(fetched, batch=batch, digests=digests)
 
     async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io) -> Fetched:
         mine = query_gate(own.key)
@@ -350,7 +383,8 @@ def _paged(now: Pass, fetched: Fetched, landed: Sequence[Write]) -> _Page:
             size = len(item.payload)
         parts[-1].append(item)
     bad = [one for one in records if isinstance(one, Bad)]
-    return _Page(now, fetched.batch, fetched.calls, parts, bad, {item.id for item in items}, landed)
+    seen = {item.id for item in items}
+    return _Page(now, fetched.batch, fetched.calls, parts, fetched.digests, bad, seen, landed)
 
 
 def _most(items: Sequence[Item]) -> int:

@@ -27,9 +27,18 @@ UPDATE, PRUNE = "update-queries", "prune-queries"
 
 @job(UPDATE, "Creates the queries that are new in the configuration, and wakes those that rest.")
 async def update_queries(settings: QueriesSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
+    import structlog
+
     from penstock.worker.schedule import JobResult
 
+    log = structlog.get_logger()
     born, woken = await io.ledger(lambda ledger: keep_queries(ledger, settings, io.now(), "schedule"))
+    removed = await io.ledger(lambda ledger: removed_queries(ledger, settings))
+    for name, key in removed:
+        log.warning("queries.removed", query=name, key=key, next="it rests; put back into the file, it goes on")
+    if removed:
+        names = ", ".join(name for name, _ in removed)
+        return JobResult(f"{born} created, {woken} woken; no longer in the configuration, and rest now: {names}")
     return JobResult(f"{born} created, {woken} woken" if born or woken else "all queries are there")
 
 
@@ -56,6 +65,13 @@ def keep_queries(ledger: Ledger, settings: QueriesSettings, now: datetime, who: 
     if resting:
         ledger.wake(resting, who=who, reason="configured", actor=Actor.SCHEDULER)
     return made, len(resting)
+
+
+def removed_queries(ledger: Ledger, settings: QueriesSettings) -> list[tuple[str, str]]:
+    """Names and keys of queries that the configuration no longer has, and that do not rest yet: each is told once."""
+    sql = f"SELECT name, query_key FROM {query.table} WHERE due_at IS NOT NULL ORDER BY name, query_key"
+    rows = ledger.read(lambda cursor: cursor.rows(sql))
+    return [(str(name), str(key)) for name, key in rows if key not in registry(settings)]
 
 
 def _planned_ahead(one: Query, now: datetime, settings: QueriesSettings) -> bool:

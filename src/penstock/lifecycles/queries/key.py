@@ -24,11 +24,21 @@ _SHOWN = 60
 
 
 def query_key(
-    client: str, parameters: Mapping[str, Any], *, defaults: Mapping[str, Any] = {}, ordered: Collection[str] = ()
+    client: str,
+    parameters: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any] = {},
+    ordered: Collection[str] = (),
+    path: str = "",
 ) -> str:
-    """`client`-`digest`, safe in file names and references. Raises ValueError for what cannot be normalised."""
-    canonical = _json(normalise(parameters, defaults=defaults, ordered=ordered))
-    return f"{_encoded(client)}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"
+    """`client`-`digest`, safe in file names and references. Raises ValueError for what cannot be normalised.
+
+    With a `path`, which the configuration gives as it gives `defaults`, another path or another default that is in
+    force is another search.
+    """
+    search = normalise(parameters, defaults=defaults, ordered=ordered)
+    asked: Any = [path, {**normalise(defaults, ordered=ordered), **search}] if path else search
+    return f"{_encoded(client)}-{hashlib.sha256(_json(asked).encode()).hexdigest()[:12]}"
 
 
 def normalise(

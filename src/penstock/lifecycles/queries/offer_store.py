@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -16,7 +17,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.likeness import Candidate, company_key, likeness, links
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, found_by, keyed, unique
+from penstock.lifecycles.queries.store import ERASED, Digest, Taken, absent_from, content_hash, found_by, keyed, unique
 from penstock.lifecycles.queries.tables import companies, offers, query_offers
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
@@ -31,6 +32,7 @@ _COLUMNS = (
 _LINK = _COLUMNS.index("linked_client")
 _FIRST = ("first_seen_at", "linked_client", "linked_offer_id", "link_kind")
 _LISTED = ("query_key", "offer_id", "client", "record_at", "seen_in", "gone_at")
+_MOST_MARKED = 50_000
 _COMPANY_COLUMNS = ("company_key", "name", "first_seen_at", "last_seen_at", "stale")
 
 
@@ -47,6 +49,9 @@ class _Known(NamedTuple):
     record_at: datetime | None = None
 
 
+_NEW = _Known()
+
+
 @lru_cache(maxsize=65_536)  # a page has many offers of few companies
 def company_id(name: str | None) -> str | None:
     """The key of a company: a digest of its normalised name, so that nothing is left of a name that is erased."""
@@ -59,16 +64,44 @@ class OfferStore:
 
     def __init__(self, repost_within: timedelta) -> None:
         self._within = repost_within
+        #: The run that was last seen here, and companies of its pages. They are stale until it has read the last one.
+        self._marked: tuple[UUID | None, set[str]] = (None, set())
+
+    def digests(self, items: Sequence[Item]) -> Mapping[str, Digest]:
+        found = {}
+        for item in items:
+            company = item.values[COMPANY]
+            alike = likeness(company, item.values[_TITLE], item.values[_CITY])
+            found[item.id] = Digest(content_hash(item.values), company_id(company), alike)
+        return found
 
     def take(  # noqa: PLR0917 - as a store is asked
-        self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], unread: Sequence[str], now: datetime
+        self,
+        ledger: Ledger,
+        query: Query,
+        number: int,
+        items: Sequence[Item],
+        unread: Sequence[str],
+        now: datetime,
+        digests: Mapping[str, Digest] | None = None,
     ) -> Taken:
+        digests = self.digests(items) if digests is None else digests
         page = _Page(query, number, unique(items), now)
         page.look(ledger)
         for item in page.items:
-            page.add(item)
+            page.add(item, digests[item.id])
         page.link(ledger, self._within)
-        return page.taken(unread)
+        return page.taken(unread, self._unmarked(query, page.stale))
+
+    def _unmarked(self, query: Query, stale: Mapping[str, str | None]) -> Mapping[str, str | None]:
+        """Those that no page of the run before has marked. A page whose commit fails ends its run."""
+        run, marked = self._marked
+        if run != query.run_id or query.run_id is None or len(marked) > _MOST_MARKED:
+            self._marked = (query.run_id, set(stale))
+            return stale
+        found = {key: name for key, name in stale.items() if key not in marked}
+        marked.update(found)
+        return found
 
     def absent(
         self, ledger: Ledger, query: Query, unseen: Unseen, but: Collection[str], most: int
@@ -113,20 +146,20 @@ class _Page:
             "SELECT n_id, o.content_hash, o.updated_at, o.closed_at, o.erased_at, o.company_key, q.seen_in, q.gone_at,"
             f" q.record_at FROM {keyed(ledger.database, 'id', 'client', 'key')} LEFT JOIN {offers.name} o ON"
             f" o.client = n_client AND o.offer_id = n_id LEFT JOIN {query_offers.name} q ON q.query_key = n_key AND"
-            " q.offer_id = n_id"
+            " q.offer_id = n_id WHERE o.offer_id IS NOT NULL OR q.offer_id IS NOT NULL"
         )
         rows = found_by(ledger, [[item.id, client, key] for item in self.items], sql)
         for one, digest, updated, closed, gone_for_good, company, seen_in, gone, at in rows:
             flags = (closed is not None, gone_for_good is not None)
             self.known[one] = _Known(digest, instant(updated), *flags, company, seen_in, gone is not None, instant(at))
 
-    def add(self, item: Item) -> None:
+    def add(self, item: Item, made: Digest) -> None:
         """One offer: a row to be written, or nothing but that it was seen."""
-        there = self.known[item.id]
+        there = self.known.get(item.id, _NEW)
         if item.erased and not there.erased:
             self._blank(item, there)
             return
-        digest = content_hash(item.values)
+        digest, key, alike = made
         is_new = there.content_hash is None
         older = there.updated_at is not None and item.at < there.updated_at
         differs = not is_new and not older and digest != there.content_hash
@@ -135,8 +168,6 @@ class _Page:
             self.untouched.append(item.id)
             return
         values = item.values
-        key = company_id(values[COMPANY])
-        alike = likeness(values[COMPANY], values[_TITLE], values[_CITY])
         if is_new and alike is not None:
             self.born.append(Candidate(ref=(self.query.client, item.id), likeness=alike, at=item.at))
         self.changed += differs
@@ -189,9 +220,9 @@ class _Page:
         for ref, found in links(alike, known, within).items():
             self.rows[ref[1]][_LINK : _LINK + 3] = [*found.head, found.kind]
 
-    def taken(self, unread: Sequence[str]) -> Taken:
-        """All of it, as rows."""
-        writes, updates = list(_stale(self.stale, self.now)), []
+    def taken(self, unread: Sequence[str], stale: Mapping[str, str | None]) -> Taken:
+        """All of it, as rows. `stale`: companies that are to be marked as such."""
+        writes, updates = list(_stale(stale, self.now)), []
         if self.rows:
             writes.append(Write(offers, list(self.rows.values()), first=_FIRST, columns=_COLUMNS))
         if self.untouched:
@@ -199,7 +230,7 @@ class _Page:
         listed: list[list[Any]] = []
         seen = list(unread)
         for item in self.items:
-            there = self.known[item.id]
+            there = self.known.get(item.id, _NEW)
             if there.seen_in is None or there.gone or item.at != there.record_at:
                 listed.append([self.query.query_key, item.id, self.query.client, item.at, self.number, None])
             elif there.seen_in != self.number:
@@ -208,8 +239,8 @@ class _Page:
             writes.append(Write(query_offers, listed, columns=_LISTED))
         if seen:
             updates.append(Update(_listing(self.query, seen), {"seen_in": self.number}))
-        fresh = sum(1 for item in self.items if self.known[item.id].seen_in != self.number)
-        new = sum(1 for one in self.rows if self.known[one].content_hash is None)
+        fresh = sum(1 for item in self.items if self.known.get(item.id, _NEW).seen_in != self.number)
+        new = sum(1 for one in self.rows if self.known.get(one, _NEW).content_hash is None)
         return Taken(writes, updates, new, self.changed, fresh, bool(self.stale))
 
 

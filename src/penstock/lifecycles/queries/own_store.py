@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from penstock.connectors.searches import Item
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.runs import Unseen
-from penstock.lifecycles.queries.store import ERASED, Taken, absent_from, content_hash, found_by, keyed, unique
+from penstock.lifecycles.queries.store import ERASED, Digest, Taken, absent_from, content_hash, found_by, keyed, unique
 from penstock.model.clock import instant
 from penstock.model.outcome import Update, Where, Write
 
@@ -30,10 +30,21 @@ class OwnStore:
             *("content_hash", "payload", "seen_in", "first_seen_at", "last_seen_at", "gone_at", "erased_at"),
         )
 
+    def digests(self, items: Sequence[Item]) -> Mapping[str, Digest]:
+        return {item.id: Digest(content_hash(item.values)) for item in items}
+
     def take(  # noqa: PLR0917 - as a store is asked
-        self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], unread: Sequence[str], now: datetime
+        self,
+        ledger: Ledger,
+        query: Query,
+        number: int,
+        items: Sequence[Item],
+        unread: Sequence[str],
+        now: datetime,
+        digests: Mapping[str, Digest] | None = None,
     ) -> Taken:
         items = unique(items)
+        digests = self.digests(items) if digests is None else digests
         known = self._known(ledger, query, [item.id for item in items])
         rows: list[list[Any]] = []
         untouched: list[str] = []
@@ -45,7 +56,7 @@ class OwnStore:
                 blank = (ERASED, None, number, now, now, None, now)
                 rows.append([query.query_key, item.id, item.at, *item.values, *blank])
                 continue
-            here = content_hash(item.values)
+            here = digests[item.id].content
             older = at is not None and item.at < at
             differs = digest is not None and not older and here != digest
             same = digest is not None and not differs and not gone and item.at == at

@@ -9,6 +9,7 @@ steps back until it finds its place again. Everything here is pure.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -28,6 +29,10 @@ _LOST = 50
 """After so many steps back a pass goes on where it is: the list is in another order at every look."""
 _REPEATS = 3
 """So many pages in a row without anything that was not seen before are a list that repeats itself."""
+_LATER = timedelta(hours=1)
+"""A record that is newer by so much than the one before it is out of order."""
+_ODD, _ODD_SHARE = 2, 10
+"""So many records, or one in ten, may be out of order: some are pinned to the top, or have a wrong date."""
 _MIDNIGHT = time(0)
 
 
@@ -61,8 +66,19 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steps_back: int = 0
     lost: int = 0
     repeats: int = 0
+    #: By what the last page is known again: its first id, and a digest of it all.
+    head: str = ""
+    page: str = ""
+    #: Records with a date so far, and how many of them are newer than the one before.
+    dated: int = 0
+    risen: int = 0
     #: Whether everything was seen: what it did not find is not there.
     whole: bool = True
+
+    @property
+    def disordered(self) -> bool:
+        """Whether the list is not in the order that its client promises: then no date says where to stop."""
+        return self.risen > max(_ODD, self.dated // _ODD_SHARE)
 
     def document(self) -> dict[str, Any]:
         """As a column keeps it."""
@@ -110,23 +126,27 @@ def advance(now: Pass, batch: Batch, client: Client, fresh: int) -> Step:
     )
     if _lost_its_place(now, batch, client):
         return Step(_stepped_back(following, batch))
-    tail = _tail(records)
-    # By places, records that were pushed down are read once more, and the page is another one; tokens lead in a circle.
-    same = tail == now.tail or not client.by_place
-    news = _has_news(now, records, fresh) or now.steps_back or not same
-    repeats = 0 if news else now.repeats + 1
+    one_page = batch.last and not now.pages
+    repeats = now.repeats + 1 if _repeats(now, batch, client, fresh) else 0
     following = msgspec.structs.replace(
         following,
         place=batch.place + len(records) if client.by_place else 0,
         token=batch.after,
-        tail=tail or now.tail,
+        tail=_tail(records) or now.tail,
         reached=_oldest(now.reached, last, ordered=client.newest_first),
         repeats=repeats,
+        head=_head(records),
+        page=_digest(records),
+        dated=now.dated + len(dated),
+        risen=now.risen + (_risen(now, dated, fresh) if client.newest_first and not one_page else 0),
         steps_back=0,
     )
-    passed = client.newest_first and last is not None and last < now.until
+    if following.disordered:
+        following = msgspec.structs.replace(following, whole=False)
+    passed = client.newest_first and not following.disordered and last is not None and last < now.until
     over = passed or batch.last or batch.cut or not records
-    if not over and repeats >= _REPEATS:
+    # The end of a list that goes on after the page before must have something new.
+    if (repeats >= _REPEATS and not over) or (repeats and batch.last and _goes_on(now, batch, client)):
         return Step(following, repeating=True)
     return Step(following, over=over, cut=batch.cut and not passed)
 
@@ -157,9 +177,40 @@ def _mark(record: Item | Bad) -> str:
     return f"?{hashlib.blake2b(record.payload.encode(errors='replace'), digest_size=8).hexdigest()}"
 
 
-def _has_news(now: Pass, records: Sequence[Item | Bad], fresh: int) -> bool:
-    """Whether a page has anything that was not seen before; bad records are not kept, only the last page is known."""
-    return bool(fresh) or (any(isinstance(one, Bad) for one in records) and _tail(records) != now.tail)
+def _head(records: Sequence[Item | Bad]) -> str:
+    return next((one.id for one in records if one.id is not None), "")
+
+
+def _digest(records: Sequence[Item | Bad]) -> str:
+    return hashlib.blake2b("\n".join(map(_mark, records)).encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _repeats(now: Pass, batch: Batch, client: Client, fresh: int) -> bool:
+    """Whether a page has nothing that was not seen before, and is the last one again.
+
+    By places, records that were pushed down are read once more: then the page is another one. Of bad records nothing
+    but the last page is known. Tokens lead in a circle.
+    """
+    records = batch.records
+    if fresh or now.steps_back or not now.pages or not records:
+        return False
+    if not client.by_place and not any(isinstance(one, Bad) for one in records):
+        return True
+    head = _head(records) if client.by_place else ""
+    return _digest(records) == now.page or (head != "" and head == now.head)
+
+
+def _goes_on(now: Pass, batch: Batch, client: Client) -> bool:
+    """Whether a page has records beyond where the pass already was."""
+    return client.by_place and 0 < now.place < batch.place + len(batch.records)
+
+
+def _risen(now: Pass, dated: Sequence[Item | Bad], fresh: int) -> int:
+    """How many records are newer than the one before; where nothing was seen before, than the end of the last page."""
+    dates = [one.at for one in dated if one.at is not None]
+    if now.reached is not None and fresh == len(dates):
+        dates.insert(0, now.reached)
+    return sum(later - earlier > _LATER for earlier, later in itertools.pairwise(dates))
 
 
 def _lost_its_place(now: Pass, batch: Batch, client: Client) -> bool:

@@ -37,6 +37,16 @@ def after_page(
     return _seeded(query, step, own, moment) if step.over else (query, [])
 
 
+def disordered(query: Query, own: Configured, moment: datetime) -> Event:
+    """What is told of a list that is not in the order that its client promises; once a day."""
+    why = (
+        "its records are not listed newest first: it is read to its end, and nothing is closed;"
+        ' sort the list by its date, or say order = "none"'
+    )
+    said = {"query": own.name, "key": query.query_key, "reason": why}
+    return Event(f"queries.disordered:{query.query_key}:{moment:%Y-%m-%d}", "queries.disordered", said, "warning")
+
+
 def _read_on(query: Query, step: Step, own: Configured, moment: datetime) -> tuple[Query, list[Event]]:
     """What is new was read to its end."""
     done = step.following

@@ -105,6 +105,8 @@ def list_queries(ask: Ask[QueriesSettings], wanted: ListFilter) -> Page[QueryRow
     if not known:
         return Page(rows=[], note="no queries yet; add [queries.queries.NAME] to penstock.toml")
     says = whole.says(known)
+    if any(one.own is None for one in known):
+        says += "; a query that is no longer in the configuration rests, and its state and offers stay"
     return Page(rows=rows, note=says if rows else f"no such queries; {says}")
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
 from penstock.connectors.searches import Bad
 from penstock.lifecycles.queries.ending import Ended
 from penstock.lifecycles.queries.machine import Query, S
-from penstock.lifecycles.queries.runs import Run, run_of
+from penstock.lifecycles.queries.runs import COUNTERS, Run, run_of
 from penstock.lifecycles.queries.tables import ingestion_runs, rejected_records
 from penstock.model.outcome import Write
 
@@ -25,19 +25,29 @@ log = structlog.get_logger()
 
 
 def ended_record(last: Query, end: Ended) -> Write:
-    """A run is over: one line of summary, and the record of it closed."""
-    run, after = run_of(last), end.query
-    log.info(
-        "queries.run",
-        query=after.name,
-        key=after.query_key,
-        run=str(after.run_id),
-        status=str(after.status),
-        stopped_by=str(end.stop),
-        error=after.error,
-        counts=run.counters(),
-    )
-    return record(after, run, after.status, end)
+    """The record of a run that is over."""
+    return record(end.query, run_of(last), end.query.status, end)
+
+
+def tell_runs(writes: Iterable[Any], queries: Iterable[Query]) -> None:
+    """One line of summary for each run that these records say is over."""
+    names = {one.query_key: one.name for one in queries}
+    for write in writes:
+        if not isinstance(write, Write) or write.table is not ingestion_runs:
+            continue
+        for row in cast("Sequence[Mapping[str, Any]]", write.rows):
+            if row["finished_at"] is None:
+                continue
+            log.info(
+                "queries.run",
+                query=names.get(row["query_key"]),
+                key=row["query_key"],
+                run=str(row["id"]),
+                status=row["status"],
+                stopped_by=row["stopped_by"],
+                error=row["error"],
+                counts={name: row[name] for name in COUNTERS},
+            )
 
 
 def record(unit: Query, run: Run, status: S, end: Ended | None = None) -> Write:

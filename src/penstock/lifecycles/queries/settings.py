@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import date, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import date, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from penstock.connectors.feed_jsonl import EVERY_FILE
+from penstock.connectors.feed_jsonl import parameters as feed_jsonl
+from penstock.connectors.infojobs import parameters as infojobs
+from penstock.connectors.rest_json import asking as rest_json
 from penstock.connectors.rest_json.settings import REST_EXAMPLE, RestSettings
 from penstock.lifecycles.queries.key import query_key
+from penstock.settings.reader import shown_key
 from penstock.settings.typed import Hours, Secret, Settings, TimeZone, Url, says
 
 RUN_GATE = "queries/run"
@@ -18,6 +22,8 @@ RUN_GATE = "queries/run"
 EARLIEST = date(1990, 1, 1)
 """No provider lists older days."""
 _MANY = 1_000_000
+_LEAST_PAUSE = 8
+"""Hours over midnight are a night, which leaves out as many hours at least; with fewer, two times were swapped."""
 
 
 class InfojobsSettings(Settings):
@@ -32,11 +38,6 @@ class InfojobsSettings(Settings):
     ] = 1.0
     time_zone: Annotated[TimeZone, says("The time zone in which days begin.")] = TimeZone("Europe/Madrid")
 
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """What is searched for where a query says nothing."""
-        return {}
-
 
 class FeedSettings(Settings):
     """`[queries.feed_jsonl.*]`: offers in a folder of JSON-lines files."""
@@ -45,10 +46,8 @@ class FeedSettings(Settings):
     page_size: Annotated[int, says("Offers per page.", ge=1, le=5_000)] = 1_000
     time_zone: Annotated[TimeZone, says("The time zone in which days begin.")] = TimeZone("UTC")
 
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """What is searched for where a query says nothing."""
-        return {"files": EVERY_FILE}
+
+ClientSettings = InfojobsSettings | FeedSettings | RestSettings
 
 
 class QuerySettings(Settings):
@@ -68,7 +67,7 @@ class QuerySettings(Settings):
     seed_from: Annotated[
         date | None, says("The oldest day to seed, instead of a horizon.", examples=["2026-01-01"])
     ] = None
-    max_pages: Annotated[int | None, says("The most pages per run; by default as [queries] says.", ge=1, le=_MANY)] = (
+    max_pages: Annotated[int | None, says("The most pages per run; by default as [queries] says.", ge=2, le=_MANY)] = (
         None
     )
     max_offers: Annotated[
@@ -103,6 +102,15 @@ class SheetSettings(Settings):
         float, says("The most reads, and the most writes, per minute; 0 means no limit.", ge=0, le=10_000)
     ] = 60.0
 
+    def __post_init__(self) -> None:
+        opens, closes = (time.fromisoformat(moment) for moment in self.hours.split("-"))
+        if opens > closes and opens.hour - closes.hour < _LEAST_PAUSE:
+            turned = f"{closes:%H:%M}-{opens:%H:%M}"
+            raise ValueError(
+                f"hours: {self.hours} ends before it starts: over midnight it would be nearly the whole day;"
+                f" write {turned}, or leave out {_LEAST_PAUSE} hours at least"
+            )
+
 
 class QueriesSettings(Settings):
     """`[queries]`: recurring searches, one at a time."""
@@ -111,7 +119,7 @@ class QueriesSettings(Settings):
         minutes=15
     )
     horizon: Annotated[timedelta, says("How far back a new query is seeded.")] = timedelta(days=90)
-    max_pages: Annotated[int, says("The most pages per run; the next run continues from there.", ge=1, le=_MANY)] = 200
+    max_pages: Annotated[int, says("The most pages per run; the next run continues from there.", ge=2, le=_MANY)] = 200
     max_offers: Annotated[int, says("The most offers per run.", ge=1, le=10 * _MANY)] = 100_000
     overlap: Annotated[
         timedelta, says("How far each run reads again into what was read: providers list some offers late.")
@@ -149,34 +157,59 @@ class QueriesSettings(Settings):
     sheet: Annotated[SheetSettings | None, says("A spreadsheet to write to.")] = None
 
     def __post_init__(self) -> None:
-        wrong = [
-            f"two clients are called {name!r}; rename one of them"
-            for name in {*self.infojobs} & {*self.feed_jsonl} | {*self.infojobs, *self.feed_jsonl} & {*self.rest_json}
-        ]
+        if wrong := [*self._client_faults(), *self._query_faults()]:
+            raise ValueError("\n".join(wrong))
+
+    def _client_faults(self) -> Iterator[str]:
+        for name in {*self.infojobs} & {*self.feed_jsonl} | {*self.infojobs, *self.feed_jsonl} & {*self.rest_json}:
+            yield f"two clients are called {name!r}; rename one of them"
+        owners: dict[str, str] = {}
+        for name, own in self.rest_json.items():
+            if own.table is None:
+                continue
+            if own.table in owners:
+                first = owners[own.table]
+                yield f"rest_json.{name}.table: {own.table!r} is the table of {first!r} already; give it another name"
+            owners.setdefault(own.table, name)
+
+    def _query_faults(self) -> Iterator[str]:
         keys: dict[str, str] = {}
+        clients = self.clients()
         for name, own in self.queries.items():
-            if own.client not in self.clients():
-                known = ", ".join(sorted(self.clients())) or "none"
-                wrong.append(f"queries.{name}: there is no client {own.client!r}; there are: {known}")
+            place = shown_key(("queries", name))
+            if own.client not in clients:
+                known = ", ".join(sorted(clients)) or "none"
+                yield f"{place}: there is no client {own.client!r}; there are: {known}"
+                continue
             try:
                 key = self.key_of(own)
             except ValueError as error:
-                wrong.append(f"queries.{name}.parameters: {error}")
+                yield f"{place}.parameters: {error}"
                 continue
             if key in keys:
-                wrong.append(f"queries.{name} asks the same as queries.{keys[key]}; remove one of them")
+                yield f"{place} asks the same as {keys[key]!r}; remove one of them"
             keys.setdefault(key, name)
-        if wrong:
-            raise ValueError("\n".join(wrong))
+            for fault in _faults(clients[own.client], own.parameters):
+                yield f"{place}.parameters: {fault}"
 
-    def clients(self) -> Mapping[str, InfojobsSettings | FeedSettings | RestSettings]:
+    def clients(self) -> Mapping[str, ClientSettings]:
         """Every client, by its name."""
         return {**self.infojobs, **self.feed_jsonl, **self.rest_json}
 
     def key_of(self, query: QuerySettings) -> str:
         """The key of a query. Raises ValueError for parameters that cannot be normalised."""
-        client = self.clients().get(query.client)
-        return query_key(query.client, query.parameters, defaults={} if client is None else client.defaults)
+        client = self.clients()[query.client]
+        named: dict[str, Any] = {"defaults": {"files": EVERY_FILE}} if isinstance(client, FeedSettings) else {}
+        if isinstance(client, RestSettings):
+            named = {"defaults": client.defaults, "ordered": client.ordered, "path": client.path}
+        return query_key(query.client, query.parameters, **named)
+
+
+def _faults(client: ClientSettings, parameters: Mapping[str, Any]) -> list[str]:
+    """What a client would refuse of the parameters of a query."""
+    if isinstance(client, InfojobsSettings):
+        return infojobs.check(parameters)
+    return feed_jsonl.check(parameters) if isinstance(client, FeedSettings) else rest_json.check(client, parameters)
 
 
 def client_gate(client: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -39,11 +39,29 @@ class Taken(msgspec.Struct, frozen=True):
     companies: bool = False
 
 
+class Digest(NamedTuple):
+    """What is made of what a record says: by it records, companies and offers are known again."""
+
+    content: str
+    company_key: str | None = None
+    likeness: str | None = None
+
+
 class Store(Protocol):
     """A place for records. Its functions read the ledger and write nothing."""
 
+    def digests(self, items: Sequence[Item]) -> Mapping[str, Digest]:
+        """Those of records, by their ids. Takes long, and does not ask the ledger: it can be done beforehand."""
+
     def take(  # noqa: PLR0917 - what was read, by whom and when
-        self, ledger: Ledger, query: Query, number: int, items: Sequence[Item], unread: Sequence[str], now: datetime
+        self,
+        ledger: Ledger,
+        query: Query,
+        number: int,
+        items: Sequence[Item],
+        unread: Sequence[str],
+        now: datetime,
+        digests: Mapping[str, Digest] | None = None,
     ) -> Taken:
         """Records that the reading of that number has found; of some no more is known than that they are listed."""
 

@@ -12,6 +12,9 @@ from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings
 
 _data = sa.MetaData()
 _FLAG = sa.Boolean(create_constraint=False)
+# Rows of two to four kilobytes, as most offers are, stay as they are: PostgreSQL would compress the longest text of
+# each, which saves a tenth and takes a third of the insertion.
+_WHOLE: dict[str, Any] = {"postgresql_with": {"toast_tuple_target": 4080}}
 
 
 def _count(name: str) -> sa.Column[int]:
@@ -85,6 +88,7 @@ offers = sa.Table(
     sa.Index("offers_company", "company_key"),
     # With a rowid on SQLite: rows are long, and a tree of them by their key would be deep, a few to a page.
     sqlite_strict=True,
+    **_WHOLE,
 )
 
 #: Which query lists which offer. `seen_in` is the reading that saw it last, `gone_at` when one did without it.
@@ -221,4 +225,5 @@ def own_table(name: str, fields: Mapping[str, str]) -> sa.Table:
         sa.Column("payload", Payload),
         sa.Index(f"{name}_date", "query_key", "record_at"),
         sqlite_strict=True,
+        **_WHOLE,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.reports import alerts, jobs, operations
+from penstock.lifecycles.reports.expects import expects
 from penstock.lifecycles.reports.machine import machine
 from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.operations.pictures import Ladder
@@ -60,6 +61,7 @@ lifecycle = Lifecycle(
     build=build,
     jobs=[jobs.update_datasets, jobs.prune_datasets],
     schedules=schedules,
+    expects=expects,
     policies=alerts.POLICIES,
     readings=[operations.datasets, operations.show, operations.cadence, operations.accounts],
     operations=[operations.refresh, operations.reset, operations.backfill],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.rules import alerts, findings, jobs, metrics, operations, readings
+from penstock.lifecycles.rules.expects import expects
 from penstock.lifecycles.rules.lane import rule_lane
 from penstock.lifecycles.rules.needs import needs
 from penstock.lifecycles.rules.run.machine import rule_run
@@ -69,6 +70,7 @@ lifecycle = Lifecycle(
     jobs=[jobs.read_catalogue],
     gates=gates,
     schedules=jobs.schedules,
+    expects=expects,
     metrics=metrics.METRICS,
     measure=metrics.measure,
     policies=alerts.POLICIES,

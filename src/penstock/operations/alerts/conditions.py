@@ -196,10 +196,11 @@ def stuck(watched: Watched, policy: Policy) -> Iterator[Found]:
 
 
 def starving(watched: Watched, policy: Policy) -> Iterator[Found]:
-    """Gates whose budget will not do for what is due: what the program's forecast says, where it has one."""
-    forecast = getattr(watched.program, "starving", None)
-    for gate, at, says in forecast(watched.ledger, watched.now) if forecast is not None else ():
-        yield Found(str(gate), policy.severity, str(says), {"at": instant_text(at)})
+    """Gates whose budget will not do for what is due within a day, as the forecast has it."""
+    from penstock.operations.forecast import starving as starving_gates
+
+    for gate, at, says in starving_gates(watched.program, watched.ledger, watched.now):
+        yield Found(gate, policy.severity, says, {"at": instant_text(at)})
 
 
 def doctor(watched: Watched, policy: Policy) -> Iterator[Found]:

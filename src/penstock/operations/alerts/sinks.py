@@ -11,6 +11,8 @@ from penstock.settings.alerts import AlertSettings
 LOG = "log"
 EVERYONE = "all"
 """The subject of a test that is for every sink."""
+SINKS = "alert."
+"""How the names of all sinks begin, as subscribers."""
 _KINDS = ("slack", "pagerduty", "email", "webhook")
 
 
@@ -24,7 +26,7 @@ class Named(NamedTuple):
     @property
     def name(self) -> str:
         """As a subscriber of the outbox."""
-        return f"alert.{self.kind}" if self.settings is None else f"alert.{self.kind}.{self.own}"
+        return f"{SINKS}{self.kind}" if self.settings is None else f"{SINKS}{self.kind}.{self.own}"
 
 
 def sinks_of(settings: AlertSettings) -> list[Named]:

@@ -39,11 +39,13 @@ def without_erased(ledger: Ledger, client: str, columns: Sequence[str], batch: B
     """The page, with nothing of what was erased but that it is there: places and dates are as they were."""
     ids = {one.id for one in batch.records if one.id is not None}
     offers = batch.records if tuple(columns) == OFFER_COLUMNS else ()
-    named = {place: keys for place, one in enumerate(offers) if (keys := _company_keys(one))}
+    keys = {key for one in offers if isinstance(one, Bad) for key in _company_keys(one)}
+    keys |= {key for name in _names(offers) if (key := company_id(name)) is not None}
     gone = _erased(ledger, client, ids)
-    forgotten = _forgotten(ledger, {key for keys in named.values() for key in keys})
+    forgotten = _forgotten(ledger, keys)
     if not gone and not forgotten:
         return batch
+    named = {place: found for place, one in enumerate(offers) if (found := _company_keys(one))}
     records = [
         blank(one) if one.id in gone or not forgotten.isdisjoint(named.get(place, ())) else one
         for place, one in enumerate(batch.records)
@@ -74,6 +76,11 @@ def texts_of(payload: str) -> Iterator[str]:
         elif type(found) is str and 0 < len(found) <= LONGEST_COMPANY:
             left -= 1
             yield found
+
+
+def _names(offers: Sequence[Item | Bad]) -> set[str | None]:
+    """The companies that a page names; many offers are of few."""
+    return {one.values[COMPANY] for one in offers if isinstance(one, Item)}
 
 
 def _company_keys(one: Item | Bad) -> Collection[str]:

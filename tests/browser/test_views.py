@@ -1,0 +1,175 @@
+"""Every page in a real browser: wide and narrow, light and dark, with and without JavaScript, now and in the past."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Opens
+from tests.support.chromium import Person
+from tests.support.crawl import fetched, kind_of, pages, some_of_each
+from tests.support.staged import RTL
+
+pytestmark = pytest.mark.timeout(300)  # the first one stages a ledger, and follows every link
+NARROW = 420
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+ENABLED = '.column a[href*="/do/"], .column form[method=post] button:not([disabled])'
+
+
+@pytest.fixture(scope="package")
+def found(still: str) -> Mapping[str, str]:
+    """One page of each kind, as the server sends it."""
+    return pages(still)
+
+
+def samples(found: Mapping[str, str]) -> list[str]:
+    """One page of each template, and of each lifecycle: for what is the same on all of one kind."""
+    first: dict[str, str] = {}
+    for link in found:
+        top = urlsplit(link).path.split("/")[1]
+        first.setdefault(link if top == "lifecycles" else top, link)
+    return [*first.values(), "/read/partitions", "/read/alerts", "/read/gates", "/machines/rule_target"]
+
+
+def test_the_crawl_finds_all_there_is(found: Mapping[str, str]):
+    tops = {urlsplit(link).path.split("/")[1] for link in found}
+    assert {"", "read", "do", "machines", "units", "lifecycles"} <= tops
+    machines = {link.split("/")[2].partition("?")[0] for link in found if link.startswith("/machines/")}
+    assert {"report", "partition", "harvest_run", "query", "rule_run", "rule_target", "invoice", "alert"} <= machines
+    assert len(found) > 100
+
+
+@pytest.mark.parametrize("links", [some_of_each, pytest.param(list, marks=pytest.mark.nightly)])
+def test_every_view_renders_where_there_is_little_room(links: Any, found: Mapping[str, str], still: str, opens: Opens):
+    person = opens(still, width=NARROW)
+    wide = []
+    for link in links(found):
+        page = person.go(link)
+        assert page.locator("h1").count() == 1, link
+        if page.evaluate(OVERFLOW) > 0:
+            wide.append(link)
+    assert wide == []
+
+
+def test_a_walk_without_javascript(found: Mapping[str, str], still: str, opens: Opens):
+    person = opens(still, java_script_enabled=False)
+    for link in samples(found):
+        page = person.go(link)
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.locator("nav.side a", has_text="Overview")).to_be_visible()
+    page = person.go("/")
+    page.locator("input[name=q]").fill("invoice")
+    page.locator("input[name=q]").press("Enter")
+    expect(page).to_have_url(re.compile("invoice"))
+    page = person.go("/do/gates/pause")
+    page.locator("[name=gate]").fill("demo/held")
+    page.locator("[name=reason]").fill("to look only")
+    page.get_by_role("button", name="Show what would be done").click()
+    expect(page.get_by_role("heading", name="What would be done")).to_be_visible()
+
+
+def test_the_past_is_shown_and_nothing_can_be_done_in_it(found: Mapping[str, str], still: str, opens: Opens):
+    person = opens(still)
+    now = counts(person.go("/machines/invoice"))
+    moment = "2020-01-01 00:00"
+    assert counts(person.go(f"/machines/invoice?at={moment}")) != now
+    for link in samples(found):
+        address = link + ("&" if "?" in link else "?") + f"at={moment.replace(' ', '%20')}"
+        if "at=" in link:
+            continue
+        status, text = fetched(still + address)
+        if status == 404 and link.startswith("/units/"):
+            continue  # it was not there yet
+        page = person.go(address, status)
+        expect(page.locator(".top .pill", has_text="the past")).to_be_visible()
+        assert page.locator(ENABLED).count() == 0, address
+        assert "live-dot" not in text, address
+
+
+def counts(page: Page) -> str:
+    return page.locator(".facts").first.inner_text()
+
+
+def test_hostile_text_is_inert(found: Mapping[str, str], still: str, opens: Opens):
+    person = opens(still)
+    shown = [link for link, text in found.items() if "document.title=" in text]
+    (status, text) = fetched(f"{still}/read/units?machine=invoice&status=QUEUED")
+    links = re.findall(r'href="(/units/invoice/hostile[^"]*)"', text)
+    assert (status, len(links) > 0) == (200, True)
+    for link in [*shown, "/read/gates?gate=demo/held", "/read/units?machine=invoice&status=QUEUED", links[0]]:
+        page = person.go(link)
+        expect(page).to_have_title(re.compile("Penstock"))
+        assert page.locator("main img, main script").count() == 0, link
+        assert not re.search("[\x00-\x08\x1b\u202a-\u202e\u2066-\u2069]", page.content()), link
+    expect(person.go(links[0]).locator("h1")).to_contain_text("<script>")
+    assert RTL not in text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_told_from_its_ground(scheme: str, found: Mapping[str, str], still: str, opens: Opens):
+    """At least 4.5 to 1, and a shape beside every colour."""
+    person = opens(still, color_scheme=scheme)
+    for link in samples(found):
+        page = person.go(link)
+        pale = page.evaluate(CONTRAST)
+        assert pale == [], (scheme, link)
+        assert page.locator(".pill:not(:has(.mark))").count() == 0, link
+
+
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const over = (top, under) => top.slice(0, 3).map((one, i) => one * top[3] / 255 + under[i] * (1 - top[3] / 255));
+  const ground = (node) => {
+    const layers = [];
+    for (let one = node; one; one = one.parentElement) layers.push(rgba(getComputedStyle(one).backgroundColor));
+    return layers.reverse().reduce((under, top) => over(top, under), [255, 255, 255]);
+  };
+  const light = (colour) => {
+    const linear = (one) => one <= .04045 ? one / 12.92 : ((one + .055) / 1.055) ** 2.4;
+    const [r, g, b] = colour.map((one) => linear(one / 255));
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const pale = new Set();
+  for (const node of document.querySelectorAll("body *")) {
+    const text = [...node.childNodes].some((one) => one.nodeType === 3 && one.textContent.trim());
+    if (!text || node.closest("svg, option") || !node.checkVisibility()) continue;
+    const under = ground(node), top = over(rgba(getComputedStyle(node).color), under);
+    const [low, high] = [light(under), light(top)].sort((a, b) => a - b), ratio = (high + .05) / (low + .05);
+    const name = `${node.localName}.${node.className} ${node.textContent.trim().slice(0, 30)}`;
+    if (ratio < 4.5) pale.add(`${name}: ${ratio.toFixed(2)}`);
+  }
+  return [...pale];
+}"""
+
+
+def test_the_first_page_is_small(still: str):
+    """With its style, compressed: of this ledger, not of an empty one."""
+    text = fetched(f"{still}/")[1]
+    parts = [text, *(fetched(still + link)[1] for link in re.findall(r'"(/static/[^"]+)"', text))]
+    assert len(parts) == 4
+    assert sum(len(gzip.compress(one.encode())) for one in parts) < 30 * 1024
+
+
+def test_below_a_path_all_links_stay_below_it(prefixed: str, tokens: Mapping[str, str], opens: Opens):
+    person: Person = opens(prefixed)
+    page = person.go("/", 401)
+    page.locator("[name=token]").fill(tokens["operator"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator(".side .foot")).to_contain_text("operator")
+    assert urlsplit(page.url).path == "/below/here/"
+    found = pages(prefixed, tokens["operator"], most=25)
+    for link in samples(found):
+        assert len(person.go(link).locator("nav.side a").all()) > 5
+        assert kind_of(link)
+    expect(person.go("/").locator(".live")).to_have_text("live")
+    person.wrong = [one for one in person.wrong if "401" not in one]  # the browser tells of the first page

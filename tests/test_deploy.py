@@ -1,0 +1,186 @@
+"""What is in deploy/: the dashboard is the catalogue's, and the tools of each file's own kind find nothing wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from deploy import dashboard
+from penstock.app.app import App
+from penstock.app.discover import load
+from penstock.app.metrics import Metrics, catalogue
+from penstock.app.shipped import SHIPPED, shipped
+from penstock.cli.main import cli
+from penstock.observe.catalogue import prometheus_name
+from tests.operations.conftest import ORDERS, Desk
+from tests.support.pages import ROOT
+
+DEPLOY = ROOT / "deploy"
+NAMES = {prometheus_name(metric): metric for metric in catalogue(App(*map(shipped, SHIPPED)))}
+INSTALLED = "/opt/penstock/bin/penstock"
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+
+
+def tool(name: str) -> str:
+    """A program of the environment or of the machine; a test that needs one that is missing is skipped, and counted."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def silent(*command: str, given: str = "", **more: Any) -> None:
+    """Run a checker that says nothing where nothing is wrong."""
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False, **more)
+    assert (done.returncode, done.stdout + done.stderr) == (0, ""), " ".join(command)
+
+
+def queries() -> list[str]:
+    made = json.loads(dashboard.FILE.read_text())
+    return [query for _, asked in dashboard.panels_of(made) for query in asked]
+
+
+def test_the_dashboard_is_what_the_catalogue_says():
+    assert dashboard.FILE.read_text() == dashboard.text(), "it is stale; run 'python -m deploy.dashboard'"
+
+
+def test_the_dashboard_names_every_metric_and_no_other():
+    named = {name.removesuffix("_bucket") for query in queries() for name in re.findall(r"\w*_\w+(?=[\[)])", query)}
+    assert named - {"__rate_interval"} == set(NAMES)
+    labels = {label for metric in NAMES.values() for label in metric.labels} | {"le"}
+    assert {
+        one for query in queries() for by in re.findall(r" by \((.*?)\)", query) for one in by.split(", ")
+    } == labels
+
+
+def test_panels_of_the_dashboard_do_not_overlap():
+    made = json.loads(dashboard.FILE.read_text())["panels"]
+    places = [panel["gridPos"] for panel in made]
+    cells = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert [panel["id"] for panel in made] == list(range(1, len(made) + 1))
+
+
+def test_prometheus_reads_the_queries_of_the_dashboard(tmp_path):
+    rules = [
+        {"record": f"panel:{number}", "expr": query.replace("$__rate_interval", "5m")}
+        for number, query in enumerate(queries())
+    ]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(
+        [tool("promtool"), "check", "rules", str(tmp_path / "rules.yml")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, f"{len(rules)} rules found" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+def test_prometheus_finds_nothing_wrong_with_the_metrics(ledger_url):
+    desk = Desk(ledger_url, App(ORDERS, *map(shipped, SHIPPED)))
+    try:
+        desk.orders(3)
+        counts = {"": {"reaped": 2}, "order": dict.fromkeys(("claimed", "committed", "steps", "lost", "failed"), 1)}
+        text, _ = Metrics(desk.program, desk.ledger.database, lambda: counts).text()
+    finally:
+        desk.ledger.close()
+    silent(tool("promtool"), "check", "metrics", given=text.decode())
+
+
+@pytest.mark.parametrize("name", ["penstock.service", "penstock-worker@.service"])
+def test_systemd_finds_nothing_wrong_with_the_units(name, tmp_path):
+    checker, text = tool("systemd-analyze"), (DEPLOY / name).read_text()
+    assert f"ExecStart={INSTALLED} " in text
+    # It looks whether the program is there.
+    (tmp_path / name).write_text(text.replace(INSTALLED, shutil.which("true") or sys.executable))
+    silent(checker, "verify", str(tmp_path / name), cwd=tmp_path)
+
+
+def test_the_two_units_differ_in_what_they_run_alone():
+    first, second = (
+        [
+            line
+            for line in (DEPLOY / name).read_text().splitlines()
+            if not line.startswith(("#", "Desc", "After", "Exec"))
+        ]
+        for name in ("penstock.service", "penstock-worker@.service")
+    )
+    assert first == second
+
+
+def test_hadolint_finds_nothing_wrong_with_the_container_file():
+    silent(tool("hadolint"), str(DEPLOY / "Containerfile"))
+
+
+def test_the_container_file_copies_what_is_there_and_is_sent():
+    text = (DEPLOY / "Containerfile").read_text()
+    copied = [name for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for name in line.split()]
+    assert {"src", "requirements.lock", "pyproject.toml"} <= set(copied)
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    sent = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert sorted(sent) == sorted(copied)
+
+
+def commands_of_files() -> list[Any]:
+    """Every command that a file in deploy/ runs."""
+    units = [(DEPLOY / name).read_text() for name in ("penstock.service", "penstock-worker@.service")]
+    found = [re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)[0].split() for text in units]
+    found += [one["command"] for one in COMPOSE["services"].values() if "command" in one]
+    found += [json.loads(re.findall(r"^CMD (.*)$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)[0])]
+    return [pytest.param(words[1:], id=" ".join(words[1:])) for words in found]
+
+
+@pytest.mark.parametrize("words", commands_of_files())
+def test_every_command_that_a_file_runs_is_one(words):
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        below = command.get_command(click.Context(command), words[0])
+        assert below is not None, words
+        command, words = below, words[1:]
+    assert command.make_context("penstock", list(words), resilient_parsing=True).args == []
+
+
+def test_the_services_refer_to_what_is_there():
+    services, top = COMPOSE["services"], {"services", "secrets", "volumes", "x-penstock"}
+    assert set(COMPOSE) == top
+    assert services["worker"]["deploy"]["replicas"] == 2
+    for name, service in services.items():
+        assert set(service) <= KEYS, name
+        assert set(service.get("secrets", ())) <= set(COMPOSE["secrets"]), name
+        assert set(service.get("depends_on", ())) <= set(services), name
+        mounted = [one.partition(":")[0] for one in service["volumes"]]
+        assert [m for m in mounted if m not in COMPOSE["volumes"] and not (DEPLOY / m).exists()] == [], name
+        waited = {one["condition"] for one in service.get("depends_on", {}).values()}
+        assert waited <= {"service_healthy", "service_completed_successfully"}, name
+    assert "healthcheck" in services["postgres"]
+
+
+#: What the Compose Specification has for a service, of which these files use a part.
+KEYS = {
+    *("build", "cap_drop", "command", "depends_on", "deploy", "environment", "healthcheck", "image", "ports"),
+    *("read_only", "restart", "secrets", "security_opt", "shm_size", "stop_grace_period", "tmpfs", "volumes"),
+}
+
+
+def test_compose_reads_the_file(tmp_path):
+    for name in ("compose.yaml", "penstock.toml"):
+        shutil.copy(DEPLOY / name, tmp_path)
+    (tmp_path / "ledger-password").write_text("x")
+    silent(tool("docker-compose"), "-f", str(tmp_path / "compose.yaml"), "config", "--quiet", cwd=tmp_path)
+
+
+def test_the_configuration_of_the_containers_is_one():
+    program = load(DEPLOY / "penstock.toml", environment={})
+    assert program.configuration.kernel.ledger.url == "postgresql://penstock@postgres/penstock"
+    assert [one.name for one in program.app.own] == ["queries"]
+    assert program.warnings() == []
+    secret = program.configuration.kernel.ledger.password
+    assert str(secret.name if secret is not None else "") == "/run/secrets/ledger-password"
