@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import os
 import re
 import subprocess
@@ -62,6 +63,7 @@ def row_of(text: str, name: str) -> str:
     return found[0] if found else ""
 
 
+@functools.cache
 def logged() -> dict[str, set[str]]:
     """Event to fields, of every call of the log in the source."""
     found: dict[str, set[str]] = {}

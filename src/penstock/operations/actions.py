@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from penstock.model.errors import UnknownUnit, UsageError
+from penstock.model.errors import BadReference, UnknownUnit, UsageError
 from penstock.model.unit import Ref
 from penstock.operations.bulk.machine import B, BulkAction, bulk_action
 from penstock.operations.change import edge_to, pull
@@ -109,7 +109,7 @@ def _named(ask: Ask[Any], text: str) -> BulkAction:
             found = ask.reader.get(Ref(bulk_action.name, action_id))
             assert isinstance(found, BulkAction)  # noqa: S101 - the machine's units
             return found
-    except UsageError:
+    except (BadReference, UnknownUnit):
         pass
     raise UnknownUnit(f"no bulk action is called {text!r}; 'penstock bulk list' shows them")
 

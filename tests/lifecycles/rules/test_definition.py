@@ -141,11 +141,11 @@ amount = 200
         "rules.one.transform.percent = -12.5 must be a whole number, or a decimal number in quotes",
         "rules.two.account is missing",
         "rules.two.transform: has percent and set_to; give one of",
-        "rules.three: selector: at character 9",
-        "rules.three: rounding: the ending .99 does not fit: a price in JPY has no decimals",
-        "rules.three: transform.set_to: 12.50 is wrongly scaled",
-        "rules.three: ceiling: 100.5 is wrongly scaled",
-        "rules.three: floor.amount 200 is above ceiling 100.5",
+        "rules.three.selector: at character 9",
+        "rules.three.rounding: the ending .99 does not fit: a price in JPY has no decimals",
+        "rules.three.transform.set_to: 12.50 is wrongly scaled",
+        "rules.three.ceiling: 100.5 is wrongly scaled",
+        "rules.three.floor.amount 200 is above ceiling 100.5",
     ]
     for line in expected:
         assert any(line in one for one in told), line

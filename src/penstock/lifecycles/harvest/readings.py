@@ -188,7 +188,7 @@ def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
 
 @reading("partitions", "The partitions of a run, and how far each has come.")
 def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[PartitionRow]:
-    run = wanted.run or _newest(ask)
+    run = _newest(ask) if wanted.run is None else wanted.run
     if run is None:
         return Page(rows=[], note="no runs yet")
     found = partitions_of(ask.reader, find_run(ask.reader, run).run_id)
