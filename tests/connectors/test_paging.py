@@ -23,7 +23,7 @@ def test_it_begins_a_little_before_and_reaches_farthest_of_such(place, size):
     index, own = covering(place, size)
     start, reach = index * own, (index + 1) * own
     assert start < place
-    least = max(1, size * 6 // 10)
+    least = -(-size * 6 // 10)
     begins = [(k * s, (k + 1) * s) for s in range(least, size + 1) for k in [(place - 1) // s]]
     near = [end for begin, end in begins if place - begin <= MOST_OVERLAP and end > place]
     if near:

@@ -69,6 +69,7 @@ async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, por
     """
     from penstock.ledger.roll_up import bookmark, recount_as_asked, roll_up
     from penstock.worker.schedule import JobResult
+    from penstock.worker.schedule_unit import cadence_of
 
     def work(ledger: Ledger) -> tuple[bool, int]:
         before = ledger.read(bookmark).seq
@@ -78,7 +79,10 @@ async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, por
     anew = await io.ledger(lambda ledger: recount_as_asked(ledger.database))
     more, counted = await io.ledger(work)
     since = _LONG if schedule.last_tick_at is None else io.now() - schedule.last_tick_at
-    soon = _SOON if counted >= _MUCH or since >= _LONG else max(_SOON, 2 * since)
+    soon: timedelta | None = _SOON if counted >= _MUCH or since >= _LONG else max(_SOON, 2 * since)
+    tick = cadence_of(schedule).every
+    if tick is None or tick > _LONG:
+        soon = None  # who has it tick seldom wants it so
     said = "counted the flow anew from the history" if anew else "rolled up the flow"
     return JobResult(said, again=more, soon=soon)
 

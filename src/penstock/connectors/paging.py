@@ -4,7 +4,8 @@ from __future__ import annotations
 
 MOST_OVERLAP = 10
 """How many records before the wanted place a page begins at most, where that is possible."""
-_SMALLEST = 0.6
+_SMALLEST = 6
+"""So many tenths of the size are asked for at least."""
 
 
 def covering(place: int, size: int) -> tuple[int, int]:
@@ -16,7 +17,7 @@ def covering(place: int, size: int) -> tuple[int, int]:
     """
     if place <= 0:
         return 0, size
-    smallest = max(1, -int(-size * _SMALLEST // 1))
+    smallest = max(1, -(-size * _SMALLEST // 10))
     pages = [((place - 1) // one, one) for one in range(smallest, size + 1)]
     passing = [page for page in pages if _end(page) > place]
     near = [page for page in passing if place - page[0] * page[1] <= MOST_OVERLAP]
