@@ -30,7 +30,6 @@ from penstock.connectors.http.client import Http
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.queries import MACHINES
-from penstock.lifecycles.queries.key import query_key
 from penstock.model.clock import SystemClock, instant
 from penstock.model.unit import Ref
 
@@ -39,7 +38,6 @@ POLL_SECONDS = 0.05
 BIG_PAGE = 18_000
 """So many offers are twenty megabytes."""
 PEER = ("-m", "benchmarks.peers.dlt_peer")
-CLIENT = "jobs"
 CONFIG = """[ledger]
 url = "{url}"
 
@@ -111,8 +109,7 @@ class Reader:
         pid, server = self.process.pid, server_pids(self._url)
         own, theirs, others = cpu_seconds(pid), cpu_seconds(*server), machine_seconds()
         simulator, runs, began = control(self._about)["cpu_seconds"], self._ended(), time.perf_counter()
-        keys = [query_key(CLIENT, {"list": number}) for number in lists]
-        self._ledger.wake([Ref("query", key) for key in keys], who="benchmark", reason="measured")
+        self._ledger.wake([self._query(number) for number in lists], who="benchmark", reason="measured")
         self.wait(runs + len(lists))
         others, waited = machine_seconds() - others, time.perf_counter() - began
         own, theirs = cpu_seconds(pid) - own, cpu_seconds(*server_pids(self._url)) - theirs
@@ -130,6 +127,12 @@ class Reader:
             "cpu_seconds": {"worker": round(own, 1), "server": round(theirs, 1), "api": round(simulator, 1)},
             "cores_of_others": round((others - own - theirs - simulator) / waited, 2),
         }
+
+    def _query(self, number: int) -> Ref:
+        """The query that reads a list."""
+        sql = "SELECT unit_id FROM query_state WHERE name = :name"
+        ((found,),) = self._ledger.read(lambda cursor: cursor.rows(sql, name=f"list-{number}"))
+        return Ref("query", str(found))
 
     def _seconds(self, runs: int) -> float:
         """How long the last runs took, by their history."""
