@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
 from penstock.app.app import App
 from penstock.app.lifecycle import Job
 from penstock.ledger.roll_up import roll_up
-from penstock.model.errors import UnknownMachine
+from penstock.model.errors import UnknownMachine, UsageError
 from penstock.model.forecast import Expected
 from penstock.model.limits import Limit
 from penstock.model.machine import Actor
@@ -157,3 +157,9 @@ def test_many_are_counted_by_the_hour(desk, monkeypatch):
     found = desk.read("forecast")
     assert [one[4] for one in coming(found)] == [6, 6]
     assert found.notes == ["of order more than 5 units are due: their states are an estimate"]
+
+
+@pytest.mark.parametrize("at", [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)])
+def test_an_instant_at_an_end_of_the_calendar_is_refused(desk, at):
+    with pytest.raises(UsageError, match="--at is too near to an end of the calendar"):
+        desk.read("forecast", at=at)

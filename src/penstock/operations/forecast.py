@@ -73,15 +73,15 @@ def forecast(ask: Ask[KernelSettings], wanted: ForecastWanted) -> ForecastAnswer
     What people will do is not in it, nor what has never happened yet. With --at it is made of what the history knew at
     that instant. A call is a step that a worker makes; polls that change nothing are not counted.
     """
-    from penstock.operations.outlook import prospect_of
+    from penstock.operations.outlook import LEARNED, prospect_of
 
     if wanted.machine is not None:
         named_machine(ask, wanted.machine)
     start = ask.now if wanted.at is None else wanted.at
     try:
-        end = start + wanted.hours * _HOUR
+        end, _ = start + wanted.hours * _HOUR, start - LEARNED
     except OverflowError:
-        raise UsageError("--at leads beyond the year 9999") from None
+        raise UsageError("--at is too near to an end of the calendar; give an instant of this ledger's time") from None
     found = prospect_of(ask.program, ask.reader, start, end, past=wanted.at is not None)
     coming = [
         ComingRow(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.ledger import flow, prospect
@@ -28,8 +28,8 @@ from penstock.worker.schedule_unit import machine as schedule
 
 DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
-_BACK = timedelta(days=60)
-_BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
+LEARNED = timedelta(days=60)
+"""So much of the past a forecast is made of."""
 _ALIKE = 7
 _TICKS = 2_000
 
@@ -187,7 +187,7 @@ class _Making:
 
     def _of_schedules(self, database: Database, cursor: Cursor, known: Experience) -> Iterator[Expected]:
         """Births, in the hours in which a lifecycle's schedules tick: as many as in those hours of earlier days."""
-        window = flow.Window(max(self._now, _BEGINNING + _BACK) - _BACK, flow.at_instant(self._at).end)
+        window = flow.Window(self._now - LEARNED, flow.at_instant(self._at).end)
         born = flow.births(database, cursor, window)
         seen: set[tuple[str, datetime]] = set()
         for one, tick in self._ticks():
