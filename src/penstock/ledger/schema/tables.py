@@ -74,6 +74,14 @@ def _instant_check(column: str) -> list[sa.CheckConstraint]:
     ]
 
 
+# A gate opens again when it is neither closed nor spent.
+_OPENS = "CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END"
+_SHUT = f"held_by IS NULL AND ({_OPENS}) IS NOT NULL AND ({_OPENS}) IS DISTINCT FROM noticed"
+_STANDS = (
+    f"CASE WHEN held_by IS NOT NULL THEN 'held' WHEN {_SHUT} THEN CASE WHEN metered OR throttles > 0 THEN 'shut_asked'"
+    " ELSE 'shut' END WHEN metered OR throttles > 0 THEN 'asked' ELSE 'open' END"
+)
+
 gate = sa.Table(
     "gate",
     kernel,
@@ -96,6 +104,11 @@ gate = sa.Table(
     sa.Column("held_reason", sa.Text),
     sa.Column("held_at", Instant),
     sa.Column("held_config", sa.Text),
+    # The moment of opening that a worker found to be over: no index knows the time.
+    sa.Column("noticed", Instant),
+    # What claims find gates by: whether they are held, shut until a moment, to be asked first, or open.
+    sa.Column("stands", sa.Text, sa.Computed(_STANDS, persisted=True)),
+    sa.Column("shut_until", Instant, sa.Computed(f"CASE WHEN {_SHUT} THEN {_OPENS} END", persisted=True)),
     sa.CheckConstraint(
         f"gate_id <> '{NO_GATE}' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered"
         " AND throttles = 0 AND failing_since IS NULL)",
@@ -104,8 +117,11 @@ gate = sa.Table(
     *_instant_check("gate_closed_until"),
     *_instant_check("gate_next_at"),
     *_instant_check("gate_failing_since"),
+    *_instant_check("gate_noticed"),
     **STRICT,
 )
+sa.Index("gate_stands", gate.c.stands, gate.c.gate_id)
+sa.Index("gate_shut", gate.c.stands, gate.c.shut_until)
 
 gate_limit = sa.Table(
     "gate_limit",
