@@ -24,6 +24,12 @@ CLAIMS = """The median time to claim {claimed} units: as a worker does it, commi
 rolled back. The check takes the worse ratio of the two. All rows are due, and in the third ledger {gates} gates are
 closed."""
 
+GATES = """The median time to claim {claimed} units: as a worker does it, commit included; all but the commit;
+and then to ask when something is next to do. *Open*: every gate has units that are due. *Metered*: so it has, and a
+budget. *Closed*: five are open, and {closed:,} units are due behind the others. *Empty*: units are due behind five, and
+nobody waits behind the others. *Later*: the same, but behind each of the others a unit waits for tomorrow; this one has
+no floor (see decision 0070)."""
+
 MEMORY = """Resident memory of the worker process, sampled ten times a second; the first tenth of the units is
 warm-up. Drift is the largest distance from the first sample after it."""
 
@@ -139,6 +145,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
         ("Work items per second", INTRODUCTION, "rates", _rates),
         ("Steps that wait", WAITS, "waits", _waits),
         ("Claim latency", CLAIMS, "claims", _claims),
+        ("Claims and gates", GATES, "gates", _gates),
         ("Memory", MEMORY, "memory", _memory),
         ("Report datasets", REPORTS, "reports", _reports),
         ("A large report", BIG_REPORT, "big_report", _big_report),
@@ -212,6 +219,18 @@ def _claims(results: Results) -> Table:
         ):
             rows.append([database, what, f"{line[state]['claim_ms']:.2f}", f"{line[state]['statement_ms']:.2f}"])
     return Table(["database", "in the table", "claim, ms", "statement alone, ms"], rows, text=2)
+
+
+def _gates(results: Results) -> Table:
+    rows = [
+        [database, situation, f"{int(count):,}", *(f"{one[m]:.2f}" for m in ("claim_ms", "within_ms", "idle_ms"))]
+        for database, line in results.gates.items()
+        for situation, by_count in line["situations"].items()
+        for count, one in by_count.items()
+    ]
+    return Table(
+        ["database", "gates", "how many", "claim, ms", "without commit, ms", "idle question, ms"], rows, text=2
+    )
 
 
 def _memory(results: Results) -> Table:

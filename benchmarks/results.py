@@ -23,6 +23,7 @@ class Results:
     waits: dict[str, list[Line]] = field(default_factory=dict)
     memory: dict[str, Line] = field(default_factory=dict)
     claims: dict[str, Line] = field(default_factory=dict)
+    gates: dict[str, Line] = field(default_factory=dict)
     reports: dict[str, Line] = field(default_factory=dict)
     big_report: dict[str, Line] = field(default_factory=dict)
     partitions: dict[str, Line] = field(default_factory=dict)
@@ -86,6 +87,7 @@ def checks(results: Results) -> list[Check]:
         *_rate_checks(results),
         *_waits_checks(results),
         *_claims_checks(results),
+        *_gates_checks(results),
         *_lifecycle_checks(results),
         *_harvest_checks(results),
         *_rules_checks(results),
@@ -139,6 +141,19 @@ def _claims_checks(results: Results) -> list[Check]:
         ):
             worse = max(line[state][m] / line["small"][m] for m in ("claim_ms", "statement_ms"))
             found.append(Check(f"{database}: claim latency, {what}", worse, limit=2, at_most=True))
+    return found
+
+
+def _gates_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.gates.items():
+        for situation, by_count in line["situations"].items():
+            few, many = min(by_count, key=int), max(by_count, key=int)
+            limit = None if situation == "later" else 1.5
+            for what, measures in (("claim", ("claim_ms", "within_ms")), ("idle question", ("idle_ms",))):
+                worse = max(by_count[many][m] / by_count[few][m] for m in measures)
+                name = f"{database}: {what}, {int(many):,} gates / {int(few):,}, {situation}"
+                found.append(Check(name, worse, limit=limit, at_most=True))
     return found
 
 

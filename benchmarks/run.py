@@ -28,7 +28,7 @@ from benchmarks.results import Line, Results
 
 #: What is measured once, and the programs that do it: long, and not a matter of rounds.
 ONCE = {
-    "claims": ("claims",),
+    "claims": ("claims", "gates"),
     "memory": ("memory",),
     "reports": ("reports", "big_report"),
     "partitions": ("partitions",),
@@ -44,6 +44,7 @@ LONGEST_SECONDS = 1_800.0
 QUICK = {
     "waits": ("--items", "5000"),
     "claims": ("--items", "50000", "--small", "5000", "--closed", "20000", "--times", "20"),
+    "gates": ("--closed", "20000", "--times", "10"),
     "memory": ("--items", "40000"),
     "reports": ("--items", "20"),
     "big_report": ("--items", "5"),
