@@ -31,7 +31,6 @@ from penstock.ledger.store.database import Cursor
 COUNTS = (10, 1_000, 10_000)
 SITUATIONS = ("open", "metered", "closed", "empty", "later")
 FEW = 5
-ROWS = 20_000
 AT_ONCE = 10
 _WANTED = {noop.MACHINE.name: CLAIMED}
 
@@ -80,15 +79,15 @@ class Bed:
         return {name: round(statistics.median(found), 3) for name, found in self.measured.items()}
 
 
-def fill(url: str, situation: str, gates: int, closed: int) -> None:
-    """A ledger with so many gates in one of the situations."""
+def fill(url: str, situation: str, gates: int, items: int, closed: int) -> None:
+    """A ledger with so many gates in one of the situations, with so many units behind open ones and behind closed."""
     with Ledger.open(url, [noop.MACHINE], create=True) as ledger:
         ledger.database.write(lambda cursor: _gates(cursor, situation, gates))
         with without_births(ledger):
             if situation in ("open", "metered"):
-                noop.fill(ledger, ROWS, gates=gates)
+                noop.fill(ledger, items, gates=gates)
                 return
-            rows = ROWS if situation == "closed" else CLAIMED
+            rows = items if situation == "closed" else CLAIMED
             noop.fill(ledger, rows, gates=FEW)
             if situation == "closed":
                 noop.fill(ledger, closed, start=rows, gates=gates - FEW, first_gate=FEW)
@@ -114,7 +113,7 @@ def _gates(cursor: Cursor, situation: str, gates: int) -> None:
 
 def main() -> None:
     """Measure the situations one after the other and print the result."""
-    parser = noop.arguments("gates", ROWS)
+    parser = noop.arguments("gates", 20_000)
     parser.add_argument("--closed", type=int, default=1_000_000, help="due rows behind closed gates")
     parser.add_argument("--times", type=int, default=100, help="claims per median (default %(default)s)")
     parser.add_argument("--situation", action="append", choices=SITUATIONS, help="this one; may be repeated")
@@ -124,7 +123,7 @@ def main() -> None:
         with ExitStack() as stack:
             urls = {n: stack.enter_context(noop.scratch(options.url, f"gates_{n}")) for n in COUNTS}
             for count, url in urls.items():
-                fill(url, situation, count, options.closed)
+                fill(url, situation, count, options.items, options.closed)
                 noop.settle(url)
             beds = {n: Bed(stack.enter_context(Ledger.open(url, [noop.MACHINE]))) for n, url in urls.items()}
             for turn in range(options.times // AT_ONCE + 1):

@@ -50,14 +50,14 @@ def walk(
     name: str,
     most: str,
     now: str,
-    last: str = "''",
+    last: str = "",
     suspects: bool = False,
     given: str = "true",
 ) -> str:
-    """A recursive CTE `name` (gate_id, head): gates that stand so, with units behind them, in rotation after `last`.
+    """A recursive CTE `name` (gate_id, head): gates that stand so, with units behind them.
 
-    It ends when the heads of `most` gates are due. Its first row is no gate. Where it was broken off, `rest` knows the
-    others.
+    They are in rotation after `last`, or simply in their order. It ends when the heads of `most` gates are due. Its
+    first row is no gate. Where it was broken off, `rest` knows the others.
     """
     postgres = database.dialect == "postgresql"
     kind = "timestamptz" if postgres else "TEXT"
@@ -65,26 +65,29 @@ def walk(
     first = head(database, machine, "g.gate_id", suspects=suspects, levels=suspects)
     if postgres and not suspects:  # of whom not everyone is asked for
         first = f"CASE WHEN g.gate_id = g.waits THEN g.due ELSE {first} END"
-    step = (_step_postgres if postgres else _step_sqlite)(database, machine, stands, suspects=suspects)
+    rotates = bool(last)
+    step = (_step_postgres if postgres else _step_sqlite)(database, machine, stands, suspects=suspects, rotates=rotates)
     # Below the last gate it has begun anew.
-    anew = "CASE WHEN w.anew = 1 OR g.gate_id <= w.gate_id THEN 1 ELSE 0 END"
+    anew = "CASE WHEN w.anew = 1 OR g.gate_id <= w.gate_id THEN 1 ELSE 0 END" if rotates else "0"
+    ends = f" AND ({anew} = 0 OR g.gate_id <= {last})" if rotates else ""
     return f"""{name}(gate_id, head, found, missed, anew) AS MATERIALIZED (
-  SELECT CAST({last} AS TEXT), CAST(NULL AS {kind}), 0, 0, 0 WHERE {given}
+  SELECT CAST({last or "''"} AS TEXT), CAST(NULL AS {kind}), 0, 0, 0 WHERE {given}
   UNION ALL SELECT g.gate_id, {first}, w.found + {due}, w.missed + 1 - {due}, {anew} FROM {name} w {step}
-    AND w.found + {due} < {most} AND w.missed < {_STEPS} AND ({anew} = 0 OR g.gate_id <= {last}))"""
+    AND w.found + {due} < {most} AND w.missed < {_STEPS}{ends})"""
 
 
-def _step_sqlite(database: Database, machine: Machine, stands: str, *, suspects: bool) -> str:
+def _step_sqlite(database: Database, machine: Machine, stands: str, *, suspects: bool, rotates: bool) -> str:
     onwards, anew = (
         f"""(SELECT o.gate_id FROM gate o INDEXED BY gate_stands WHERE o.stands = '{stands}' AND o.gate_id >= (
       SELECT k.gate_id {_waits(database, machine, after, suspects=suspects)} ORDER BY k.gate_id LIMIT 1)
     ORDER BY o.gate_id LIMIT 1)"""
         for after in ("w.gate_id", "''")
     )
-    return f"CROSS JOIN gate g WHERE g.gate_id = COALESCE({onwards}, CASE WHEN w.anew = 0 THEN {anew} END)"
+    following = f"COALESCE({onwards}, CASE WHEN w.anew = 0 THEN {anew} END)" if rotates else onwards
+    return f"CROSS JOIN gate g WHERE g.gate_id = {following}"
 
 
-def _step_postgres(database: Database, machine: Machine, stands: str, *, suspects: bool) -> str:
+def _step_postgres(database: Database, machine: Machine, stands: str, *, suspects: bool, rotates: bool) -> str:
     due = f"k.{machine.due}"
     onwards, anew = (
         f"""SELECT k.gate_id AS waits, k.due, o.gate_id FROM (
@@ -95,7 +98,8 @@ def _step_postgres(database: Database, machine: Machine, stands: str, *, suspect
         for after in ("w.gate_id", "''")
     )
     # The second is carried out only where the first has nothing.
-    return f"CROSS JOIN LATERAL ({onwards} UNION ALL {anew} WHERE w.anew = 0 LIMIT 1) AS g WHERE true"
+    following = f"{onwards} UNION ALL {anew} WHERE w.anew = 0 LIMIT 1" if rotates else onwards
+    return f"CROSS JOIN LATERAL ({following}) AS g WHERE true"
 
 
 def _waits(database: Database, machine: Machine, after: str, *, suspects: bool) -> str:
@@ -103,12 +107,14 @@ def _waits(database: Database, machine: Machine, after: str, *, suspects: bool) 
     return f"FROM {_source(database, machine, 'k', suspects=suspects)} WHERE k.gate_id > {after} AND {anybody}"
 
 
-def rest(database: Database, name: str, stands: str, *, last: str = "''") -> str:
+def rest(database: Database, name: str, stands: str, *, last: str = "") -> str:
     """The gates `g` that the walk `name` did not come to, because it was broken off: where they come from."""
+    ahead = "g.gate_id > w.gate_id"
+    if last:
+        ahead = f"(w.anew = 0 OR g.gate_id <= {last}) AND ({ahead} OR w.anew = 0 AND g.gate_id <= {last})"
     return (
         f"FROM {name} w CROSS JOIN gate g{_by(database, 'gate_stands')} WHERE w.missed = {_STEPS}"
-        f" AND g.stands = '{stands}' AND (w.anew = 0 OR g.gate_id <= {last})"
-        f" AND (g.gate_id > w.gate_id OR w.anew = 0 AND g.gate_id <= {last})"
+        f" AND g.stands = '{stands}' AND {ahead}"
     )
 
 
