@@ -38,11 +38,15 @@ class SqliteListener:
 
     def heard(self) -> bool:
         now = self._clock.elapsed()
-        if self._file is None or self._written(self._file):
+        before = now - self._written_at
+        if self._file is None:
+            self.again = _MOST
+        elif self._written(self._file):
             self._written_at = now
-        # From a pause of seconds it comes back to the shortest; while others go on writing it becomes longer.
-        waiting = now - self._written_at < _COMMIT_SECONDS
-        self.again = min(_MOST, _FIRST if self.again == _SELDOM else 2 * self.again) if waiting else _SELDOM
+            # While writes go on it is asked more seldom; one after a while is waited for from the first.
+            self.again = _FIRST if before > _MOST else min(_MOST, 2 * self.again)
+        else:
+            self.again = min(_MOST, 2 * self.again) if before < _COMMIT_SECONDS else _SELDOM
         found = self._version()
         if found is None or found == self._seen:
             return False
