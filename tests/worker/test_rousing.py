@@ -176,11 +176,14 @@ def test_behind_a_pooler_nobody_listens_and_asking_does(postgres_url):
     world = World(postgres_url, SystemClock())
 
     async def main() -> None:
-        with Bouncer(postgres_url) as bouncer, Hand(postgres_url) as hand:
-            with Ledger.open(bouncer.url, world.machines) as pooled:
-                async with sleeper(pooled, idle_seconds=0.1):
-                    await taken_up(world.ledger, brought_by(world.ledger, "1"))
-                    assert listening(hand) == []
+        with (
+            Bouncer(postgres_url) as bouncer,
+            Hand(postgres_url) as hand,
+            Ledger.open(bouncer.url, world.machines) as pooled,
+        ):
+            async with sleeper(pooled, idle_seconds=0.1):
+                await taken_up(world.ledger, brought_by(world.ledger, "1"))
+                assert listening(hand) == []
 
     asyncio.run(main())
     world.close()
