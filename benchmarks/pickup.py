@@ -98,7 +98,7 @@ def _peer(url: str, peer: str, items: int) -> Waits:
 
 def main() -> None:
     """Run each and print the result."""
-    options = noop.arguments("pickup", 200).parse_args()
+    options = noop.arguments("pickup", 100).parse_args()
     _quiet()
     found: dict[str, Waits] = {}
     for name, measured in (("same process", _same_process), ("another process", _other_process)):

@@ -121,7 +121,7 @@ PEERS: dict[str, Callable[[str, Board, int], Awaitable[Waits]]] = {
 
 def main() -> None:
     """Run one of them and print the result."""
-    parser = common.postgres_arguments("pickup", 200)
+    parser = common.postgres_arguments("pickup", 100)
     parser.add_argument("--peer", choices=PEERS, required=True)
     options = parser.parse_args()
 

@@ -59,7 +59,7 @@ def test_what_its_own_process_brings_is_taken_up_at_once(world):
 
 
 def test_what_its_own_process_brings_for_later_is_taken_up_at_its_moment(world):
-    assert seen_at(world, (50.5, lambda: world.born(invoice(due_at=after(70.123))))) == [after(70.123)]
+    assert seen_at(world, (50.5, lambda: world.born(invoice(due_at=after(70.5))))) == [after(70.5)]
 
 
 def test_a_unit_that_is_woken_is_taken_up_at_once(world):

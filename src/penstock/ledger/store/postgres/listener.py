@@ -34,7 +34,10 @@ class PostgresListener:
         connection.execute(f"LISTEN {channel}")
 
     def fileno(self) -> int | None:
-        return self._connection.pgconn.socket
+        try:
+            return self._connection.pgconn.socket
+        except psycopg.Error as error:
+            raise LedgerUnavailable(f"the connection that listens is closed: {error}") from error
 
     def heard(self) -> bool:
         found = False
