@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from penstock.worker.patience import pauses
 from penstock.worker.rest import Rest
 
 _DEAF_SECONDS = 60.0
+_AWAKE_SECONDS = 10.0
 _LEAST, _MOST = 0.01, 0.25
 _QUIET_SECONDS = 1.0
 
@@ -69,11 +71,18 @@ class Ear:
     async def _attend(self, listener: Listener) -> None:
         self._rest.hear()  # what was said before was said to nobody
         while True:
-            await self._rest.asleep.wait()  # whoever is awake looks anyway
-            await _something(listener)
+            if await self._asleep():
+                await _something(listener)
+            # Now and then in any case: it may have to give its place on the server to others.
             if listener.heard():
                 self._rest.hear()
                 await asyncio.sleep(self._pace())
+
+    async def _asleep(self) -> bool:
+        """Wait for the worker to sleep: whoever is awake looks anyway. False when it is awake for long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._rest.asleep.wait(), _AWAKE_SECONDS)
+        return self._rest.asleep.is_set()
 
     def _pace(self) -> float:
         """How long to hear nothing now."""
