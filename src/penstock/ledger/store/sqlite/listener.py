@@ -17,9 +17,11 @@ from penstock.model.clock import Clock
 
 _MODIFIED = 0x2  # IN_MODIFY
 _BUFFER = 4_096
-_FIRST, _MOST, _SELDOM = 0.002, 0.02, 10.0
+_ASKED_SECONDS = 0.02
+_FIRST, _MOST, _SELDOM = 0.002, 0.064, 10.0
 _COMMIT_SECONDS = 0.25
 """How long after a write its commit is waited for."""
+_BURST_SECONDS = 0.02
 
 
 class SqliteListener:
@@ -40,11 +42,11 @@ class SqliteListener:
         now = self._clock.elapsed()
         before = now - self._written_at
         if self._file is None:
-            self.again = _MOST
+            self.again = _ASKED_SECONDS
         elif self._written(self._file):
             self._written_at = now
             # While writes go on it is asked more seldom; one after a while is waited for from the first.
-            self.again = _FIRST if before > _MOST else min(_MOST, 2 * self.again)
+            self.again = _FIRST if before > _BURST_SECONDS else min(_MOST, 2 * self.again)
         else:
             self.again = min(_MOST, 2 * self.again) if before < _COMMIT_SECONDS else _SELDOM
         found = self._version()
