@@ -36,6 +36,10 @@ warm-up. Drift is the largest distance from the first sample after it."""
 WAITS = """Each step waits as a network call would. The bare loop does the same waits in as many tasks and keeps no
 record."""
 
+PICKUP = """From the call that brings an item, its commit included, to the first line of its step: one item at a time,
+each some time after the last was begun, so that the worker sleeps. Idle is the processor time of the worker's process
+in ten seconds without work, the server's not included. Everybody is at the defaults."""
+
 REPORTS = """`update-report-datasets` on an empty ledger, an hour later, and when there is nothing to make. Every
 dataset is born with its guards and its history."""
 
@@ -144,6 +148,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
     for title, words, part, table in (
         ("Work items per second", INTRODUCTION, "rates", _rates),
         ("Steps that wait", WAITS, "waits", _waits),
+        ("Until a step begins", PICKUP, "pickup", _pickup),
         ("Claim latency", CLAIMS, "claims", _claims),
         ("Claims and gates", GATES, "gates", _gates),
         ("Memory", MEMORY, "memory", _memory),
@@ -206,6 +211,22 @@ def _waits(results: Results) -> Table:
         for database, lines in results.waits.items()
     ]
     return Table(["database", "units", "ours best /s", "median", "bare best /s", "median"], rows)
+
+
+def _pickup(results: Results) -> Table:
+    rows = [
+        [
+            database,
+            f"{who} {waits['version']}" if "version" in waits else f"Penstock, {who}",
+            f"{line['items']:,}",
+            f"{waits['p50_ms']:,.1f}",
+            f"{waits['p99_ms']:,.1f}",
+            f"{waits['idle_percent']:.2f}",
+        ]
+        for database, line in results.pickup.items()
+        for who, waits in line["waits"].items()
+    ]
+    return Table(["database", "contender", "items", "p50 ms", "p99 ms", "idle, % of a core"], rows, text=2)
 
 
 def _claims(results: Results) -> Table:

@@ -21,6 +21,7 @@ class Results:
 
     rates: dict[Contender, list[Line]] = field(default_factory=dict)
     waits: dict[str, list[Line]] = field(default_factory=dict)
+    pickup: dict[str, Line] = field(default_factory=dict)
     memory: dict[str, Line] = field(default_factory=dict)
     claims: dict[str, Line] = field(default_factory=dict)
     gates: dict[str, Line] = field(default_factory=dict)
@@ -86,6 +87,7 @@ def checks(results: Results) -> list[Check]:
     found = [
         *_rate_checks(results),
         *_waits_checks(results),
+        *_pickup_checks(results),
         *_claims_checks(results),
         *_gates_checks(results),
         *_lifecycle_checks(results),
@@ -128,6 +130,20 @@ def _waits_checks(results: Results) -> list[Check]:
         mine, bare = values(lines), values(lines, "bare_per_second")
         what = f"{database}: {lines[0]['concurrency']:,} waits of {lines[0]['wait_ms']} ms / bare asyncio"
         found.append(Check(what, _ratio(max, mine, bare), "x", _ratio(statistics.median, mine, bare), 0.9))
+    return found
+
+
+def _pickup_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.pickup.items():
+        for where in ("same process", "another process"):
+            waits = line["waits"][where]
+            for name, limit in (("p50", 15), ("p99", 60)):
+                what = f"{database}: {name} until a unit born in {where.replace('same', 'the same')} is begun"
+                found.append(Check(what, waits[f"{name}_ms"], "ms", limit=limit, at_most=True))
+            # What an idle worker used before it could be woken, with room for a coarse clock.
+            idle = f"{database}: an idle worker, units born in {where.replace('same', 'the same')}"
+            found.append(Check(idle, waits["idle_percent"], "% of a core", limit=1, at_most=True))
     return found
 
 

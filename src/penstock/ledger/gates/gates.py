@@ -239,7 +239,9 @@ class Gates(GateAnswers):
                 self._alert(cursor, "gate.resumed", "info", f"{prefix}:{instant_text(now)}", told)
             return len(rows)
 
-        return self._database.write(work)
+        resumed = self._database.write(work)
+        self._database.rouse()
+        return resumed
 
     def reconfigured(self, config_version: str | None) -> int:
         """Open what a fatal error stopped under another configuration: it may be mended. How many."""
