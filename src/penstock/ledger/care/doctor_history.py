@@ -82,18 +82,20 @@ def present(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Ite
 
 
 def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
-    """Each row of a history starts where the row before it ended, under a later version; the first is a birth.
+    """Each row of a history starts where the row before it ended, under a later version; the first is a birth or a grave.
 
     A wake-up by hand raises no version: it leaves the unit to whoever holds it.
     """
     hands = ", ".join(f"'{hand}'" for hand in HANDS)
     woken = f"version = older AND from_status = to_status AND {database.sql.before_colon('actor')} IN ({hands})"
+    # The first row of all, and stands for those before it.
+    grave = "older IS NULL AND to_status IS NULL AND since IS NOT NULL"
     rows = cursor.rows(
         f"""SELECT machine, unit_id, seq, from_status, before, version, older FROM (
-              SELECT machine, unit_id, seq, from_status, to_status, version, actor,
+              SELECT machine, unit_id, seq, from_status, to_status, version, actor, since,
                      lag(to_status) OVER past AS before, lag(version) OVER past AS older FROM transition_log
               WINDOW past AS (PARTITION BY machine, unit_id ORDER BY seq)) AS h
-             WHERE COALESCE(from_status, '') <> COALESCE(before, '')
+             WHERE (COALESCE(from_status, '') <> COALESCE(before, '') AND NOT ({grave}))
                 OR (from_status IS NOT NULL AND to_status IS NOT NULL AND version <= older AND NOT ({woken}))
              LIMIT {MOST}"""
     )
