@@ -28,7 +28,11 @@ AGO = timedelta(days=400)
 AT_ONCE = 100_000
 MEGABYTE = 1024 * 1024
 #: Whatever would tell of a birth, or refuse a row that it has not written.
-ASIDE = {"penstock_noop_birth": "noop", "penstock_log_insert": "transition_log", "penstock_permit_insert": "prune_permit"}
+ASIDE = {
+    "penstock_noop_birth": "noop",
+    "penstock_log_insert": "transition_log",
+    "penstock_permit_insert": "prune_permit",
+}
 
 
 def fill(ledger: Ledger, count: int) -> None:
@@ -56,7 +60,9 @@ def fill(ledger: Ledger, count: int) -> None:
     def begin(cursor: Cursor) -> None:
         for trigger, table in ASIDE.items():
             cursor.run(f"DROP TRIGGER {trigger}{f' ON {table}' if postgres else ''}")
-        permit = "INSERT INTO prune_permit (id, machine, actor, reason, at) VALUES ('filled', 'noop', 'operator:bench', ''"
+        permit = (
+            "INSERT INTO prune_permit (id, machine, actor, reason, at) VALUES ('filled', 'noop', 'operator:bench', ''"
+        )
         cursor.run(f"{permit}, {at})", **ended)
         for edge in ("'', 'QUEUED', ''", "'QUEUED', 'DONE', 'done'"):
             hour = database.sql.hour(at)
@@ -76,16 +82,22 @@ def fill(ledger: Ledger, count: int) -> None:
 
 
 def sizes(ledger: Ledger, url: str) -> dict[str, float]:
-    """Rows of the history, and megabytes: its own on PostgreSQL; on SQLite of the file, and how much of that is used."""
+    """Rows of the history, and megabytes: its own on PostgreSQL; on SQLite of the file, and those in use."""
     rows = ledger.read(lambda cursor: cursor.rows("SELECT count(*) FROM transition_log"))[0][0]
     if ledger.database.dialect == "postgresql":
         with psycopg.connect(url) as connection:
             found = connection.execute("SELECT pg_total_relation_size('transition_log')").fetchone()
         assert found is not None
         return {"rows": rows, "mb": round(found[0] / MEGABYTE, 1)}
-    pages = [ledger.read(lambda c, p=p: c.rows(f"PRAGMA {p}"))[0][0] for p in ("page_count", "freelist_count", "page_size")]  # type: ignore[misc]
-    whole, free, size = pages
-    return {"rows": rows, "mb": round(whole * size / MEGABYTE, 1), "used_mb": round((whole - free) * size / MEGABYTE, 1)}
+    pragmas = "pragma_page_count, pragma_freelist_count, pragma_page_size"
+    ((whole, free, size),) = ledger.read(
+        lambda c: c.rows(f"SELECT page_count, freelist_count, page_size FROM {pragmas}")
+    )
+    return {
+        "rows": rows,
+        "mb": round(whole * size / MEGABYTE, 1),
+        "used_mb": round((whole - free) * size / MEGABYTE, 1),
+    }
 
 
 def measured(url: str, work: Callable[[], Any]) -> tuple[dict[str, Any], Any]:

@@ -144,7 +144,8 @@ class Pruner:
                 # The last row of such a unit goes with it, if it is old enough: the grave stands for it.
                 aged = self._at.replace(":before", ":aged")
                 last = f"SELECT l.at FROM {HISTORY} l WHERE l.machine = :machine AND l.unit_id = u.unit_id"
-                sql = f"SELECT count(*) FROM {table} u WHERE {ended.text} AND ({last} ORDER BY l.seq DESC LIMIT 1) < {aged}"
+                old = f"({last} ORDER BY l.seq DESC LIMIT 1) < {aged}"
+                sql = f"SELECT count(*) FROM {table} u WHERE {ended.text} AND {old}"
                 given = {**ended.parameters, "machine": name, "aged": instant_text(history)}
                 folded = self._count(sql, given)
         if history is not None:
@@ -248,7 +249,7 @@ class Pruner:
         before = self._before(HISTORY)
 
         def folded(cursor: Cursor, unit_ids: Sequence[str]) -> int:
-            return 0 if before is None else shrink.fold(self._database, cursor, name, table, unit_ids, before)
+            return 0 if before is None else shrink.fold(self._database, cursor, name, table, unit_ids, before=before)
 
         for unit_ids in self._batches(table, sql):
             rows, told = self._units_of(name, sql, unit_ids, folded)

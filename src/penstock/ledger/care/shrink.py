@@ -1,7 +1,7 @@
 """Shrinking the history, a batch of units at a time and under a permit: into baselines, into graves, and to nothing.
 
-A living unit keeps its newest row that is old: a *baseline*, which stands for those before it. A unit that is gone keeps
-its death: a *grave*, which tells by itself how the unit stood and since when. A grave may go too, in the end.
+A living unit keeps its newest row that is old: a *baseline*, which stands for those before it. A unit that is gone
+keeps its death: a *grave*, which tells by itself how the unit stood and since when. A grave may go too, in the end.
 
 Whatever goes stays counted in `flow_hour`.
 """
@@ -64,6 +64,7 @@ def fold(
     machine: str,
     table: str,
     unit_ids: Sequence[str],
+    *,
     before: datetime | None = None,
 ) -> int:
     """Of units that are gone nothing stays but the grave; returns how many rows went.
@@ -91,7 +92,7 @@ def fold(
 
 
 def graves(at: str) -> str:
-    """The condition for graves `l` that are older than `at` and stand alone: nothing of the unit is told before them."""
+    """The condition for graves `l` that are older than `at`, and before which nothing is told of their unit."""
     return (
         f"l.to_status IS NULL AND l.since IS NOT NULL AND l.at < {at} AND NOT EXISTS (SELECT 1 FROM {LOG} o"
         " WHERE o.machine = l.machine AND o.unit_id = l.unit_id AND o.seq < l.seq)"
