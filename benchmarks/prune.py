@@ -17,6 +17,8 @@ import psycopg
 from benchmarks import noop
 from benchmarks.harvest import cpu_seconds, server_pids
 from benchmarks.peers import common
+from penstock.ledger.care.doctor import examine
+from penstock.ledger.care.look import look
 from penstock.ledger.care.prune import HISTORY, Ages, Pruner
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.roll_up import roll_up
@@ -110,6 +112,19 @@ def measured(url: str, work: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
     return {"seconds": round(seconds, 2), "cpu_seconds": {"own": round(own, 2), "server": round(theirs, 2)}}, result
 
 
+def doctor(ledger: Ledger, url: str, *, since_last: bool) -> dict[str, Any]:
+    """One look, clean or not at all."""
+    database, machines = ledger.database, ledger.machines
+    took, (found, scope) = measured(
+        url,
+        lambda: look(database, machines, lambda scope: examine(database, machines, scope=scope), since_last=since_last),
+    )
+    wrong = [one for one in found if one.severity == "error"]
+    if wrong or scope.whole == since_last:
+        raise SystemExit(f"a look that was not what it should be: {scope} {wrong[:1]}")
+    return took
+
+
 def prune(ledger: Ledger, url: str, items: int) -> dict[str, Any]:
     """All units go."""
     before = sizes(ledger, url)
@@ -122,16 +137,23 @@ def prune(ledger: Ledger, url: str, items: int) -> dict[str, Any]:
 def main() -> None:
     """Run once and print the result."""
     parser = noop.arguments("prune", 1_000_000)
+    parser.add_argument("--changed", type=int, default=1_000, help="units born between two looks (default %(default)s)")
     options = parser.parse_args()
     with noop.scratch(options.url, "prune") as url:
         with Ledger.open(url, [noop.MACHINE], create=True) as ledger:
             fill(ledger, options.items)
         noop.settle(url)
         with Ledger.open(url, [noop.MACHINE]) as ledger:
+            whole = doctor(ledger, url, since_last=False)
+            noop.fill(ledger, options.changed, start=options.items)
+            roll_up(ledger.database)
+            since = doctor(ledger, url, since_last=True)
             pruned = prune(ledger, url, options.items)
     line = {
         "database": noop.database_of(options.url),
         "items": options.items,
+        "changed": options.changed,
+        "doctor": {"whole": whole, "since_last": since},
         "prune": pruned,
     }
     print(json.dumps(line), flush=True)

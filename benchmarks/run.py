@@ -37,6 +37,7 @@ ONCE = {
     "queries": ("queries",),
     "commands": ("commands",),
     "desk": ("desk",),
+    "prune": ("prune",),
 }
 PARTS = ("rates", "waits", *ONCE)
 DOCUMENT = environment.ROOT / "docs" / "benchmarks.md"
@@ -54,6 +55,7 @@ QUICK = {
     "queries": ("--offers", "5000", "--full", "2", "--big-page", "2000"),
     "commands": ("--times", "2"),
     "desk": ("--items", "50000", "--seconds", "3"),
+    "prune": ("--items", "20000"),
 }
 
 

@@ -87,7 +87,8 @@ def present(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope:
 def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """Each row of a history starts where the row before it ended, under a later version.
 
-    The first is a birth, a baseline or a grave. A wake-up by hand raises no version: it leaves the unit to whoever holds it.
+    The first is a birth, a baseline or a grave. A wake-up by hand raises no version: the unit stays with whoever holds
+    it.
     """
     hands = ", ".join(f"'{hand}'" for hand in HANDS)
     woken = f"version = older AND from_status = to_status AND {database.sql.before_colon('actor')} IN ({hands})"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -38,6 +39,7 @@ DEFAULT_AGES: dict[str, timedelta | None] = {
 }
 _AT_ONCE = 500
 _ROWS_AT_ONCE = 5_000
+_RECLAIMED_AFTER = 50_000
 Progress = Callable[[str, int], None]
 
 
@@ -207,12 +209,16 @@ class Pruner:
 
     def prune(self, progress: Progress = lambda _what, _rows: None, *, most: float = math.inf) -> dict[str, int]:
         """Prune in batches, until nothing is left or so many rows went; returns how many of each table did."""
-        gone: dict[str, int] = {}
+        gone, thinned = dict[str, int](), Counter[str]()
 
         def went(table: str, rows: int) -> None:
             if rows:
                 gone[table] = gone.get(table, 0) + rows
                 progress(table, rows)
+            thinned[table] += rows
+            # So that what is written next has room, graves among it.
+            if thinned[table] >= _RECLAIMED_AFTER and self._database.reclaim(table, thinned[table]):
+                thinned[table] = 0
             if sum(gone.values()) >= most:
                 raise _EnoughError
 

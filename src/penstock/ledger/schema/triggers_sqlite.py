@@ -32,9 +32,9 @@ def kernel_triggers(definitions: Mapping[str, Mapping[str, Any]]) -> dict[str, s
         # A row may become the baseline of what is pruned before it, and keeps what it says of its unit.
         "penstock_log_update": """CREATE TRIGGER penstock_log_update BEFORE UPDATE ON transition_log
 WHEN NOT (NEW.seq IS OLD.seq AND NEW.machine IS OLD.machine AND NEW.unit_id IS OLD.unit_id
-  AND NEW.from_status IS NULL AND NEW.to_status = OLD.to_status AND NEW.version IS OLD.version
+  AND NEW.from_status IS NULL AND NEW.to_status IS OLD.to_status AND NEW.version IS OLD.version
   AND NEW.at IS OLD.at AND NEW.data IS OLD.data AND NEW.action_id IS OLD.action_id AND NEW.trigger IS NULL
-  AND NEW.since IS OLD.since
+  AND NEW.since IS OLD.since AND OLD.to_status IS NOT NULL
   AND EXISTS (SELECT 1 FROM prune_permit
     WHERE machine = OLD.machine AND open IS NOT NULL AND NEW.actor = 'prune:' || id))
 BEGIN SELECT RAISE(ABORT, 'penstock: transition_log is append-only; its rows cannot be changed'); END""",
