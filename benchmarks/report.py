@@ -71,7 +71,7 @@ each, in turn for lists, units, histories, counts and pages; a wait counts from 
 steps wait half a second, a thousand at once; alone is the mean of before and after. Then {pages} pages are held open,
 and each fetches itself when it is told of a change. Cores are processor time of the desk."""
 
-PRUNE = """Units that ended long ago, each with a baseline as its history: pruned in batches of 500, with its grave left.
+PRUNE = """Units that ended long ago, each with a baseline as its history: pruned in batches of 500, to a grave each.
 Space is the history's with its indexes on PostgreSQL; on SQLite what is used of the file, which does not shrink. The
 doctor looks at all of it before that, and then at what {changed:,} births have changed. Processor seconds are of the
 process and of the server."""
