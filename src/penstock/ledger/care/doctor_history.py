@@ -62,15 +62,17 @@ def present(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope:
             wrong.append(("changed_by", f"told.actor <> u.changed_by AND {who} <> 'prune'"))
         wrong += guards_of(database).untold(cursor, table, definition["tracked"])
         cases = " ".join(f"WHEN {condition} THEN '{column}'" for column, condition in wrong)
-        units = f"{table} u LEFT JOIN told" if scope.whole else f"told JOIN {table} u"
+        same = "told.unit_id = u.unit_id"
+        # CROSS JOIN: from what changed to the units, by their key.
+        units = f"{table} u LEFT JOIN told ON {same}" if scope.whole else f"told CROSS JOIN {table} u WHERE {same}"
         rows = cursor.rows(
             f"""WITH newest AS (
                   SELECT unit_id, max(seq) AS seq FROM transition_log WHERE {scope.of(name)} GROUP BY unit_id),
                 told AS (
-                  SELECT n.unit_id, l.to_status, l.version, l.actor, l.data FROM newest n JOIN transition_log l
-                      ON l.machine = :machine AND l.unit_id = n.unit_id AND l.seq = n.seq)
+                  SELECT n.unit_id, l.to_status, l.version, l.actor, l.data FROM newest n CROSS JOIN transition_log l
+                   WHERE l.machine = :machine AND l.unit_id = n.unit_id AND l.seq = n.seq)
                 SELECT * FROM (SELECT u.unit_id, u.status, told.to_status, CASE {cases} END AS wrong
-                  FROM {units} ON told.unit_id = u.unit_id) AS s WHERE wrong IS NOT NULL
+                  FROM {units}) AS s WHERE wrong IS NOT NULL
                 UNION ALL
                 SELECT t.unit_id, NULL, t.to_status, 'status' FROM told t
                  WHERE t.to_status IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {table} u WHERE u.unit_id = t.unit_id)

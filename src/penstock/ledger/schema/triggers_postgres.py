@@ -93,7 +93,7 @@ END """,
         # What a unit is stays told. A grave may go: there is no unit that it could be missed by.
         "penstock_log_delete": f"""
 BEGIN
-  IF EXISTS (SELECT 1 FROM gone g WHERE NOT {_permitted(schema, "g.machine")})
+  IF EXISTS (SELECT 1 FROM (SELECT DISTINCT machine FROM gone) g WHERE NOT {_permitted(schema, "g.machine")})
     OR EXISTS (SELECT 1 FROM gone g WHERE g.to_status IS NOT NULL AND NOT EXISTS (
       SELECT 1 FROM {schema}.transition_log l WHERE l.machine = g.machine AND l.unit_id = g.unit_id AND l.seq > g.seq)) THEN
     {REFUSAL} '{_GONE.format("transition_log")}';
