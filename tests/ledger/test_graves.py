@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +32,7 @@ TOUCHED = {
 }
 
 
-def prune(world: World, kept: dict[str, timedelta | None] | None = None, **options: Any) -> dict[str, int]:
+def prune(world: World, kept: Mapping[str, timedelta | None] | None = None, **options: Any) -> dict[str, int]:
     run = Pruner(world.ledger.database, Ages(SHORT if kept is None else kept), who="operator:ana", rng=Rng())
     return run.prune(**options)
 
