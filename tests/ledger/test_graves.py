@@ -380,3 +380,17 @@ def test_pruning_that_is_killed_has_done_a_part(world):
     assert prune(world)["invoice"] == left
     assert one_grave_each(world)
     assert healthy(world)
+
+
+def test_space_of_many_rows_is_made_usable_again(postgres_url):
+    """The number of rows that PostgreSQL believes in is -1 until the table is vacuumed."""
+    world = World(postgres_url)
+    try:
+        world.born(*(invoice(f"{n}") for n in range(100)))
+        believed = "SELECT CAST(reltuples AS bigint) FROM pg_class WHERE oid = CAST('transition_log' AS regclass)"
+        assert world.one(believed) == -1
+        assert world.ledger.database.reclaim("transition_log", 50)
+        assert world.one(believed) == 100
+        assert not world.ledger.database.reclaim("transition_log", 4), "few: a vacuum would cost more than it frees"
+    finally:
+        world.close()
