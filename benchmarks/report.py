@@ -81,6 +81,11 @@ each, in turn for lists, units, histories, counts and pages; a wait counts from 
 steps wait half a second, a thousand at once; alone is the mean of before and after. Then {pages} pages are held open,
 and each fetches itself when it is told of a change. Cores are processor time of the desk."""
 
+PRUNE = """Units that ended long ago, each with a baseline as its history: pruned in batches of 500, to a grave each.
+Space is the history's with its indexes on PostgreSQL; on SQLite what is used of the file, which does not shrink. The
+doctor looks at all of it before that, and then at what {changed:,} births have changed. Processor seconds are of the
+process and of the server."""
+
 HOW = """`make bench` measures everything and writes this file. `.venv/bin/python -m benchmarks.run --help` lists how
 to measure a part, which then takes its place among the others, or all of it quickly with small counts. The first run
 makes `.venv-bench` for the peers from `benchmarks/requirements.txt`; the PostgreSQL is the one of the tests.
@@ -161,6 +166,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
         ("Offers from a paged API", QUERIES, "queries", _queries),
         ("Commands", COMMANDS, "commands", _commands),
         ("The desk", DESK, "desk", _desk),
+        ("Pruning, and the doctor", PRUNE, "prune", _prune),
     ):
         lines = [*getattr(results, part).values()]
         if lines:
@@ -420,6 +426,25 @@ def _desk(results: Results) -> Table:
     ]
     columns = ["database", "answers", "p50, ms", "p99, ms", "cores", "worker alone /s", "beside /s"]
     return Table([*columns, "pages fetched", "cores"], rows)
+
+
+def _prune(results: Results) -> Table:
+    rows = []
+    for database, line in results.prune.items():
+        pruned, looks = line["prune"], line["doctor"]
+        for what, took in (
+            ("the doctor, whole", looks["whole"]),
+            ("the doctor, since its last look", looks["since_last"]),
+            ("pruning", pruned),
+        ):
+            cpu = took["cpu_seconds"]
+            sizes = [pruned[when] for when in ("before", "after")] if took is pruned else []
+            space = " → ".join(f"{size.get('used_mb', size['mb']):,.0f}" for size in sizes)
+            history = " → ".join(f"{size['rows']:,}" for size in sizes)
+            spent = f"{cpu['own']:.1f} + {cpu['server']:.1f}"
+            rows.append([database, what, f"{line['items']:,}", f"{took['seconds']:.1f}", spent, history, space])
+    columns = ["database", "what", "units", "seconds", "processor s", "rows of history", "MB in use"]
+    return Table(columns, rows, text=2)
 
 
 def _settings(results: Results) -> Table:

@@ -34,6 +34,7 @@ class Results:
     queries: dict[str, Line] = field(default_factory=dict)
     commands: dict[str, Line] = field(default_factory=dict)
     desk: dict[str, Line] = field(default_factory=dict)
+    prune: dict[str, Line] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -96,6 +97,7 @@ def checks(results: Results) -> list[Check]:
         *_queries_checks(results),
         *_commands_checks(results),
         *_desk_checks(results),
+        *_prune_checks(results),
     ]
     for database, line in results.memory.items():
         what = f"{database}: worker's memory, drift over {line['items']:,} units"
@@ -291,6 +293,24 @@ def _desk_checks(results: Results) -> list[Check]:
         found.append(Check(f"{database}: a worker beside them / alone", beside, limit=0.9))
         pages = f"{database}: the desk, with {line['pages']:,} open pages"
         found.append(Check(pages, line["pages_cores"], "cores", limit=0.1, at_most=True))
+    return found
+
+
+def _prune_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.prune.items():
+        pruned, ended = line["prune"], f"{line['items']:,} ended units"
+        rows = pruned["after"]["rows"] / pruned["before"]["rows"]
+        found.append(
+            Check(f"{database}: rows of history after {ended} were pruned / before", rows, limit=1.01, at_most=True)
+        )
+        size = "mb" if database == contenders.POSTGRES else "used_mb"
+        grown = pruned["after"][size] / pruned["before"][size]
+        found.append(Check(f"{database}: space in use after it / before", grown, at_most=True))
+        looks = line["doctor"]
+        part = looks["since_last"]["seconds"] / looks["whole"]["seconds"]
+        what = f"{database}: the doctor since its last look, {line['changed']:,} changes / whole"
+        found.append(Check(what, part, limit=0.2, at_most=True))
     return found
 
 

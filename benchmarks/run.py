@@ -38,6 +38,7 @@ ONCE = {
     "queries": ("queries",),
     "commands": ("commands",),
     "desk": ("desk",),
+    "prune": ("prune",),
 }
 PARTS = ("rates", "waits", *ONCE)
 DOCUMENT = environment.ROOT / "docs" / "benchmarks.md"
@@ -57,6 +58,7 @@ QUICK = {
     "queries": ("--offers", "5000", "--full", "2", "--big-page", "2000"),
     "commands": ("--times", "2"),
     "desk": ("--items", "50000", "--seconds", "3"),
+    "prune": ("--items", "20000"),
 }
 
 

@@ -206,6 +206,8 @@ def transition_log(dialect: str) -> sa.Table:
         sa.Column("action_id", sa.Text),
         # The edge that was pulled: see `edge_names`.
         sa.Column("trigger", sa.Text),
+        # Of a death: since when the unit was as it ended, so that the row needs none before it.
+        sa.Column("since", Instant),
         # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others. No
         # AUTOINCREMENT: the newest row is never deleted, and anybody could exhaust the counter that it keeps.
         *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
@@ -235,6 +237,13 @@ prune_permit = sa.Table(
     sa.Column("open", sa.Text, sa.ForeignKey("prune_permit.id", deferrable=True, initially="DEFERRED")),
     sqlite_with_rowid=False,
     **STRICT,
+)
+# The guards ask for it at every row that goes.
+sa.Index(
+    "prune_permit_open",
+    prune_permit.c.machine,
+    postgresql_where=prune_permit.c.open.is_not(None),
+    sqlite_where=prune_permit.c.open.is_not(None),
 )
 
 

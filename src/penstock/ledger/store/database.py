@@ -136,6 +136,12 @@ class Database(Protocol):
         Raises LedgerUnavailable.
         """
 
+    def reclaim(self, table: str, rows: int) -> bool:
+        """Make the space of so many deleted rows of a table usable again, if they are many; whether it was done.
+
+        In a file it is at once, without this.
+        """
+
     def close(self) -> None:
         """Close every connection."""
 

@@ -92,6 +92,8 @@ CREATE TABLE prune_permit (
  WITHOUT ROWID,
  STRICT;
 
+CREATE INDEX prune_permit_open ON prune_permit (machine) WHERE open IS NOT NULL;
+
 CREATE TABLE stage (
     stage_id TEXT NOT NULL,
     machine TEXT NOT NULL,
@@ -210,6 +212,7 @@ CREATE TABLE transition_log (
     data TEXT,
     action_id TEXT,
     "trigger" TEXT,
+    since TEXT,
     PRIMARY KEY (seq),
     CHECK (seq > 0)
 )
@@ -294,6 +297,8 @@ CREATE TABLE prune_permit (
     PRIMARY KEY (id),
     FOREIGN KEY(open) REFERENCES prune_permit (id) DEFERRABLE INITIALLY DEFERRED
 );
+
+CREATE INDEX prune_permit_open ON prune_permit (machine) WHERE open IS NOT NULL;
 
 CREATE TABLE stage (
     stage_id TEXT NOT NULL,
@@ -396,6 +401,7 @@ CREATE TABLE transition_log (
     data JSONB,
     action_id TEXT,
     trigger TEXT,
+    since TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (machine, unit_id, seq)
 );
 

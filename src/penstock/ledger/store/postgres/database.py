@@ -16,7 +16,7 @@ from penstock.ledger.care.finding import Finding
 from penstock.ledger.store.bell import Bell, Listener
 from penstock.ledger.store.database import CONNECTIONS, Dialect, Row
 from penstock.ledger.store.postgres.address import Address
-from penstock.ledger.store.postgres.connection import Connection, answers, connect
+from penstock.ledger.store.postgres.connection import PATIENT_SECONDS, Connection, answers, connect
 from penstock.ledger.store.postgres.listener import NOTIFY, PostgresListener
 from penstock.ledger.store.postgres.pool import Pool, is_full
 from penstock.ledger.store.postgres.share import Places, places, too_many
@@ -28,6 +28,7 @@ from penstock.model.errors import CommitUnknown, LedgerBusy, LedgerError, Ledger
 T = TypeVar("T")
 
 _TRIES = 5
+_MANY = 0.05  # of a table's rows: a vacuum goes through all of its indexes
 _ALTER_LOCK = 8025314
 _ALTER_MS = 600_000
 _ALTER_TABLE_MS = 10_000
@@ -182,6 +183,21 @@ class PostgresDatabase:
         except psycopg.Error as error:
             self._pool.drop_listening()
             raise self._unreachable(error) from error
+
+    def reclaim(self, table: str, rows: int) -> bool:
+        # On a connection of its own: in no transaction, and without a writer's limit of time. Who does not own the
+        # table is told so by a notice, and somebody else's vacuum is not waited for.
+        try:
+            with Connection.connect(**self._parameters, autocommit=True) as connection:
+                connection.limit, connection.answers = PATIENT_SECONDS, self._answers
+                sql = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
+                ((there,),) = connection.execute(sql, (table,)).fetchall()
+                if rows < there * _MANY:
+                    return False
+                connection.execute(f"VACUUM (SKIP_LOCKED) {table}")
+        except psycopg.Error:
+            return False  # the server's own vacuum comes too
+        return True
 
     def close(self) -> None:
         self._pool.close()

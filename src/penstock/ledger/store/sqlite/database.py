@@ -281,6 +281,9 @@ class SqliteDatabase:
             self._writer_lock.release()
         return int(rows[0][0]) if rows else None
 
+    def reclaim(self, table: str, rows: int) -> bool:  # noqa: ARG002 - free pages are used again
+        return True
+
     def close(self) -> None:
         # A thread that still reads, or waits behind somebody's lock, keeps its connection; the process's end closes it.
         if self._writer_lock.acquire(timeout=_CLOSE_SECONDS):
