@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from penstock.ledger.schema.columns import holds_secret, plain, plain_column, plain_unseen
 from penstock.model.errors import BrokenFlow, TooLarge
-from penstock.model.outcome import MAX_BYTES, MAX_ROWS, Update, Where, Write
+from penstock.model.outcome import MAX_BYTES, MAX_ROWS, MAX_VALUE, Update, Where, Write
+from penstock.settings.redaction import PATTERNS, holds
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
+
+_TEXTS = {str, type(None)}
+_ENCODER = msgspec.json.Encoder()
 
 
 def plain_value(ref: str, name: str, value: Any) -> Any:
@@ -115,6 +122,37 @@ def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[
                 plain_value(ref, f"{table.name}.{name}", value)  # says which
             raise
     return [*zip(*made, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Many rows of a table in one piece: plain values in the order of `columns`, and the same as lines of JSON."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+    lines: bytes
+
+
+def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Block:
+    """Rows that are lists of values, made plain. Raises BrokenFlow that names what cannot be stored."""
+    known_columns(ref, table, columns)
+    names = tuple(columns)
+    try:
+        made = [*zip(*[_plain_or_text(column) for column in zip(*rows, strict=True)], strict=True)]
+        lines = _ENCODER.encode_lines(made)
+    except (TypeError, ValueError, RecursionError):
+        _plain_lists(ref, table, names, rows)  # says which
+        raise
+    # A text that holds a secret, or is too long, is met here once for all of them.
+    if (PATTERNS and holds(lines.decode())) or max(map(len, lines.split(b"\n"))) > MAX_VALUE:
+        rows = _plain_lists(ref, table, names, rows)
+        return Block(names, rows, _ENCODER.encode_lines(rows))
+    return Block(names, made, lines)
+
+
+def _plain_or_text(values: Sequence[Any]) -> Sequence[Any]:
+    """A column made plain, but for texts, which are encoded as they are."""
+    return values if {*map(type, values)} <= _TEXTS else plain_column(values, unseen=True)
 
 
 def size_of(row: Mapping[str, Any]) -> int:

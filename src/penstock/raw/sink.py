@@ -78,6 +78,17 @@ class RawWriter:
         if self._waiting_size >= CHUNK:
             self._flush()
 
+    def write_lines(self, lines: bytes) -> None:
+        """Append records that are lines of JSON already. Raises UsageError where the last one has no line break."""
+        if not lines.endswith(b"\n"):
+            msg = f"records are lines of JSON, and the last one ends without a line break: {lines[-60:]!r}"
+            raise UsageError(msg)
+        self._waiting.append(lines)
+        self._waiting_size += len(lines)
+        self.count += lines.count(b"\n")
+        if self._waiting_size >= CHUNK:
+            self._flush()
+
     def finalise(self) -> RawMetadata:
         """Make the run visible, for good. Raises AlreadyFinalised when it is there already."""
         self._flush()
@@ -130,7 +141,12 @@ class RawPartition:
     _document: Mapping[str, Any]
 
     def lines(self) -> Iterator[bytes]:
-        """The payload line by line, in bounded memory. Raises RawCorrupt when it is not what was landed.
+        """The payload line by line, without the line breaks. Raises RawCorrupt as `blocks` does."""
+        for block in self.blocks():
+            yield from block[:-1].split(b"\n")
+
+    def blocks(self) -> Iterator[bytes]:
+        """The payload, some thousand whole lines at a time. Raises RawCorrupt when it is not what was landed.
 
         A payload of another length is refused before its first line; another checksum shows at the end.
         """
@@ -142,9 +158,13 @@ class RawPartition:
         rest, count = b"", 0
         for chunk in self._store.chunks(self._folder, self._document):
             digest.update(chunk)
-            *whole, rest = (rest + chunk).split(b"\n")
-            count += len(whole)
-            yield from whole
+            end = chunk.rfind(b"\n") + 1
+            if not end:
+                rest += chunk
+                continue
+            block, rest = rest + chunk[:end], chunk[end:]
+            count += block.count(b"\n")
+            yield block
         checksum = f"sha256:{digest.hexdigest()}"
         if rest or checksum != self.metadata.checksum:
             msg = f"{self.address} has the checksum {checksum}; {self.metadata.checksum} was landed"

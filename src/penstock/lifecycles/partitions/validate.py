@@ -133,7 +133,7 @@ def _row_problems(opened: RawPartition, query: SourceQuery, rules: Rules, digest
     try:
         for number, line in enumerate(opened.lines(), 1):
             row = decode_row(line, number, "payload.jsonl")
-            digest.add(json.dumps(row, sort_keys=True))
+            digest.add(json.dumps(row, sort_keys=True).encode() + b"\n")
             for subject, problem in _problems_of(row, line, key, query, seen):
                 if subject not in told:  # the same mistake in every row is one mistake
                     told.add(subject)
