@@ -91,7 +91,7 @@ class Body:
 @contextmanager
 def working(url: str, config: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process of reports."""
-    command = [sys.executable, "-m", "tests.support.reports_worker", url, json.dumps(WORKER)]
+    command = [sys.executable, "-m", "benchmarks.report_worker", url, json.dumps(WORKER)]
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     process: subprocess.Popen[bytes] = subprocess.Popen(
         command, env=os.environ | {CONFIG: str(config)}, cwd=environment.ROOT, **quiet

@@ -138,16 +138,19 @@ def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequ
     known_columns(ref, table, columns)
     names = tuple(columns)
     try:
-        made = [*zip(*[_plain_or_text(column) for column in zip(*rows, strict=True)], strict=True)]
-        lines = _ENCODER.encode_lines(made)
+        given = [*zip(*rows, strict=True)]
+        made = [_plain_or_text(column) for column in given]
+        if any(one is not other for one, other in zip(made, given, strict=True)):
+            rows = [*zip(*made, strict=True)]
+        lines = _ENCODER.encode_lines(rows)
     except (TypeError, ValueError, RecursionError):
         _plain_lists(ref, table, names, rows)  # says which
         raise
     # A text that holds a secret, or is too long, is met here once for all of them.
-    if (PATTERNS and holds(lines.decode())) or max(map(len, lines.split(b"\n"))) > MAX_VALUE:
+    if (PATTERNS and holds(lines.decode())) or len(lines) > MAX_VALUE:
         rows = _plain_lists(ref, table, names, rows)
-        return Block(names, rows, _ENCODER.encode_lines(rows))
-    return Block(names, made, lines)
+        lines = _ENCODER.encode_lines(rows)
+    return Block(names, rows, lines)
 
 
 def _plain_or_text(values: Sequence[Any]) -> Sequence[Any]:
