@@ -1,4 +1,4 @@
-"""`python -m benchmarks.report_worker URL SETTINGS`: a worker of reports, its interpreter tuned as `penstock up` has it."""
+"""`python -m benchmarks.report_worker URL SETTINGS`: a worker of reports, tuned as `penstock up` is."""
 
 from __future__ import annotations
 

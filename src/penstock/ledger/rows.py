@@ -126,11 +126,19 @@ def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Many rows of a table in one piece: plain values in the order of `columns`, and the same as lines of JSON."""
+    """Many rows of a table in one piece: lines of JSON, each an array of plain values in the order of `columns`."""
 
     columns: tuple[str, ...]
-    rows: Sequence[Sequence[Any]]
+    count: int
     lines: bytes
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as mappings."""
+        return [dict(zip(self.columns, row, strict=True)) for row in msgspec.json.Decoder().decode_lines(self.lines)]
+
+    def joined(self, other: Block) -> Block:
+        """Both in one."""
+        return Block(self.columns, self.count + other.count, self.lines + other.lines)
 
 
 def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Block:
@@ -150,7 +158,7 @@ def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequ
     if (PATTERNS and holds(lines.decode())) or len(lines) > MAX_VALUE:
         rows = _plain_lists(ref, table, names, rows)
         lines = _ENCODER.encode_lines(rows)
-    return Block(names, rows, lines)
+    return Block(names, len(rows), lines)
 
 
 def _plain_or_text(values: Sequence[Any]) -> Sequence[Any]:

@@ -106,24 +106,26 @@ class StageWriter:
             self._size += size
             self.rows += 1
 
-    def take_block(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Block:
-        """Check rows that are lists of values, and make a chunk of them. Raises BrokenFlow as `take` does.
+    def take_block(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Check rows that are lists of values, and put them into chunks. Raises BrokenFlow as `take` does.
 
-        A chunk has at most 5,000 rows and 4 MB.
+        There are at most as many of them as a chunk has: 5,000 rows and 4 MB.
         """
         table = self._staged.table
         if "stage_id" in columns:
             raise BrokenFlow(f"{self._ref}: stage_id of {table.name} is filled by the stage, not by its rows")
         block = block_of(self._ref, table, columns, rows)
-        if len(rows) > MAX_ROWS or len(block.lines) > MAX_BYTES:
+        if not _fits(block):
             size = f"{len(rows):,} rows and {len(block.lines):,} bytes"
-            raise BrokenFlow(f"{self._ref}: a chunk of {table.name} has at most {MAX_ROWS:,} rows or 4 MB, not {size}")
-        if self._waiting[-1]:
-            self._waiting.append(block)
-        else:
-            self._waiting[-1] = block
+            raise BrokenFlow(f"{self._ref}: a block of {table.name} has at most {MAX_ROWS:,} rows or 4 MB, not {size}")
         self.rows += len(rows)
-        return block
+        chunk = self._waiting[-1]
+        if isinstance(chunk, Block) and chunk.columns == block.columns and _fits(both := chunk.joined(block)):
+            self._waiting[-1] = both
+        elif chunk == []:
+            self._waiting[-1] = block
+        else:
+            self._waiting.append(block)
 
     @property
     def full(self) -> bool:
@@ -145,7 +147,7 @@ class StageWriter:
 
     def _commit(self, chunk: _Chunk, *, last: bool) -> None:
         insert = self._filling(chunk) if isinstance(chunk, Block) else self._writing(chunk)
-        count = len(chunk.rows if isinstance(chunk, Block) else chunk)
+        count = chunk.count if isinstance(chunk, Block) else len(chunk)
 
         def work(cursor: Cursor) -> None:
             if not last:
@@ -172,8 +174,7 @@ class StageWriter:
         table = self._staged.table
         if self._staged.on_conflict == "error":
             return lambda cursor: cursor.fill(table.name, block.columns, block.lines, stage_id=self.stage_id)
-        rows = [dict(zip(block.columns, row, strict=True), stage_id=self.stage_id) for row in block.rows]
-        return self._writing(rows)
+        return self._writing([{"stage_id": self.stage_id, **row} for row in block.rows()])
 
     def _fence(self, cursor: Cursor) -> None:
         """No lock: what slips in beside the loss of the claim is in a batch that nobody will ever point at."""
@@ -218,6 +219,11 @@ class StageWriter:
 
     def _lost(self) -> ClaimLost:
         return ClaimLost(f"{self._ref} was taken away while {self._staged.table.name} was being filled for it")
+
+
+def _fits(block: Block) -> bool:
+    """Whether it is no more than one transaction is to write."""
+    return block.count <= MAX_ROWS and len(block.lines) <= MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from penstock.settings.addresses import plain_store
 
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")
 Record = Mapping[str, Any] | bytes
+BLOCK = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class RawPartition:
             yield from block[:-1].split(b"\n")
 
     def blocks(self) -> Iterator[bytes]:
-        """The payload, some thousand whole lines at a time. Raises RawCorrupt when it is not what was landed.
+        """The payload, many whole lines at a time. Raises RawCorrupt when it is not what was landed.
 
         A payload of another length is refused before its first line; another checksum shows at the end.
         """
@@ -164,7 +165,7 @@ class RawPartition:
                 continue
             block, rest = rest + chunk[:end], chunk[end:]
             count += block.count(b"\n")
-            yield block
+            yield from _cut(block)
         checksum = f"sha256:{digest.hexdigest()}"
         if rest or checksum != self.metadata.checksum:
             msg = f"{self.address} has the checksum {checksum}; {self.metadata.checksum} was landed"
@@ -273,6 +274,15 @@ class RawSink:
     def discard(self, found: Unfinished) -> bool:
         """Remove an attempt; False when it is gone already. `collect` says which may go."""
         return self._store.discard(found)
+
+
+def _cut(lines: bytes) -> Iterator[bytes]:
+    """Whole lines in pieces of about `BLOCK` bytes: what is made of a piece takes many times its memory."""
+    start = 0
+    while start < len(lines):
+        end = lines.find(b"\n", start + BLOCK) + 1 or len(lines)
+        yield lines[start:end]
+        start = end
 
 
 def decode_row(line: bytes, number: int, place: str) -> dict[str, Any]:

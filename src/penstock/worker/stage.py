@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.ledger.rows import Block
 from penstock.ledger.stage import StageWriter
 from penstock.model.clock import Rng
 from penstock.model.errors import BrokenFlow
@@ -58,18 +57,17 @@ class Stage:
                 while self._writer.full:
                     await patiently(self._executor, self._rng, self._writer.write)
 
-    async def add_block(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Block:
+    async def add_block(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Add rows that are lists of values in the order of `columns`, in one piece: at a fraction of what `add` costs.
 
-        A block has at most 5,000 rows and 4 MB. It gives them back as they are kept. Raises as `add` does.
+        A block has at most 5,000 rows and 4 MB. Raises as `add` does.
         """
         if self._writer.sealed:
             raise BrokenFlow("a sealed stage takes no more rows")
         async with self._turn:
-            block = await self._executor.run(self._writer.take_block, columns, rows)
+            await self._executor.run(self._writer.take_block, columns, rows)
             while self._writer.full:
                 await patiently(self._executor, self._rng, self._writer.write)
-        return block
 
     async def __aenter__(self) -> Self:
         return self

@@ -53,6 +53,7 @@ _PRAGMAS = {
 _STATEMENTS = 1_000
 """So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
 Of the driver's own 128 none is still there when it comes again, and to compile one takes longer than to run it."""
+_FILLED_AT_ONCE = 500
 _STEPS = 20_000  # some milliseconds of SQLite's own work
 _CLOSE_SECONDS = 1.0
 _THREAD_SECONDS = 45.0  # longer than a thread waits for other processes, which then says whom it waits for
@@ -111,11 +112,14 @@ class SqliteCursor:
         return self._cursor.execute(sql, parameters).rowcount  # type: ignore[no-any-return]
 
     def fill(self, table: str, columns: Sequence[str], lines: bytes, **alike: str) -> None:
-        # One statement for all rows: the driver would let go of the interpreter's lock for each (see `gather`).
+        # Not a statement for each row: the driver would let go of the interpreter's lock as often (see `gather`).
+        # Nor one for all: it would need much memory. Sorted, a row finds its page where the one before has left it.
         names = ", ".join([*alike, *columns])
         picks = ", ".join([*(f":{name}" for name in alike), *(f"value ->> {n}" for n in range(len(columns)))])
-        rows = lines[:-1].replace(b"\n", b",").decode()
-        self.run(f"INSERT INTO {table} ({names}) SELECT {picks} FROM jsonb_each(:rows)", rows=f"[{rows}]", **alike)
+        insert = f"INSERT INTO {table} ({names}) SELECT {picks} FROM jsonb_each(:rows)"
+        rows = sorted(lines[:-1].split(b"\n"))
+        for start in range(0, len(rows), _FILLED_AT_ONCE):
+            self.run(insert, rows=f"[{b','.join(rows[start : start + _FILLED_AT_ONCE]).decode()}]", **alike)
 
 
 class SqliteDatabase:
