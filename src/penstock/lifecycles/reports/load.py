@@ -71,7 +71,7 @@ class Loader:
         self.totals = Totals()
         self._blocks = blocks
         self._shape = shape_of(report)
-        self._typed = _typed(self._shape)
+        self._quick = quick_reader(self._shape)
         self._ready: list[Row] = []
 
     def some(self) -> list[Row]:
@@ -80,7 +80,7 @@ class Loader:
         Raises BadReport. It reads a file: run it where blocking work runs.
         """
         if not self._ready and (lines := next(self._blocks, None)) is not None:
-            part = self._typed(lines) or self._one_by_one(lines)
+            part = self._quick(lines) or self._one_by_one(lines)
             self.totals.add(part)
             self._ready = part.rows
         rows, self._ready = self._ready[:MAX_ROWS], self._ready[MAX_ROWS:]
@@ -97,7 +97,7 @@ def _sum(amounts: Iterable[Any]) -> Decimal:
     return sum(amounts, Decimal())
 
 
-def _typed(shape: Shape) -> Callable[[bytes], Part | None]:
+def quick_reader(shape: Shape) -> Callable[[bytes], Part | None]:
     """The quick way through records of this shape; it gives None where one is not what it should be, or may not be."""
     identifier, text = int | str, str | None
     count = Annotated[int, msgspec.Meta(gt=-LARGEST, lt=LARGEST)]
