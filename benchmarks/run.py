@@ -30,7 +30,7 @@ from benchmarks.results import Line, Results
 ONCE = {
     "claims": ("claims",),
     "memory": ("memory",),
-    "reports": ("reports", "big_report"),
+    "reports": ("reports", "big_report", "report_load"),
     "partitions": ("partitions",),
     "harvest": ("harvest", "harvest_consolidation"),
     "rules": ("rules",),
@@ -47,6 +47,7 @@ QUICK = {
     "memory": ("--items", "40000"),
     "reports": ("--items", "20"),
     "big_report": ("--items", "5"),
+    "report_load": ("--items", "5"),
     "partitions": ("--items", "20"),
     "harvest": ("--stones", "5000"),
     "harvest_consolidation": ("--rows", "5000"),
@@ -150,7 +151,7 @@ def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped
     console = Console(width=None if sys.stdout.isatty() else 120)
-    if {"rates", "queries"} & {*options.only} and not environment.peers_are_installed():
+    if {"rates", "queries", "reports"} & {*options.only} and not environment.peers_are_installed():
         console.print("installing the peers into .venv-bench")
         environment.install_peers()
     if environment.filesystem() in environment.UNSYNCED:

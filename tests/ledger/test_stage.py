@@ -544,7 +544,7 @@ def test_a_block_that_cannot_be_kept_is_refused_by_name(loading):
     for columns, row, message in (
         (("position", "nota"), (1, 1), "load:a: measure has no column 'nota'"),
         (("position", "note"), (1, "\ud800"), r"load:a: measure\.note cannot be stored"),
-        (("position", "note"), (1, "x" * 2 * 2**20), r"load:a: measure\.note cannot be stored: it has 2,097,152 bytes"),
+        (("position", "note"), (1, "x" * 2**21), r"load:a: measure\.note cannot be stored: it has 2,097,152 bytes"),
         (("position", "facts"), (1, {"x": float("nan")}), r"load:a: measure\.facts cannot be stored"),
         (("position",), (2**63,), r"load:a: measure\.position cannot be stored"),
         (("position", "stage_id"), (1, "mine"), "load:a: stage_id of measure is filled by the stage"),

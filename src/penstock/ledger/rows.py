@@ -147,7 +147,7 @@ def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequ
     names = tuple(columns)
     try:
         given = [*zip(*rows, strict=True)]
-        made = [_plain_or_text(column) for column in given]
+        made = [_plain_or_text(column) for _, column in zip(names, given, strict=True)]
         if any(one is not other for one, other in zip(made, given, strict=True)):
             rows = [*zip(*made, strict=True)]
         lines = _ENCODER.encode_lines(rows)

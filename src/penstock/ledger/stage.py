@@ -114,6 +114,8 @@ class StageWriter:
         table = self._staged.table
         if "stage_id" in columns:
             raise BrokenFlow(f"{self._ref}: stage_id of {table.name} is filled by the stage, not by its rows")
+        if not rows:
+            return
         block = block_of(self._ref, table, columns, rows)
         if not _fits(block):
             size = f"{len(rows):,} rows and {len(block.lines):,} bytes"

@@ -28,7 +28,7 @@ class Digest:
 
     def add(self, lines: bytes) -> None:
         """Add rows, one on a line, in a form that equal rows share."""
-        rows = lines[:-1].split(b"\n")
+        rows = lines.split(b"\n")[:-1]
         self._rows += len(rows)
         self._sum += sum(unpack(f"<{len(rows)}Q", b"".join([blake2b(row, digest_size=8).digest() for row in rows])))
 

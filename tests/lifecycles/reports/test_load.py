@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -21,7 +22,7 @@ from penstock.lifecycles.reports.load import Loader, Totals, quick_reader
 from penstock.lifecycles.reports.machine import Aggregation, EntityType
 from penstock.lifecycles.reports.shape import COLUMNS, shape_of
 from penstock.model.outcome import MAX_ROWS
-from tests.support.reports import START, dataset
+from tests.support.reports import START, dataset, days, on_bench
 
 DAILY = dataset()
 HOURLY = dataset(aggregation=Aggregation.HOURLY, entity=EntityType.PRODUCT, hour=START)
@@ -164,3 +165,14 @@ def test_the_digest_says_its_version_and_another_one_is_no_change():
     assert differ("2:1-0000000000000000", digest.text) is True
     assert differ("1-0000000000000000", digest.text) is None
     assert differ("1-0000000000000000", "1-0000000000000001") is True
+
+
+def test_a_load_of_the_former_version_is_not_taken_for_a_change(ledger_url, tmp_path):
+    async def test(b):
+        await b.until(START + timedelta(hours=1))
+        b.ledger.database.write(lambda cursor: cursor.run("UPDATE report_load SET digest = '14-00000000000000ff'"))
+        await b.until(START + days(2))
+        found = b.rows("SELECT changed, row_count, rows_difference FROM report_load ORDER BY serving_offset")
+        assert found == [(None, 20, None), (None, 20, 0)]
+
+    on_bench(ledger_url, tmp_path, test)
