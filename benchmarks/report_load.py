@@ -54,7 +54,7 @@ def main() -> None:
             out.writelines(body())
         others = {}
         for way in ways:
-            with noop.scratch(options.url, "report_peer") as url:
+            with noop.scratch(options.url, f"report_{way.replace('-', '_')}") as url:
                 others[way] = peer(url, way, file, body.rows)
         with noop.scratch(options.url, "report_load") as url:
             ours = big_report.run(url, lambda: pieces(file), Path(folder))

@@ -178,9 +178,9 @@ def counted(url: str, way: str) -> int:
     table = "bench.report" if way.startswith("dlt") else "report"
     if not url.startswith(SQLITE):
         return common.count(url, f"SELECT count(*) FROM {table}")  # type: ignore[arg-type]
-    path = url.removeprefix(SQLITE)
+    path = Path(url.removeprefix(SQLITE))
     if way.startswith("dlt"):  # which keeps a dataset in a file of its own, beside the one it is given
-        path = str(next(Path(path).parent.glob("*__bench.db"), path))
+        path = path.with_name(f"{path.stem}__bench{path.suffix}")
     with sqlite3.connect(path) as connection:
         return int(connection.execute("SELECT count(*) FROM report").fetchone()[0])
 
