@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
 _TEXTS = {str, type(None)}
+_INT64 = range(-(2**63), 2**63)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -163,7 +164,10 @@ def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequ
 
 def _plain_or_text(values: Sequence[Any]) -> Sequence[Any]:
     """A column made plain, but for texts, which are encoded as they are."""
-    return values if {*map(type, values)} <= _TEXTS else plain_column(values, unseen=True)
+    kinds = {*map(type, values)}
+    if kinds <= _TEXTS or (kinds == {int} and min(values) in _INT64 and max(values) in _INT64):
+        return values
+    return plain_column(values, unseen=True)
 
 
 def size_of(row: Mapping[str, Any]) -> int:
