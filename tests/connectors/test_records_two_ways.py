@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock.connectors.quick import quick_lines
 from penstock.connectors.records import BadReport, Limits, Reader
 
+NEAR = re.compile(r"^near record [\d,]+| \(byte \d+\)$")
 LIMIT = Limits().max_record
 TEXTS = st.text(st.sampled_from('a"\\{}[],:eE019é\n\t\u2028😀'), max_size=12)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False, min_value=-9, max_value=9)
@@ -40,7 +41,11 @@ def read(text: bytes, at_once: int = 65_536) -> bytes | str:
 
 def both_ways(text: bytes) -> bytes | str:
     found, slow = read(text), read(text.replace(b"[", b"[\n", 1))
-    assert found == slow
+    if isinstance(found, str) and isinstance(slow, str):
+        # Where a run begins, and so which record is near and how far it is to the byte, is another matter.
+        assert NEAR.sub("", found) == NEAR.sub("", slow)
+    else:
+        assert found == slow
     return found
 
 

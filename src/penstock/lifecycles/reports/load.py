@@ -7,6 +7,7 @@ column. Where that fails, the block goes the slow way (`one_by_one.py`), which g
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -97,6 +98,7 @@ def _sum(amounts: Iterable[Any]) -> Decimal:
     return sum(amounts, Decimal())
 
 
+@functools.lru_cache(64)
 def quick_reader(shape: Shape) -> Callable[[bytes], Part | None]:
     """The quick way through records of this shape; it gives None where one is not what it should be, or may not be."""
     identifier, text = int | str, str | None
