@@ -80,7 +80,7 @@ def test_the_quick_way_takes_nothing_that_the_slow_one_refuses(noise):
 
 
 def test_the_quick_way_is_taken():
-    plain = b'{"a":"x","b":1.5,"c":-7,"d":null,"e":true,"f":"\\u00e9 \\"q\\" 9E x"},{"a":"\xc3\xa9 {[}]"}'
+    plain = b'{"a":"x","b":1.5,"c":-7,"d":null,"e":true,"f":"\\u00e9 \\"q\\" 9 E x"},{"a":"\xc3\xa9 {[}]"}'
     assert quick_lines(plain, LIMIT) == plain.replace(b"},{", b"}\n{") + b"\n"
 
 
@@ -93,10 +93,10 @@ def many(count: int) -> list[str]:
     [
         ('{"a":{}}', "record 20,001 is not a flat JSON object, or not followed by a comma"),
         ('{"a":1', "record 20,001 is not a flat JSON object"),
-        ('{"a":NaN}', r"near record (19|20),\d+: JSON is malformed: invalid character"),
-        ('{"a":"\\u0000"}', r"near record (19|20),\d+: a text holds a NUL"),
-        ('{"a":1e99}', r"near record (19|20),\d+: a number of more than 40 digits"),
-        ('{"a":9223372036854775808}', r"near record (19|20),\d+: a whole number beyond 64 bits"),
+        ('{"a":NaN}', r"near record (1\d|20),\d{3}: JSON is malformed: invalid character"),
+        ('{"a":"\\u0000"}', r"near record (1\d|20),\d{3}: a text holds a NUL"),
+        ('{"a":1e99}', r"near record (1\d|20),\d{3}: a number of more than 40 digits"),
+        ('{"a":9223372036854775808}', r"near record (1\d|20),\d{3}: a whole number beyond 64 bits"),
         (f'{{"a":"{"x" * LIMIT}"}}', "record 20,001 is longer than 65,536 bytes"),
     ],
 )

@@ -112,7 +112,7 @@ def test_what_reports_hold_goes_the_quick_way():
 
 def test_amounts_are_exact_and_equal_ones_are_the_same():
     texts = ("1.50", "1.5", "100", "100.0", "1E+2", "0.10000000000000001")
-    rows, totals = loaded(lines(ROW | {"keywordId": n, "cost": Decimal(text)} for n, text in enumerate(texts)))
+    rows, totals = loaded(*(lines([ROW | {"keywordId": text, "cost": Decimal(text)}]) for text in texts))
     assert [row[COLUMNS.index("cost")] for row in rows] == ["1.5", "1.5", "100", "100", "100", "0.10000000000000001"]
     assert totals.cost == Decimal("303.10000000000000001")
 
