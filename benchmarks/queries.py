@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 
 from benchmarks import environment, noop
-from benchmarks.big_report import peak
-from benchmarks.harvest import cpu_seconds, doctor, machine_seconds, server_pids, working
+from benchmarks.harvest import doctor, working
 from benchmarks.offers_api import PATH, control, in_process
+from benchmarks.processes import cpu_seconds, machine_seconds, peak, server_pids
 from penstock.app.running import tune_interpreter
 from penstock.connectors.http.client import Http
 from penstock.ledger.ledger import Ledger

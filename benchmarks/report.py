@@ -10,7 +10,7 @@ import rich.table
 from rich.console import Console
 
 from benchmarks.contenders import GUARANTEES
-from benchmarks.results import Check, Line, Results, checks, values
+from benchmarks.results import LOADERS, Check, Line, Results, checks, values
 
 Row = Sequence[str]
 
@@ -43,8 +43,13 @@ in ten seconds without work, the server's not included. Everybody is at the defa
 REPORTS = """`update-report-datasets` on an empty ledger, an hour later, and when there is nothing to make. Every
 dataset is born with its guards and its history."""
 
-BIG_REPORT = """One report from its creation to its last row: downloaded, landed, checked, loaded. Memory is the most
+BIG_REPORT = """One report from its being ready to its last row: downloaded, landed, checked, loaded. Memory is the most
 that the worker process ever had."""
+
+REPORT_LOAD = """A report of {megabytes:.0f} MB and {rows:,} rows, every value of which differs. Ours is downloaded,
+landed, checked, digested and loaded by fenced chunks, by a worker in its own process; the others read the file from the
+disk and load it, and hold all of it in memory. The limit is COPY of rows that are ready. Processor seconds are of
+whoever loads and of the server."""
 
 PARTITIONS = """What the consumer gate takes to answer for five queries of 1,000 customers, in milliseconds: the median,
 and the worst."""
@@ -159,6 +164,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
         ("Memory", MEMORY, "memory", _memory),
         ("Report datasets", REPORTS, "reports", _reports),
         ("A large report", BIG_REPORT, "big_report", _big_report),
+        ("A report beside those who only load", REPORT_LOAD, "report_load", _report_load),
         ("How partitions stand", PARTITIONS, "partitions", _partitions),
         ("A harvest", HARVEST, "harvest", _harvest),
         ("Consolidation", CONSOLIDATION, "harvest_consolidation", _consolidation),
@@ -303,6 +309,26 @@ def _big_report(results: Results) -> Table:
         for database, line in results.big_report.items()
     ]
     return Table(["database", "MB of JSON", "rows", "seconds", "most MB of memory"], rows)
+
+
+def _report_load(results: Results) -> Table:
+    rows = []
+    for database, line in results.report_load.items():
+        for name, one in (("Penstock", line["ours"]), *((LOADERS[way], one) for way, one in line["others"].items())):
+            used = one["cpu_seconds"]
+            whole = sum(used.values())
+            rows.append(
+                [
+                    database,
+                    name,
+                    f"{one['seconds']:.1f}",
+                    f"{used['worker']:.1f} + {used['server']:.1f}",
+                    f"{1e6 * whole / line['rows']:.1f}",
+                    f"{one['peak_mb']:.0f}",
+                ]
+            )
+    columns = ["database", "who", "s", "processor s", "the same for a million rows", "most MB"]
+    return Table(columns, rows, text=2)
 
 
 def _partitions(results: Results) -> Table:

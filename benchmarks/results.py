@@ -27,6 +27,7 @@ class Results:
     gates: dict[str, Line] = field(default_factory=dict)
     reports: dict[str, Line] = field(default_factory=dict)
     big_report: dict[str, Line] = field(default_factory=dict)
+    report_load: dict[str, Line] = field(default_factory=dict)
     partitions: dict[str, Line] = field(default_factory=dict)
     harvest: dict[str, Line] = field(default_factory=dict)
     harvest_consolidation: dict[str, Line] = field(default_factory=dict)
@@ -185,10 +186,37 @@ def _lifecycle_checks(results: Results) -> list[Check]:
         found.append(Check(again, line["second"]["seconds"], "s", limit=2, at_most=True))
     for database, line in results.big_report.items():
         what = f"{database}: worker's memory, loading a report of {line['megabytes']:,.0f} MB"
-        found.append(Check(what, line["peak_mb"], "MB", limit=150, at_most=True))
+        found.append(Check(what, line["peak_mb"], "MB", limit=120, at_most=True))
+    for database, line in results.report_load.items():
+        found += _report_load_checks(database, line)
     for database, line in results.partitions.items():
         what = f"{database}: how {line['partitions']:,} partitions stand"
         found.append(Check(what, line["year"]["median_ms"] / 1000, "s", limit=1, at_most=True))
+    return found
+
+
+LOADERS = {
+    "plain": "a plain script",
+    "ready": "COPY of ready rows",
+    "duckdb": "DuckDB and COPY",
+    "dlt-arrow": "dlt by Arrow",
+    "dlt-rows": "dlt by rows",
+}
+"""Who else loads a report."""
+
+
+def _report_load_checks(database: str, line: Line) -> list[Check]:
+    found = []
+    ours = line["ours"]
+    script = {"processor time": 2.0 if database == contenders.POSTGRES else 2.5, "time": 2.5}
+    for way, other in line["others"].items():
+        limits = script if way == "plain" else dict.fromkeys(script, 1.0) if way.startswith("dlt") else {}
+        for what, ratio in (
+            ("processor time", sum(ours["cpu_seconds"].values()) / sum(other["cpu_seconds"].values())),
+            ("time", ours["seconds"] / other["seconds"]),
+        ):
+            name = f"{database}: {what} to load a report of {line['megabytes']:,.0f} MB / {LOADERS[way]}"
+            found.append(Check(name, ratio, limit=limits.get(what), at_most=True))
     return found
 
 

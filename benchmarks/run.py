@@ -31,7 +31,7 @@ ONCE = {
     "pickup": ("pickup",),
     "claims": ("claims", "gates"),
     "memory": ("memory",),
-    "reports": ("reports", "big_report"),
+    "reports": ("reports", "big_report", "report_load"),
     "partitions": ("partitions",),
     "harvest": ("harvest", "harvest_consolidation"),
     "rules": ("rules",),
@@ -51,6 +51,7 @@ QUICK = {
     "memory": ("--items", "40000"),
     "reports": ("--items", "20"),
     "big_report": ("--items", "5"),
+    "report_load": ("--items", "5"),
     "partitions": ("--items", "20"),
     "harvest": ("--stones", "5000"),
     "harvest_consolidation": ("--rows", "5000"),
@@ -155,7 +156,7 @@ def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped
     console = Console(width=None if sys.stdout.isatty() else 120)
-    if {"rates", "pickup", "queries"} & {*options.only} and not environment.peers_are_installed():
+    if {"rates", "pickup", "queries", "reports"} & {*options.only} and not environment.peers_are_installed():
         console.print("installing the peers into .venv-bench")
         environment.install_peers()
     if environment.filesystem() in environment.UNSYNCED:

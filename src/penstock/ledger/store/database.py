@@ -35,6 +35,13 @@ class Cursor(Protocol):
     def run(self, sql: str, **parameters: Any) -> int:
         """Run a statement and return how many rows it touched."""
 
+    def fill(self, table: str, columns: Sequence[str], lines: bytes, **alike: str) -> None:
+        """Insert rows in the way that costs the database least; a key that is there already is refused.
+
+        Each of `lines` is a JSON array of the plain values of `columns`; `alike` are texts of columns that all rows
+        have in common.
+        """
+
 
 class AlterCursor(Cursor, Protocol):
     """A transaction that may rebuild tables."""

@@ -95,6 +95,12 @@ class Sql(Protocol):
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         """Wait for so long for a lock, in this transaction."""
 
+    def commit_lazily(self, cursor: Cursor) -> None:
+        """Let this transaction be over before it is on the disk; the next that is not lazy takes it there as well.
+
+        What a server loses of it in a crash it loses from the end: never this one and not a later one.
+        """
+
     def by_index(self, cursor: Cursor) -> None:
         """Let a read reach every row through an index, from a batch: as a writer's statements do anyway."""
 

@@ -75,6 +75,9 @@ class PostgresSql:
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         cursor.run(f"SET LOCAL lock_timeout = {milliseconds}")
 
+    def commit_lazily(self, cursor: Cursor) -> None:
+        cursor.run("SET LOCAL synchronous_commit = off")
+
     def by_index(self, cursor: Cursor) -> None:
         settings = ", ".join(f"set_config('{name}', 'off', true)" for name in BY_INDEX)
         cursor.run(f"SELECT {settings}")

@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +54,8 @@ _PRAGMAS = {
 _STATEMENTS = 1_000
 """So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
 Of the driver's own 128 none is still there when it comes again, and to compile one takes longer than to run it."""
+_FILLED_AT_ONCE = 500
+_FILLING_CACHE = -8_192
 _STEPS = 20_000  # some milliseconds of SQLite's own work
 _CLOSE_SECONDS = 1.0
 _THREAD_SECONDS = 45.0  # longer than a thread waits for other processes, which then says whom it waits for
@@ -110,6 +112,21 @@ class SqliteCursor:
 
     def run(self, sql: str, **parameters: Any) -> int:
         return self._cursor.execute(sql, parameters).rowcount  # type: ignore[no-any-return]
+
+    def fill(self, table: str, columns: Sequence[str], lines: bytes, **alike: str) -> None:
+        # Not a statement for each row: the driver would let go of the interpreter's lock as often (see `gather`).
+        # Nor one for all: it would need much memory. Sorted, a row finds its page where the one before has left it.
+        names = ", ".join([*alike, *columns])
+        picks = ", ".join([*(f":{name}" for name in alike), *(f"value ->> {n}" for n in range(len(columns)))])
+        insert = f"INSERT INTO {table} ({names}) SELECT {picks} FROM jsonb_each(:rows)"
+        rows = sorted(lines[:-1].split(b"\n"))
+        # Each page is met once: what is kept of them is no use to the rows that follow, and their number has no end.
+        self.run(f"PRAGMA cache_size = {_FILLING_CACHE}")
+        try:
+            for start in range(0, len(rows), _FILLED_AT_ONCE):
+                self.run(insert, rows=f"[{b','.join(rows[start : start + _FILLED_AT_ONCE]).decode()}]", **alike)
+        finally:
+            self.run(f"PRAGMA cache_size = {_PRAGMAS['cache_size']}")
 
 
 class SqliteDatabase:

@@ -75,6 +75,9 @@ class SqliteSql:
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         """Whoever writes has waited already."""
 
+    def commit_lazily(self, cursor: Cursor) -> None:
+        """It is a connection's setting, and cannot be changed in a transaction."""
+
     def by_index(self, cursor: Cursor) -> None:
         """It does."""
 
