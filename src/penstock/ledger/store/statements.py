@@ -43,9 +43,17 @@ def _postgres() -> sa.Dialect:
 
 
 def batch(
-    database: Database, columns: Mapping[str, SqlType], *, parameter: str = "batch", alike: Collection[int] = ()
+    database: Database,
+    columns: Mapping[str, SqlType],
+    *,
+    parameter: str = "batch",
+    alike: Collection[int] = (),
+    encoded: bool = False,
 ) -> str:
-    """The rows of the parameter `:batch` (made by `batch_text`), as `j`; the `alike` are parameters of their own."""
+    """The rows of the parameter `:batch` (made by `batch_text`), as `j`; the `alike` are parameters of their own.
+
+    `encoded`: the parameter is the same as bytes, as `batch_given` makes it where it may be large.
+    """
     places = itertools.count()
     if database.dialect == "postgresql":
         picks = ", ".join(
@@ -57,7 +65,8 @@ def batch(
         f"{_alike_name(i) if i in alike else f'value ->> {next(places)}'} AS n_{name}" for i, name in enumerate(columns)
     )
     # As JSONB a row is parsed once; as text, once for every column.
-    return f"(SELECT {picks} FROM jsonb_each(:{parameter})) AS j"
+    text = f"CAST(:{parameter} AS TEXT)" if encoded else f":{parameter}"
+    return f"(SELECT {picks} FROM jsonb_each({text})) AS j"
 
 
 def batch_text(rows: Iterable[Sequence[Any]]) -> str:
@@ -65,12 +74,15 @@ def batch_text(rows: Iterable[Sequence[Any]]) -> str:
     return _encode(list(rows)).decode()
 
 
-def batch_given(database: Database, rows: Sequence[Sequence[Any]], alike: Mapping[int, Any]) -> dict[str, Any]:
-    """The parameters of a batch whose `alike` places are the same in every row."""
+def batch_given(
+    database: Database, rows: Sequence[Sequence[Any]], alike: Mapping[int, Any], *, encoded: bool = False
+) -> dict[str, Any]:
+    """The parameters of a batch whose `alike` places are the same in every row; `encoded`: see `batch`."""
     if alike:
         rows = [*zip(*[column for i, column in enumerate(zip(*rows, strict=True)) if i not in alike], strict=True)]
     as_given = _as_text if database.dialect == "postgresql" else lambda value: value
-    return {"batch": batch_text(rows), **{_alike_name(i)[1:]: as_given(value) for i, value in alike.items()}}
+    text = database.sql.encoded(_encode(rows)) if encoded else batch_text(rows)
+    return {"batch": text, **{_alike_name(i)[1:]: as_given(value) for i, value in alike.items()}}
 
 
 ALIKE_FROM = 200
@@ -232,10 +244,10 @@ def upsert(
 ) -> tuple[str, dict[str, Any]]:
     """Rows of a data table, by its primary key; the statement and its parameters, of plain values."""
     alike = alike_in(rows)
-    source = batch(database, {name: table.c[name].type for name in names}, alike=alike)
+    source = batch(database, {name: table.c[name].type for name in names}, alike=alike, encoded=True)
     picks = ", ".join(f"n_{name}" for name in names)
     into = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {picks} FROM {source}"
-    return f"{into} WHERE true{_on_conflict(table, names, mode)}", batch_given(database, rows, alike)
+    return f"{into} WHERE true{_on_conflict(table, names, mode)}", batch_given(database, rows, alike, encoded=True)
 
 
 def _on_conflict(table: sa.Table, names: Sequence[str], mode: Mode) -> str:

@@ -39,8 +39,8 @@ from penstock.model.unit import replace
 from penstock.raw.store import RawError
 from penstock.worker.flow import Flow, Gate, Io
 
-_PART, _PART_BYTES = 1_000, 640 * 1024
-"""So many records, of about so many bytes, are one commit: a worker's memory holds them several times over."""
+_PART, _PART_BYTES, _MOST_BYTES = 1_000, 1_280 * 1024, 1_536 * 1024
+"""So many records, of about so many bytes and never of more, are one commit: memory holds them several times over."""
 _LARGE = 4 * 1024 * 1024
 """A page of more bytes is alone in memory."""
 _CLOSED_AT_ONCE = 1_000
@@ -378,7 +378,7 @@ def _paged(now: Pass, fetched: Fetched, landed: Sequence[Write]) -> _Page:
     size = 0
     for item in items:
         size += len(item.payload)
-        if not parts or len(parts[-1]) == most or size > 2 * _PART_BYTES:
+        if not parts or len(parts[-1]) == most or size > _MOST_BYTES:
             parts.append([])
             size = len(item.payload)
         parts[-1].append(item)

@@ -48,7 +48,7 @@ _PRAGMAS = {
     "mmap_size": 0,
     "journal_size_limit": 67_108_864,
     "wal_autocheckpoint": 4_000,
-    "cache_size": -32_768,
+    "cache_size": -16_384,
 }
 _STATEMENTS = 1_000
 """So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
