@@ -14,7 +14,7 @@ from penstock.model.errors import Rejected
 
 NOW = datetime(2026, 11, 18, tzinfo=UTC)
 PASS = Pass(kind=Kind.SEED, number=1, begun=NOW, until=NOW, place=50, pages=1)
-FETCHED = Fetched(1)
+FETCHED = Fetched()
 
 
 def on_a_loop(test):

@@ -53,6 +53,38 @@ def test_offers_limit_a_run_too(queries_url):
         assert world.state("jobs").status is S.SUCCESS
 
 
+@pytest.mark.parametrize(
+    ("limits", "by_place"),
+    [({"max_pages": 2}, True), ({"max_pages": 5}, False), ({"max_offers": 10}, True), ({"max_offers": 30}, False)],
+)
+def test_new_records_do_not_put_off_history_for_ever(queries_url, limits, by_place):
+    """More is listed in a pause than a run may read."""
+    client = Lists(ladder(60), by_place=by_place)
+    with bench(queries_url, client, horizon=2 * DAY, **limits) as world:
+        world.work()
+        for _ in range(20):
+            world.later()
+            newest, count = world.clock.now(), len(client.records)
+            client.records[:0] = ladder(70, newest, timedelta(minutes=3), first=count)
+            if world.state("jobs").seeded_at is not None:
+                break
+        assert world.state("jobs").seeded_at is not None
+        assert {str(number) for number in range(2 * 24 + 12)} <= {*world.offers()}
+        assert world.value("SELECT sum(requests_count) FROM ingestion_runs") == client.calls
+
+
+def test_what_is_new_is_read_whole_though_history_has_its_share(queries_url):
+    client = Lists(ladder(60))
+    with bench(queries_url, client, horizon=2 * DAY, max_pages=3) as world:
+        world.work()
+        world.clock.advance(PAUSE.total_seconds())
+        client.records[:0] = ladder(70, world.clock.now(), timedelta(minutes=3), first=60)
+        for _ in range(15):
+            world.later()
+        assert {str(number) for number in (*range(60), *range(60, 130))} == {*world.offers()}
+        assert world.offers("closed_at IS NOT NULL") == []
+
+
 def test_afterwards_only_what_is_new_is_read(queries_url):
     client = Lists(ladder(200, step=timedelta(minutes=20)), size=5)
     with bench(queries_url, client, overlap=HOUR) as world:

@@ -93,7 +93,7 @@ class Sql(Protocol):
         """Wait for whoever has written events, and let nobody write any, until the transaction ends."""
 
     def encoded(self, document: bytes) -> Any:
-        """JSON as a parameter. As a text it would be made of the bytes, and bytes again of it, at three times the size."""
+        """JSON as a parameter. As a text, it would be in memory three times."""
 
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         """Wait for so long for a lock, in this transaction."""

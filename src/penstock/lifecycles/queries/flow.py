@@ -54,7 +54,6 @@ class _Page(msgspec.Struct):
 
     now: Pass
     batch: Batch
-    calls: int
     parts: list[list[Item]]
     digests: Mapping[str, Digest]
     bad: list[Bad]
@@ -80,6 +79,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         #: Pages whose first parts are written, by run. Lost with the process, they are fetched again.
         self._pages: dict[str, _Page] = {}
         self._ahead = Ahead()
+        #: How many calls of the client of the run under way are counted.
+        self._counted = 0
         #: Which worker this is, once it has claimed anything; how often others were seen with the lock.
         self._me: str | None = None
         self._seen: Counter[str] = Counter()
@@ -104,7 +105,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             name = unit.name if own is None else own.name
             return self._begin(unit, name, io, () if seen is None else seen.abandoned)
         if what == "finish" or own is None:
-            return self._over(unit, unit, ended(unit, io.now(), own, self.settings), ())
+            last = self._with_calls(unit)
+            return self._over(unit, last, ended(last, io.now(), own, self.settings), ())
         if what == "page":
             return await self._page(unit, own, io)
         if what == "close":
@@ -150,6 +152,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         )
         self._pages.clear()
         self._ahead.forget()
+        self._counted = self._calls(unit)
         # No call was made: what an earlier crash left is settled by the first page.
         return Outcome(
             unit,
@@ -175,7 +178,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
                 landed = await source.land(unit, own, fetched.batch, io)
             except RawError as error:
                 halted = Halted(Stop.ERROR, f"a page could not be landed: {error}")
-                return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
+                return self._halted(unit, Fetched(halted=halted), own, io.now())
             page = self._pages[str(unit.run_id)] = _paged(now, fetched, landed)
         items = page.parts.pop(0) if page.parts else []
         unread = [] if page.parts else [one.id for one in page.bad if one.id is not None]
@@ -199,7 +202,6 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         run = msgspec.structs.replace(
             run,
             pages_fetched=run.pages_fetched + 1,
-            requests_count=run.requests_count + page.calls,
             errors_count=run.errors_count + len(page.bad),
         )
         after = replace(unit, run=run.document())
@@ -265,7 +267,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         paused = (await io.ledger(lambda ledger: shut_gates(ledger, [mine]))).get(mine)
         if paused is not None:
             why = closed_words("it", paused)
-            return Fetched(0, halted=Halted(Stop.CLIENT_CLOSED, why, paused.until))
+            return Fetched(halted=Halted(Stop.CLIENT_CLOSED, why, paused.until))
         gate, pause = client_gate(own.client), self.settings.client_pause
         return await fetch(source.client, own.parameters, now.wanted(source.client), gate, pause, io)
 
@@ -275,7 +277,6 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         assert halted is not None  # noqa: S101 - there is no page
         run = msgspec.structs.replace(
             run,
-            requests_count=run.requests_count + fetched.calls,
             http_429_count=run.http_429_count + fetched.throttles,
             errors_count=run.errors_count + (halted.stop in (Stop.ERROR, Stop.FATAL)),
             stop=halted.stop,
@@ -309,7 +310,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             }
             key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
             events = [] if ids else [Event(key, "queries.many_closed", said, "warning")]
-        others = [one.key for one in registry(self.settings).values() if one.key != own.key]
+        others = [
+            one.key for one in registry(self.settings).values() if one.client == own.client and one.key != own.key
+        ]
         close = partial(store.close, query=unit, ids=ids, others=others, now=moment)
         taken = await io.ledger(close) if ids else Taken()
         run = msgspec.structs.replace(
@@ -350,7 +353,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         own: Configured | None = None,
     ) -> Outcome[Query]:
         """A commit of the run. Where nothing is left to do, it is the last one."""
-        writes = [*taken.writes, *writes]
+        writes, after = [*taken.writes, *writes], self._with_calls(after)
         if moment is not None and own is not None and what_next(after, moment, own, self.settings)[0] == "finish":
             end = ended(after, moment, own, self.settings)
             end = msgspec.structs.replace(end, events=[*events, *end.events])
@@ -360,6 +363,21 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         after = replace(after, run_version=unit.version + 1)
         writes = [*writes, record(after, run, S.RUNNING)]
         return Outcome(unit, after, reason, writes=writes, updates=taken.updates, events=events, keep_claim=True)
+
+    def _calls(self, unit: Query) -> int:
+        source = self._sources.get(unit.client)
+        return 0 if source is None else source.client.calls
+
+    def _with_calls(self, unit: Query) -> Query:
+        """The query with all calls in the counters of its run, also those that failed or led to a page nobody took.
+
+        One query runs at a time, so they are all its own.
+        """
+        made, self._counted = self._calls(unit) - self._counted, self._calls(unit)
+        if not made:
+            return unit
+        run = run_of(unit)
+        return replace(unit, run=msgspec.structs.replace(run, requests_count=run.requests_count + made).document())
 
     def _over(
         self, unit: Query, last: Query, end: Ended, writes: Sequence[Write], *, keep_claim: bool = False
@@ -384,7 +402,7 @@ def _paged(now: Pass, fetched: Fetched, landed: Sequence[Write]) -> _Page:
         parts[-1].append(item)
     bad = [one for one in records if isinstance(one, Bad)]
     seen = {item.id for item in items}
-    return _Page(now, fetched.batch, fetched.calls, parts, fetched.digests, bad, seen, landed)
+    return _Page(now, fetched.batch, parts, fetched.digests, bad, seen, landed)
 
 
 def _most(items: Sequence[Item]) -> int:

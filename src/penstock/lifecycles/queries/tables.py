@@ -104,7 +104,6 @@ query_offers = sa.Table(
     sa.Column("record_at", Instant, nullable=False),
     sa.Column("seen_in", sa.BigInteger, nullable=False),
     sa.Column("gone_at", Instant),
-    sa.Index("query_offers_offer", "client", "offer_id"),
     sa.Index("query_offers_date", "query_key", "record_at"),
     sqlite_with_rowid=False,
     sqlite_strict=True,
