@@ -31,7 +31,7 @@ def slicer(path: str | None) -> Slicer:
             for _ in names:
                 found = found.inner
             return [str(one, "utf-8") for one in found]
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     return cut
