@@ -7,7 +7,7 @@ hours, and its gate says so to every query of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ from penstock.model.errors import Fatal, GateClosed, InDoubt, Rejected, Throttle
 from penstock.model.retry import RetryPolicy
 from penstock.worker.flow import Io
 
+Asked = Callable[[], None]
 RETRIES = RetryPolicy(max_retries=3)
 _SHORT = timedelta(seconds=90)
 """A gate that opens within this time is waited for; a breaker opens after a minute."""
@@ -46,9 +47,12 @@ class Fetched(Struct, frozen=True):
 
 
 async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which gate
-    client: Client, parameters: Parameters, wanted: Wanted, gate_id: str, client_pause: timedelta, io: Io
+    client: Client, parameters: Parameters, wanted: Wanted, gate_id: str, client_pause: timedelta, io: Io, asked: Asked
 ) -> Fetched:
-    """The page. A failed call is made again up to three times, two seconds later and ever later."""
+    """The page. A failed call is made again up to three times, two seconds later and ever later.
+
+    `asked` is called when the gate has let the call through.
+    """
     failures = waits = 0
     said = ""
     while True:
@@ -56,6 +60,7 @@ async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which ga
             return Fetched(halted=Halted(Stop.STOPPED, "its worker was told to stop", io.now()))
         try:
             async with io.gate(gate_id):
+                asked()
                 before = client.calls
                 try:
                     return Fetched(await _asked(client, parameters, wanted, client_pause))

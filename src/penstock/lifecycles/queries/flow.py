@@ -23,7 +23,7 @@ from penstock.lifecycles.queries.closing import freed, held_back, too_many
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
 from penstock.lifecycles.queries.erasure.guard import without_erased
-from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
+from penstock.lifecycles.queries.fetch import Asked, Fetched, Halted, fetch
 from penstock.lifecycles.queries.lock import closed_gate, closed_words, holder, running, shut_gates
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
@@ -47,6 +47,10 @@ _CLOSED_AT_ONCE = 1_000
 _TWICE = 2
 
 log = structlog.get_logger()
+
+
+def _nobody() -> None:
+    """Nobody waits for it."""
 
 
 class _Page(msgspec.Struct):
@@ -217,7 +221,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         if run.closing is not None:
             after = await self._worth_closing(after, own, page, io)
         tell_bad(after, page.bad)
-        self._read_ahead(after, own, page, moment, io)
+        await self._read_ahead(after, own, page, moment, io)
         writes = [*page.landed, *rejected(after, page.bad, moment)]
         reason = f"{page.now.says()}: {len(page.batch.records):,} records"
         return self._going(unit, after, taken, writes, reason, events, moment=moment, own=own)
@@ -242,19 +246,19 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         tell_bad(after, page.bad)
         return self._going(unit, after, taken, [*page.landed, *rejected(after, page.bad, moment)], why)
 
-    def _read_ahead(self, after: Query, own: Configured, page: _Page, moment: datetime, io: Io) -> None:
+    async def _read_ahead(self, after: Query, own: Configured, page: _Page, moment: datetime, io: Io) -> None:
         """Read the next page while this one is committed, where the reading goes on and pages are not large."""
         large = sum(len(one.payload) for one in page.batch.records) > _LARGE
         if large or io.stopping() or what_next(after, moment, own, self.settings)[0] != "page":
             return
         following = next_pass(after, moment, own, self.settings)
         if following is not None and following.pages:
-            self._ahead.begin(str(after.run_id), following, self._read(own, following, io))
+            await self._ahead.begin(str(after.run_id), following, partial(self._read, own, following, io))
 
-    async def _read(self, own: Configured, now: Pass, io: Io) -> Fetched:
+    async def _read(self, own: Configured, now: Pass, io: Io, asked: Asked = _nobody) -> Fetched:
         """The page of a pass, without what was erased. Nothing is erased meanwhile: that takes the run lock."""
         source = self._sources[own.client]
-        fetched = await self._fetch(source, own, now, io)
+        fetched = await self._fetch(source, own, now, io, asked)
         if fetched.batch is None:
             return fetched
         look = partial(without_erased, client=own.client, columns=source.client.columns, batch=fetched.batch)
@@ -262,14 +266,14 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         digests = source.store.digests([one for one in batch.records if isinstance(one, Item)])
         return msgspec.structs.replace(fetched, batch=batch, digests=digests)
 
-    async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io) -> Fetched:
+    async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io, asked: Asked) -> Fetched:
         mine = query_gate(own.key)
         paused = (await io.ledger(lambda ledger: shut_gates(ledger, [mine]))).get(mine)
         if paused is not None:
             why = closed_words("it", paused)
             return Fetched(halted=Halted(Stop.CLIENT_CLOSED, why, paused.until))
         gate, pause = client_gate(own.client), self.settings.client_pause
-        return await fetch(source.client, own.parameters, now.wanted(source.client), gate, pause, io)
+        return await fetch(source.client, own.parameters, now.wanted(source.client), gate, pause, io, asked)
 
     def _halted(self, unit: Query, fetched: Fetched, own: Configured, moment: datetime) -> Outcome[Query]:
         """The client cannot be asked: the run ends here, once what it has read is put in order."""
