@@ -31,7 +31,8 @@ class Ahead:
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(read(lambda: None if asked.done() else asked.set_result(None)))
         self._wanted, self._task = (run, now), task
-        await asyncio.wait([asked, task], timeout=_LEAVES, return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [asked, task]
+        await asyncio.wait(either, timeout=_LEAVES, return_when=asyncio.FIRST_COMPLETED)
 
     async def take(self, run: str, now: Pass) -> Fetched | None:
         """The page, if it is this one; None: it must be read now. Raises what the reading raised."""
