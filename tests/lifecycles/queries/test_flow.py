@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.connectors.searches import Batch, Wanted
 from penstock.lifecycles.queries.machine import S, query
 from penstock.lifecycles.queries.settings import QuerySettings
 from penstock.model.unit import replace
@@ -53,23 +54,32 @@ def test_offers_limit_a_run_too(queries_url):
         assert world.state("jobs").status is S.SUCCESS
 
 
+class _Cursors(Lists):
+    """Its tokens are the ids of the last records: what is added above does not move them."""
+
+    def _batch(self, records: list[Any], wanted: Wanted) -> Batch:
+        ids = [one.id for one in records]
+        start = 0 if wanted.token is None else ids.index(wanted.token) + 1
+        found = records[start : start + self.size]
+        last = start + self.size >= len(records)
+        return Batch(found, 0, None if last else found[-1].id, last)
+
+
 @pytest.mark.parametrize(
-    ("limits", "by_place"),
-    [({"max_pages": 2}, True), ({"max_pages": 5}, False), ({"max_offers": 10}, True), ({"max_offers": 30}, False)],
+    "limits", [{"max_pages": 2}, {"max_pages": 8}, {"max_offers": 10}, {"max_offers": 40}], ids=str
 )
-def test_new_records_do_not_put_off_history_for_ever(queries_url, limits, by_place):
+def test_new_records_do_not_put_off_history_for_ever(queries_url, limits):
     """More is listed in a pause than a run may read."""
-    client = Lists(ladder(60), by_place=by_place)
-    with bench(queries_url, client, horizon=2 * DAY, **limits) as world:
+    client = _Cursors(ladder(150), by_place=False)
+    with bench(queries_url, client, horizon=5 * DAY, **limits) as world:
         world.work()
         for _ in range(20):
-            world.later()
-            newest, count = world.clock.now(), len(client.records)
-            client.records[:0] = ladder(70, newest, timedelta(minutes=3), first=count)
             if world.state("jobs").seeded_at is not None:
                 break
+            client.records[:0] = ladder(90, world.clock.now() + PAUSE, timedelta(minutes=1), first=len(client.records))
+            world.later()
         assert world.state("jobs").seeded_at is not None
-        assert {str(number) for number in range(2 * 24 + 12)} <= {*world.offers()}
+        assert {str(number) for number in range(5 * 24 + 12)} <= {*world.offers()}
         assert world.value("SELECT sum(requests_count) FROM ingestion_runs") == client.calls
 
 
