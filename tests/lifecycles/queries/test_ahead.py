@@ -117,3 +117,25 @@ async def test_who_begins_goes_on_when_the_call_has_left():
     await asyncio.wait_for(ahead.begin("run", PASS, left), 5)
     answer.set()
     assert await ahead.take("run", PASS) is FETCHED
+
+
+@on_a_loop
+async def test_a_step_that_is_cancelled_while_its_call_leaves_takes_it_along():
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow(_asked: Asked) -> Fetched:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return FETCHED
+
+    ahead = Ahead()
+    step = asyncio.create_task(ahead.begin("run", PASS, slow))
+    await begun.wait()
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    await asyncio.wait_for(ended.wait(), 5)
+    assert await ahead.take("run", PASS) is None

@@ -32,7 +32,11 @@ class Ahead:
         task = asyncio.create_task(read(lambda: None if asked.done() else asked.set_result(None)))
         self._wanted, self._task = (run, now), task
         either: list[asyncio.Future[Any]] = [asked, task]
-        await asyncio.wait(either, timeout=_LEAVES, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait(either, timeout=_LEAVES, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.forget()
+            raise
 
     async def take(self, run: str, now: Pass) -> Fetched | None:
         """The page, if it is this one; None: it must be read now. Raises what the reading raised."""
