@@ -119,8 +119,8 @@ def fill(ledger: Ledger) -> None:
             f" 'x', {at}, {at} FROM s"
         ),
         (
-            f"companies (company_key, first_seen_at, last_seen_at, stale) {numbers} SELECT {text}, {at}, {at},"
-            f" i <= {SOME} FROM s"
+            f"companies (company_key, first_seen_at, last_seen_at, stale, erased_at) {numbers} SELECT {text}, {at},"
+            f" {at}, i <= {SOME}, CASE WHEN i = {ROWS} THEN {at} END FROM s"
         ),
     ):
         ledger.database.write(methodcaller("run", f"INSERT INTO {insert}"))
