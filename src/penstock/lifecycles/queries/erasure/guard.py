@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.queries.likeness import LONGEST_COMPANY
 from penstock.lifecycles.queries.offer_store import COMPANY, company_id
 from penstock.lifecycles.queries.store import found_by, keyed
@@ -100,7 +101,12 @@ def _ever(ledger: Ledger) -> tuple[bool, bool]:
         f"SELECT EXISTS (SELECT 1 FROM {erased_records.name}),"
         f" EXISTS (SELECT 1 FROM {companies.name} WHERE erased_at IS NOT NULL)"
     )
-    ((records, names),) = ledger.read(lambda cursor: cursor.rows(sql))
+
+    def read(cursor: Cursor) -> Sequence[Sequence[Any]]:
+        ledger.database.sql.by_index(cursor)
+        return cursor.rows(sql)
+
+    ((records, names),) = ledger.read(read)
     return bool(records), bool(names)
 
 
