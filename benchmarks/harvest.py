@@ -146,7 +146,7 @@ def run(url: str, stones: int, about: dict[str, Any], folder: Path) -> dict[str,
         own, theirs, others = cpu_seconds(process.pid), cpu_seconds(*server), machine_seconds()
         simulator = control(about)["cpu_seconds"]
         started, began = time.time(), time.perf_counter()
-        ledger.wake([Ref("schedule", schedule_of(FEED))], who="benchmark", reason="measured")
+        ledger.wake([Ref("schedule", schedule_of(FEED))], who="benchmark", reason="measured").all()
         made = completed(ledger, process)
         seconds = time.perf_counter() - began
         others = machine_seconds() - others

@@ -109,7 +109,7 @@ class Reader:
         pid, server = self.process.pid, server_pids(self._url)
         own, theirs, others = cpu_seconds(pid), cpu_seconds(*server), machine_seconds()
         simulator, runs, began = control(self._about)["cpu_seconds"], self._ended(), time.perf_counter()
-        self._ledger.wake([self._query(number) for number in lists], who="benchmark", reason="measured")
+        self._ledger.wake([self._query(number) for number in lists], who="benchmark", reason="measured").all()
         self.wait(runs + len(lists))
         others, waited = machine_seconds() - others, time.perf_counter() - began
         own, theirs = cpu_seconds(pid) - own, cpu_seconds(*server_pids(self._url)) - theirs

@@ -275,7 +275,8 @@ class Ledger:
     def wake(self, refs: Iterable[Ref], *, who: str, reason: str, actor: Actor = Actor.OPERATOR) -> Moved:
         """Ask for attention now, in somebody's name: brings `due_at` forward. A worker that holds a unit keeps it.
 
-        A unit that has ended is skipped; a parked one stays parked. Raises IllegalMove for a guarded machine.
+        A unit that has ended, or is not there, is skipped, which `Moved.all` refuses; a parked one stays parked. Raises
+        IllegalMove for a guarded machine.
         """
         return self._hands.wake(refs, actor, who, reason)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.ledger.schema.columns import holds_secret, plain, plain_column, plain_unseen
+from penstock.ledger.store.statements import Columns
 from penstock.model.errors import BrokenFlow, TooLarge
 from penstock.model.outcome import MAX_BYTES, MAX_ROWS, MAX_VALUE, Update, Where, Write
 from penstock.settings.redaction import PATTERNS, holds
@@ -108,7 +109,7 @@ def plain_rows(ref: str, table: Table, rows: Iterable[Mapping[str, Any]]) -> lis
     return made
 
 
-def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
     """The same of rows that are lists in the order of `columns`; column by column, which have mostly one type."""
     width = len(columns)
     if {*map(len, rows)} - {width}:
@@ -122,7 +123,7 @@ def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[
             for value in values:
                 plain_value(ref, f"{table.name}.{name}", value)  # says which
             raise
-    return [*zip(*made, strict=True)]
+    return Columns(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +178,12 @@ def size_of(row: Mapping[str, Any]) -> int:
 
 def weight_of(rows: Sequence[Sequence[Any]]) -> int:
     """The same of many rows that are lists."""
+    return _weight_of_columns(zip(*rows, strict=True))
+
+
+def _weight_of_columns(columns: Iterable[Sequence[Any]]) -> int:
     weight = 0
-    for column in zip(*rows, strict=True):
+    for column in columns:
         try:
             weight += sum(map(len, column))  # all texts, as most columns are
         except TypeError:
@@ -190,7 +195,7 @@ def _weight(write: Write) -> int:
     rows: Any = write.rows
     if write.columns is None:
         return sum([size_of(row) for row in rows])
-    return weight_of(rows)
+    return _weight_of_columns(rows.columns)
 
 
 def _check_size(ref: str, writes: Sequence[Write]) -> None:

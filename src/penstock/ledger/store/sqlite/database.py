@@ -49,7 +49,7 @@ _PRAGMAS = {
     "mmap_size": 0,
     "journal_size_limit": 67_108_864,
     "wal_autocheckpoint": 4_000,
-    "cache_size": -32_768,
+    "cache_size": -12_288,
 }
 _STATEMENTS = 1_000
 """So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
@@ -260,7 +260,7 @@ class SqliteDatabase:
             reader = self._connect(create=False)
             reader.execute("PRAGMA query_only = ON")
             # There are several, and what they read is mostly read once; the system keeps the file in memory anyway.
-            reader.execute("PRAGMA cache_size = -4096")
+            reader.execute("PRAGMA cache_size = -2048")
         try:
             result = self._transaction(reader, "BEGIN", work)
         except LedgerBroken:

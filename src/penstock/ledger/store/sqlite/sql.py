@@ -72,6 +72,9 @@ class SqliteSql:
     def lock_events(self, cursor: Cursor) -> None:
         """There is one writer at a time."""
 
+    def encoded(self, document: bytes) -> bytes:
+        return document
+
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         """Whoever writes has waited already."""
 
