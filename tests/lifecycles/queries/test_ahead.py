@@ -98,6 +98,7 @@ async def test_a_step_that_is_cancelled_takes_its_page_along():
     await ahead.begin("run", PASS, slow)
     step = asyncio.create_task(ahead.take("run", PASS))
     await begun.wait()
+    await asyncio.sleep(0)  # the step waits for its page now
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step
