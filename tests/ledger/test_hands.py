@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from penstock.ledger.care import doctor_history
+from penstock.ledger.care.look import Scope
 from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.commit import Lost, Won
 from penstock.ledger.history import as_of, history
@@ -34,7 +35,7 @@ def healthy(world: World) -> None:
     database = world.ledger.database
     for check in (doctor_history.present, doctor_history.contiguous, doctor_history.pairs):
         looks = functools.partial(check, database)
-        assert world.ledger.read(lambda cursor, looks=looks: [*looks(cursor, world.ledger.machines)]) == []  # type: ignore[misc]
+        assert world.ledger.read(lambda cursor, looks=looks: [*looks(cursor, world.ledger.machines, Scope())]) == []  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("actor", HANDS)
