@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.ledger.schema.columns import holds_secret, plain, plain_column, plain_unseen
 from penstock.model.errors import BrokenFlow, TooLarge
 from penstock.model.outcome import MAX_BYTES, MAX_ROWS, Update, Where, Write
+from penstock.settings.redaction import PATTERNS, holds
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
@@ -105,9 +106,10 @@ def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[
     width = len(columns)
     if {*map(len, rows)} - {width}:
         raise BrokenFlow(f"{ref}: a row of {table.name} must have {width} values, one for each column")
-    unseen = not holds_secret(rows)
+    turned = [*zip(*rows, strict=True)]
+    unseen = not (PATTERNS and holds("\n".join(map(_texts, turned))))
     made = []
-    for name, values in zip(columns, zip(*rows, strict=True), strict=False):
+    for name, values in zip(columns, turned, strict=False):
         try:
             made.append(plain_column(values, unseen=unseen))
         except (TypeError, ValueError, RecursionError):
@@ -115,6 +117,16 @@ def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[
                 plain_value(ref, f"{table.name}.{name}", value)  # says which
             raise
     return [*zip(*made, strict=True)]
+
+
+def _texts(values: Sequence[Any]) -> str:
+    """All texts of a column."""
+    if len({*map(id, values)}) == 1:
+        values = values[:1]
+    try:
+        return "\n".join(values)  # all texts, as most columns are
+    except TypeError:
+        return "\n".join([value for value in values if type(value) is str])
 
 
 def size_of(row: Mapping[str, Any]) -> int:

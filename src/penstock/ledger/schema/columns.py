@@ -78,12 +78,14 @@ def plain_column(values: Sequence[Any], *, unseen: bool) -> Sequence[Any]:
         return [(plain_unseen if unseen else plain)(values[0])] * len(values)
     kinds = {*map(type, values)} - {type(None)}
     if unseen and kinds == {str}:
-        "".join(filter(None, values)).encode()  # raises, as in `_fitting`
-        for value in [value for value in values if value is not None and len(value) * _WIDEST > MAX_VALUE]:
-            _fitting(value)
+        _all_fitting(values)
         return values
     if kinds == {Decimal} and all(map(Decimal.is_finite, filter(None, values))):
         return [None if value is None else str(value) for value in values]
+    if kinds == {int}:
+        for extreme in (min, max):
+            _whole(extreme(filter(None, values), default=0))  # raises
+        return values
     if kinds == {float} and all(map(math.isfinite, filter(None, values))):
         return values
     if kinds == {datetime}:
@@ -103,6 +105,15 @@ def _fitting(value: str) -> None:
     size = len(value.encode())  # raises where it holds half a character, which no database can keep
     if size > MAX_VALUE:
         raise TooLarge(f"it has {size:,} bytes, a value at most {MAX_VALUE:,}; {LAND_IT}")
+
+
+def _all_fitting(values: Sequence[str | None]) -> None:
+    text = "".join(filter(None, values))
+    if not text.isascii():
+        text.encode()  # raises, as in `_fitting`
+    if len(text) * _WIDEST > MAX_VALUE:
+        for value in [value for value in values if value is not None and len(value) * _WIDEST > MAX_VALUE]:
+            _fitting(value)
 
 
 def _text(value: str) -> str:
