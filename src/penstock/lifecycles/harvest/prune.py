@@ -56,7 +56,7 @@ def prune_some(ledger: Ledger, table: sa.Table, run_id: str, at_once: int = _AT_
     own = ledger.database.sql.identifier("run_id")
     some = f"SELECT position FROM {table.name} WHERE run_id = {own} ORDER BY position LIMIT {at_once}"
     # Up to the last of them: asked whether it is among them, every row of the run might be compared with each.
-    sql = f"DELETE FROM {table.name} WHERE run_id = {own} AND position <= (SELECT max(position) FROM ({some}) AS some)"
+    sql = f"DELETE FROM {table.name} WHERE run_id = {own} AND position <= (SELECT max(position) FROM ({some}) AS r)"
     return ledger.database.write(lambda cursor: cursor.run(sql, run_id=run_id))
 
 
