@@ -245,9 +245,9 @@ def _harvest_checks(results: Results) -> list[Check]:
     found = []
     for database, line in results.harvest.items():
         what = f"{database}: a harvest of {line['stones']:,} records"
-        found.append(Check(what, line["seconds"], "s", limit=180, at_most=True, goal=120))
-        bare = f"{database}: the same / a bare client that throws the pages away"
-        found.append(Check(bare, line["seconds"] / line["bare"]["seconds"], at_most=True))
+        found.append(Check(what, line["seconds"], "s", limit=60, at_most=True))
+        bare = f"{database}: its pages fetched / a bare client that throws them away"
+        found.append(Check(bare, line["phases"]["fetch"] / line["bare"]["seconds"], limit=4, at_most=True))
         memory = f"{database}: worker's memory, harvesting"
         found.append(Check(memory, line["peak_mb"], "MB", limit=250, at_most=True))
     for database, line in results.harvest_consolidation.items():
