@@ -55,7 +55,7 @@ def test_everybody_who_watches_hears_of_a_change(shop_site: Site, monkeypatch: p
         return await asyncio.gather(*watching)
 
     for heard in asyncio.run(main()):
-        assert heard.count("event: changed\ndata: now\n\n") == 1
+        assert heard.count("event: changed\ndata: order\n\n") == 1
         assert "retry: 3000\n\n" in heard
 
 
