@@ -72,6 +72,7 @@ class UnitPage:
             ]
             try:
                 reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
+                reasons[-1].title = "What holds it back, and what moves it on"
             except UsageError as error:
                 reasons = [*answers.blocks(inert(str(error)))]
         if newest is not None and newest.target is not None:
