@@ -55,7 +55,7 @@ def budgeted(program: Any, reader: Reader) -> bool:
     """Whether any gate has a budget that could run out."""
     configured = program.limits()
     gates = reader.database.read(lambda cursor: gate_statuses(reader.database, cursor))
-    return any(one.limits or limits_of(one.gate_id, configured) is not None for one in gates)
+    return any(one.limits or ((own := limits_of(one.gate_id, configured)) and own.limits) for one in gates)
 
 
 class _Making:
