@@ -145,7 +145,7 @@ def test_a_gate_starves_and_somebody_is_told(slow):
     assert watch(slow.program, slow.ledger, slow.clock.now(), "test", ["quota"]).resolved == 1
 
 
-@pytest.mark.parametrize("kernel, has", [(KernelSettings(), False), (INSIDE, False), (SLOW, True)])
+@pytest.mark.parametrize(("kernel", "has"), [(KernelSettings(), False), (INSIDE, False), (SLOW, True)])
 def test_where_no_gate_has_a_budget_nothing_can_starve(ledger_url, kernel, has):
     made = Desk(ledger_url, App(ORDERS), kernel=kernel)
     with contextlib.closing(made.ledger) as ledger:
