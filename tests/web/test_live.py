@@ -15,7 +15,7 @@ from penstock.model.unit import Ref
 from penstock.web import live
 from tests.support.machines import invoice, partition
 from tests.support.shop import S
-from tests.support.web import Client, Site
+from tests.support.web import Site
 from tests.support.world import World
 
 
@@ -114,13 +114,13 @@ def test_what_is_seen_late_is_named_late(postgres_url: str):
     world.close()
 
 
-def test_a_page_is_made_of_regions_and_those_are_sent_that_are_asked_for(still_client: Client):
-    whole = still_client.get("/").text
+def test_a_page_is_made_of_regions_and_those_are_sent_that_are_asked_for(still_site: Site):
+    whole = still_site.browser().get("/").text
     regions = re.findall(r'data-region="([^"]+)"', whole)
     assert {"menu", "clock", "needs", "latest", "time", "next", "gates"} < {*regions}
     assert len(regions) == len({*regions})
     for asked in (["gates"], ["menu", "latest"], ["nothing"]):
-        part = still_client.get(f"/?regions={','.join(asked)}").text
+        part = still_site.browser().get(f"/?regions={','.join(asked)}").text
         assert {*re.findall(r'data-region="([^"]+)"', part)} == {*asked} & {*regions}
         assert "<html" not in part
     follows = dict(re.findall(r'data-region="([^"]+)" data-follows="([^"]*)"', whole))
@@ -129,9 +129,9 @@ def test_a_page_is_made_of_regions_and_those_are_sent_that_are_asked_for(still_c
 
 
 @pytest.mark.parametrize("path", ["/machines/order", "/read/units?machine=order", "/units/order/acme/5", "/forecast"])
-def test_regions_of_any_page_can_be_asked_for(still_client: Client, path: str):
+def test_regions_of_any_page_can_be_asked_for(still_site: Site, path: str):
     asked = f"{path}{'&' if '?' in path else '?'}regions=page"
-    part = still_client.get(asked)
+    part = still_site.browser().get(asked)
     assert part.status == 200
     assert re.findall(r'data-region="([^"]+)"', part.text) == ["page"]
     assert "regions=" not in part.text  # no link takes it along
