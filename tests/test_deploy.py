@@ -165,7 +165,8 @@ def test_the_units_run_what_they_say(tmp_path):
     """Started, reloaded, joined by a further worker, ended; a wrong configuration ends with the code of no restart."""
     unit = (DEPLOY / "penstock.service").read_text()
     file = tmp_path / "penstock.toml"
-    written = f'[ledger]\nurl = "sqlite:///{tmp_path}/ledger.db"\n[web]\naddress = "127.0.0.1:0"\n'
+    own = 'lifecycles = ["penstock.examples.invoices:lifecycle"]\n'
+    written = f'{own}[ledger]\nurl = "sqlite:///{tmp_path}/ledger.db"\n[web]\naddress = "127.0.0.1:0"\n'
     file.write_text(written)
     with Started(execs("penstock.service"), tmp_path, "up") as first:
         address = first.ready()
@@ -202,7 +203,7 @@ def test_the_services_run_what_they_say(tmp_path, postgres_server):
         with Started(desk, tmp_path, "early") as early:  # nobody could sign in: it ends, and is started again
             assert early.member.process.wait(60) != 0
             assert "token" in early.member.text()
-        create = ["penstock", "token", "create", "me", "--role", "admin", "--yes"]
+        create = ["penstock", "token", "create", "me", "--role", "admin"]
         with Started(create, tmp_path, "token") as token:
             assert token.member.process.wait(60) == 0, token.member.text()
         worker = services["worker"]["command"]
