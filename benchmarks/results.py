@@ -21,8 +21,10 @@ class Results:
 
     rates: dict[Contender, list[Line]] = field(default_factory=dict)
     waits: dict[str, list[Line]] = field(default_factory=dict)
+    pickup: dict[str, Line] = field(default_factory=dict)
     memory: dict[str, Line] = field(default_factory=dict)
     claims: dict[str, Line] = field(default_factory=dict)
+    gates: dict[str, Line] = field(default_factory=dict)
     reports: dict[str, Line] = field(default_factory=dict)
     big_report: dict[str, Line] = field(default_factory=dict)
     partitions: dict[str, Line] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class Results:
     queries: dict[str, Line] = field(default_factory=dict)
     commands: dict[str, Line] = field(default_factory=dict)
     desk: dict[str, Line] = field(default_factory=dict)
+    prune: dict[str, Line] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -85,13 +88,16 @@ def checks(results: Results) -> list[Check]:
     found = [
         *_rate_checks(results),
         *_waits_checks(results),
+        *_pickup_checks(results),
         *_claims_checks(results),
+        *_gates_checks(results),
         *_lifecycle_checks(results),
         *_harvest_checks(results),
         *_rules_checks(results),
         *_queries_checks(results),
         *_commands_checks(results),
         *_desk_checks(results),
+        *_prune_checks(results),
     ]
     for database, line in results.memory.items():
         what = f"{database}: worker's memory, drift over {line['items']:,} units"
@@ -129,6 +135,20 @@ def _waits_checks(results: Results) -> list[Check]:
     return found
 
 
+def _pickup_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.pickup.items():
+        for where in ("same process", "another process"):
+            waits = line["waits"][where]
+            for name, limit in (("p50", 15), ("p99", 60)):
+                what = f"{database}: {name} until a unit born in {where.replace('same', 'the same')} is begun"
+                found.append(Check(what, waits[f"{name}_ms"], "ms", limit=limit, at_most=True))
+            # What an idle worker used before it could be woken, with room for a coarse clock.
+            idle = f"{database}: an idle worker, units born in {where.replace('same', 'the same')}"
+            found.append(Check(idle, waits["idle_percent"], "% of a core", limit=1, at_most=True))
+    return found
+
+
 def _claims_checks(results: Results) -> list[Check]:
     found = []
     for database, line in results.claims.items():
@@ -139,6 +159,19 @@ def _claims_checks(results: Results) -> list[Check]:
         ):
             worse = max(line[state][m] / line["small"][m] for m in ("claim_ms", "statement_ms"))
             found.append(Check(f"{database}: claim latency, {what}", worse, limit=2, at_most=True))
+    return found
+
+
+def _gates_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.gates.items():
+        for situation, by_count in line["situations"].items():
+            few, many = min(by_count, key=int), max(by_count, key=int)
+            limit = None if situation == "later" else 1.5
+            for what, measures in (("claim", ("claim_ms", "within_ms")), ("idle question", ("idle_ms",))):
+                worse = max(by_count[many][m] / by_count[few][m] for m in measures)
+                name = f"{database}: {what}, {int(many):,} gates / {int(few):,}, {situation}"
+                found.append(Check(name, worse, limit=limit, at_most=True))
     return found
 
 
@@ -260,6 +293,24 @@ def _desk_checks(results: Results) -> list[Check]:
         found.append(Check(f"{database}: a worker beside them / alone", beside, limit=0.9))
         pages = f"{database}: the desk, with {line['pages']:,} open pages"
         found.append(Check(pages, line["pages_cores"], "cores", limit=0.1, at_most=True))
+    return found
+
+
+def _prune_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.prune.items():
+        pruned, ended = line["prune"], f"{line['items']:,} ended units"
+        rows = pruned["after"]["rows"] / pruned["before"]["rows"]
+        found.append(
+            Check(f"{database}: rows of history after {ended} were pruned / before", rows, limit=1.01, at_most=True)
+        )
+        size = "mb" if database == contenders.POSTGRES else "used_mb"
+        grown = pruned["after"][size] / pruned["before"][size]
+        found.append(Check(f"{database}: space in use after it / before", grown, at_most=True))
+        looks = line["doctor"]
+        part = looks["since_last"]["seconds"] / looks["whole"]["seconds"]
+        what = f"{database}: the doctor since its last look, {line['changed']:,} changes / whole"
+        found.append(Check(what, part, limit=0.2, at_most=True))
     return found
 
 

@@ -354,29 +354,9 @@ def accused(due: str, alias: str = "") -> str:
     return f"{waiting(due, alias, suspects=True)} AND {alias and alias + '.'}suspicion BETWEEN :low AND :high"
 
 
-def least_due_behind_open_gates(database: Database, machine: Machine) -> str:
-    """The earliest schedule of the machine behind any open gate."""
-    return f"(SELECT min({_first_behind(database, machine)}) FROM gate g WHERE {is_open(database.now_sql)})"
-
-
 def least_due_of_suspects(machine: Machine) -> str:
     """The earliest schedule of the machine's suspects, whatever their gates."""
     return f"(SELECT min({machine.due}) FROM {machine.table} WHERE {waiting(machine.due, suspects=True)})"
-
-
-def anything_behind(database: Database, machine: Machine) -> str:
-    """The condition under which a unit of the machine waits, or will, behind the gate `g`."""
-    suspect = _first_behind(database, machine, suspects=True)
-    return f"{_first_behind(database, machine)} IS NOT NULL OR {suspect} IS NOT NULL"
-
-
-def _first_behind(database: Database, machine: Machine, *, suspects: bool = False) -> str:
-    due, table = machine.due, machine.table
-    hint = f" INDEXED BY {table}_{'suspects' if suspects else 'due'}" if database.dialect == "sqlite" else ""
-    return (
-        f"(SELECT d.{due} FROM {table} d{hint} WHERE d.gate_id = g.gate_id AND {waiting(due, 'd', suspects=suspects)}"
-        f" ORDER BY d.{due} LIMIT 1)"
-    )
 
 
 def release(database: Database, machine: Machine) -> str:

@@ -21,6 +21,7 @@ import msgspec
 from pysqlite3 import dbapi2 as driver
 
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.store.bell import Bell, Listener
 from penstock.ledger.store.database import Dialect, Row
 from penstock.ledger.store.presence import Presence
 from penstock.ledger.store.sqlite.sql import SqliteSql
@@ -133,6 +134,7 @@ class SqliteDatabase:
         self.path = Path(path).absolute()
         self.url = f"sqlite:///{self.path}"
         self.presence = Presence()
+        self.bell = Bell()
         self._clock = clock
         self._refuse_bad_place()
         self._writer_lock = threading.Lock()
@@ -258,6 +260,30 @@ class SqliteDatabase:
         from penstock.ledger.store.sqlite.surroundings import surroundings
 
         return surroundings(self.path, cursor)
+
+    def rouse(self) -> None:
+        self.bell.ring()
+
+    def listen(self) -> Listener | None:
+        from penstock.ledger.store.sqlite.listener import SqliteListener
+
+        self.write(lambda cursor: cursor.rows("SELECT 1"))  # so that the writer's connection and the log are there
+        return SqliteListener(self.path.with_name(self.path.name + "-wal"), self._data_version, self._clock)
+
+    def _data_version(self) -> int | None:
+        """Another than before when a connection that is not the writer's has committed; None while it is in use."""
+        if not self._writer_lock.acquire(blocking=False):
+            return None
+        try:
+            rows = self._writer.execute("PRAGMA data_version").fetchall() if self._writer is not None else []
+        except driver.Error as error:
+            raise self._explain(error) from error
+        finally:
+            self._writer_lock.release()
+        return int(rows[0][0]) if rows else None
+
+    def reclaim(self, table: str, rows: int) -> bool:  # noqa: ARG002 - free pages are used again
+        return True
 
     def close(self) -> None:
         # A thread that still reads, or waits behind somebody's lock, keeps its connection; the process's end closes it.
