@@ -179,41 +179,6 @@ def test_a_list_says_how_many_are_new_and_shows_them_when_asked(acting_folder: P
     expect(page.locator("details.ask")).to_have_attribute("open", "")  # what was opened stays open
 
 
-def test_thousands_are_acted_on_at_once_and_that_is_cancelled(acting_folder: Path, acting: str, opens: Opens):
-    """From a list, for all that match and not only for the page that is shown."""
-    many = 1_500
-    fill(acting_folder, many, "bulk")
-    page = opens(acting).go("/read/units?machine=invoice&status=QUEUED&limit=20")
-    expect(page.locator("tbody tr")).to_have_count(20)
-    ((matching,),) = rows(acting_folder, "SELECT count(*) FROM invoice WHERE status = 'QUEUED'")
-    assert matching >= many
-    page.get_by_role("link", name="park…").click()
-    act(page)
-    page.get_by_role("status").get_by_role("link").click()
-    expect(page.locator("h1")).to_have_text("Bulk actions: show")
-    expect(page.locator("main")).to_contain_text(f"{matching:,}")
-    assert rows(acting_folder, "SELECT count(*) FROM invoice WHERE parked_at IS NOT NULL") == [(0,)]  # no worker runs
-    page.get_by_role("link", name="cancel…").click()
-    act(page)
-    assert done_by(acting_folder, "bulk_action")[-1] == (f"operator:{user()}", "cancelled")
-
-
-def test_thousands_are_acted_on_while_somebody_watches(acting_folder: Path, opens: Opens):
-    """A worker carries it out; the page shows how far it has come, without a reload."""
-    with serving(acting_folder, "worker", "--web", name="bulk") as address:
-        page = opens(address).go("/do/units/park?machine=invoice&status=QUEUED")
-        act(page)
-        page.get_by_role("status").get_by_role("link").click()
-        expect(page.locator("main .pill.done")).to_have_text("done")
-        page.close()
-    sql = "SELECT total, moved, skipped FROM bulk_action WHERE status = 'done'"
-    ((total, moved, skipped),) = rows(acting_folder, sql)  # what the worker had in its hands is left as it is
-    assert moved + skipped == total
-    assert rows(acting_folder, "SELECT count(*) FROM invoice WHERE parked_at IS NOT NULL") == [(moved,)]
-    assert moved > 0
-    assert total >= 1_500
-
-
 def test_a_viewer_sees_no_action_that_is_enabled(acting_folder: Path, acting: str, opens: Opens):
     token = token_of(acting_folder, "viewer")
     found = pages(acting, token, most=80)
@@ -238,3 +203,39 @@ def test_up_serves_the_same_beside_its_worker(acting_folder: Path, opens: Opens)
         until(lambda: page.reload() and page.locator("tbody tr").count(), "a worker is shown")
         expect(page.locator("tbody tr")).to_have_count(1)
         page.close()
+
+
+def test_thousands_are_acted_on_at_once_and_that_is_cancelled(acting_folder: Path, acting: str, opens: Opens):
+    """From a list, for all that match and not only for the page that is shown."""
+    many = 1_500
+    fill(acting_folder, many, "bulk")
+    page = opens(acting).go("/read/units?machine=invoice&status=QUEUED&limit=20")
+    expect(page.locator("tbody tr")).to_have_count(20)
+    ((matching,),) = rows(acting_folder, "SELECT count(*) FROM invoice WHERE status = 'QUEUED'")
+    assert matching >= many
+    page.get_by_role("link", name="park…", exact=True).click()
+    act(page)
+    page.get_by_role("status").get_by_role("link").click()
+    expect(page.locator("h1")).to_have_text("Bulk actions: show")
+    expect(page.locator("main")).to_contain_text(f"{matching:,}")
+    assert rows(acting_folder, "SELECT count(*) FROM invoice WHERE parked_at IS NOT NULL") == [(0,)]  # no worker runs
+    page.get_by_role("link", name="cancel…").click()
+    act(page)
+    assert done_by(acting_folder, "bulk_action")[-1] == (f"operator:{user()}", "cancelled")
+
+
+def test_thousands_are_acted_on_while_somebody_watches(acting_folder: Path, acting: str, opens: Opens):
+    """A worker carries it out; the page shows how far it has come, without a reload."""
+    page = opens(acting).go("/do/units/park?machine=invoice&status=QUEUED")
+    act(page)
+    page.get_by_role("status").get_by_role("link").click()
+    expect(page.locator("main .pill.work")).to_have_text("running")
+    with serving(acting_folder, "worker", "--web", name="bulk"):
+        expect(page.locator("main .pill.done")).to_have_text("done")
+    ((total, moved, skipped),) = rows(
+        acting_folder, "SELECT total, moved, skipped FROM bulk_action WHERE status = 'done'"
+    )
+    assert moved + skipped == total  # what the worker had in its hands is left as it is
+    assert rows(acting_folder, "SELECT count(*) FROM invoice WHERE parked_at IS NOT NULL") == [(moved,)]
+    assert moved > 0
+    assert total >= 1_500
