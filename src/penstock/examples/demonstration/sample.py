@@ -12,7 +12,6 @@ from typing import Any
 from penstock.app.lifecycle import Lifecycle, NoSettings, job
 from penstock.app.ports import Ports
 from penstock.lifecycles import reports
-from penstock.lifecycles.reports.datasets import LIKE, Window, columns_of, datasets
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S, machine
 from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.forecast import Expected
@@ -28,6 +27,8 @@ EVERY_DAYS = 20
 
 
 def _wanted(settings: ReportSettings, day: date, daily: Sequence[str], hourly: Sequence[str]) -> Iterator[Report]:
+    from penstock.lifecycles.reports.datasets import LIKE, Window, columns_of, datasets
+
     hour = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
     for name in daily:
         account = settings.accounts[name]
