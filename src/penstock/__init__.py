@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from penstock.raw.sink import RawSink
     from penstock.settings.typed import ConfigError, Hours, Place, Secret, Settings, TimeZone, Url, says
     from penstock.worker.flow import Flow, Gate, Io
+    from penstock.worker.job import JobResult
     from penstock.worker.outbox import Subscriber
-    from penstock.worker.schedule import JobResult
     from penstock.worker.schedule_unit import Schedule
     from penstock.worker.worker import Worker, WorkerSettings
 
@@ -201,7 +201,7 @@ _HOMES = {
     "penstock.settings.typed": "ConfigError Hours Place Secret Settings TimeZone Url says",
     "penstock.worker.flow": "Flow Gate Io",
     "penstock.worker.outbox": "Subscriber",
-    "penstock.worker.schedule": "JobResult",
+    "penstock.worker.job": "JobResult",
     "penstock.worker.schedule_unit": "Schedule",
     "penstock.worker.worker": "Worker WorkerSettings",
 }

@@ -19,7 +19,7 @@ from penstock.model.machine import Actor
 from penstock.model.outcome import Birth
 from penstock.model.unit import replace
 from penstock.worker.flow import Io
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 from penstock.worker.schedule_unit import Schedule
 
 SAMPLE = "sample-report-datasets"
