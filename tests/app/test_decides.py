@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.app.discover import load
 from penstock.app.shipped import SHIPPED
 from penstock.ledger import delivery
+from penstock.model.decider import Decider
 from penstock.worker.flow import Flow
 
 
@@ -13,7 +14,8 @@ def test_what_is_declared_of_the_flows_is_what_they_have(tmp_path):
     raw = (tmp_path / "raw").as_posix()
     file.write_text(f'[raw]\nurl = "{raw}"\n' + "".join(f"[{name}]\n" for name in SHIPPED))
     program = load(file, environment={})
-    declared, seen = {}, set()
+    declared: dict[str, Decider] = {}
+    seen = set()
     for lifecycle in program.app.lifecycles:
         declared |= lifecycle.decides()
         for flow in program.flows_of(lifecycle):
