@@ -22,7 +22,7 @@ from tests.support.machines import FeedState, InvoiceState, feed, invoice
 from tests.support.probe import FeedProbe, Probe, reached, sent
 from tests.support.world import World
 
-LEASE = 1.5
+LEASE = 3.0
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
