@@ -13,9 +13,6 @@ PYTEST  := $(BIN)/python -m pytest -n $(WORKERS)
 COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal \
            --python-version 3.11
 
-# Hundreds of tests start processes: what was compiled is kept, also where the environment forbids Python to write it.
-unexport PYTHONDONTWRITEBYTECODE
-
 .DEFAULT_GOAL := help
 .PHONY: help env demo test compiled lint docs nightly bench chaos lock pgbouncer chromium pictures clean
 
@@ -27,14 +24,15 @@ env: $(VENV)/.stamp-dev ## Create .venv with everything that tests and checks ne
 demo: $(VENV)/.stamp-run ## Run the demonstration in demo/, with its desk, until Ctrl-C (DEMO_ARGS=--once: to its end alone).
 	$(BIN)/penstock demo --dir demo $(DEMO_ARGS)
 
-# Each worker imports every test: they are compiled once, by pytest itself, while mypy has the other core.
+# Each worker imports every test, and hundreds of tests start processes: all is compiled once, the tests by pytest itself,
+# while mypy has the other core; also where the environment forbids Python to write bytecode.
 test: pgbouncer chromium ## Run every check, then the tests.
 	@$(MAKE) --no-print-directory -j 2 --output-sync lint compiled
 	$(PYTEST)
 
 compiled: $(VENV)/.stamp-dev
 	@$(BIN)/python -m compileall -q src tests
-	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # the run itself tells what is wrong
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # the run itself tells what is wrong
 
 lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.
 	$(BIN)/ruff check
