@@ -13,18 +13,20 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import date, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from benchmarks import environment, noop
+from benchmarks.processes import cpu_seconds, peak, server_pids
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports.machine import S, machine
 from penstock.lifecycles.reports.settings import Account
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS
-from penstock.model.clock import SystemClock
+from penstock.model.clock import SystemClock, instant
 from penstock.model.machine import Actor
 from penstock.simulators.amazon_ads import AmazonAdsSimulator, Fate
 from penstock.simulators.server import in_thread
@@ -33,46 +35,63 @@ from tests.support.reports_worker import CONFIG, write_config
 
 MEGABYTE = 1_000_000
 RECORD = (
-    '{"date":"%s","campaignId":100000000000001,"adGroupId":200000000000002,"keywordId":%d,"keyword":"running shoes for'
-    ' the trail, wide, blue %d","matchType":"BROAD","impressions":%d,"clicks":3,"cost":1.23,"purchases7d":1,'
-    '"sales7d":19.99}'
+    '{"date":"%s","campaignId":%d,"adGroupId":%d,"keywordId":%d,"keyword":"%s","matchType":"%s","impressions":%d,'
+    '"clicks":%d,"cost":%s,"purchases7d":%d,"sales7d":%s}'
 )
+WORDS = (
+    *("running", "shoes", "for", "the", "trail", "wide", "blue", "red", "women", "men", "kids", "waterproof"),
+    *("leather", "light", "boots", "cheap", "best", "summer", "winter", "socks", "with", "laces", "size", "extra"),
+)
+MATCHES = ("BROAD", "EXACT", "PHRASE", "TARGETING_EXPRESSION", "TARGETING_EXPRESSION_PREDEFINED")
 AT_ONCE = 2_000
 LONGEST_SECONDS = 850.0
 WORKER = {"lease_ms": 30_000, "renew_seconds": 10, "idle_seconds": 0.2, "concurrency": 50}
 
 
+def record(day: str, number: int, dice: Random) -> str:
+    """A record whose every value differs from its neighbours', but for the day."""
+    shown = dice.randrange(50_000)
+    clicks = dice.randrange(shown // 20 + 1)
+    return RECORD % (
+        day,
+        10**14 + dice.randrange(10_000) * 7_919,
+        2 * 10**14 + dice.randrange(100_000) * 104_729,
+        3 * 10**14 + number * 13,
+        " ".join(dice.choices(WORDS, k=dice.randrange(2, 9))),
+        dice.choice(MATCHES),
+        shown,
+        clicks,
+        round(clicks * dice.uniform(0.1, 3), 2),
+        dice.randrange(5),
+        round(dice.uniform(0, 300), 2),
+    )
+
+
 class Body:
-    """A report of at least so many megabytes, made while it is sent."""
+    """A report of at least so many megabytes, made while it is sent; the same each time."""
 
     def __init__(self, day: date, megabytes: int) -> None:
         self._day = day.isoformat()
         self._least = megabytes * MEGABYTE
-        self.size = 2
+        self.size = self.rows = 0
 
     def __call__(self) -> Iterator[bytes]:
-        packer, number = zlib.compressobj(1, wbits=31), 0
+        packer, dice = zlib.compressobj(1, wbits=31), Random(1)
+        self.size = self.rows = 0
         yield packer.compress(b"[")
         while self.size < self._least:
-            some = range(number, number + AT_ONCE)
-            text = ",".join(RECORD % (self._day, 3 * 10**14 + n, n, n % 977) for n in some)
-            made = (("," if number else "") + text).encode()
-            number += AT_ONCE
+            some = range(self.rows, self.rows + AT_ONCE)
+            made = ("," * bool(self.rows) + ",".join([record(self._day, n, dice) for n in some])).encode()
+            self.rows += AT_ONCE
             self.size += len(made)
             yield packer.compress(made)
         yield packer.compress(b"]") + packer.flush()
 
 
-def peak(pid: int) -> float:
-    """The most memory that a process has had, in megabytes."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / MEGABYTE
-
-
 @contextmanager
 def working(url: str, config: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process of reports."""
-    command = [sys.executable, "-m", "tests.support.reports_worker", url, json.dumps(WORKER)]
+    command = [sys.executable, "-m", "benchmarks.report_worker", url, json.dumps(WORKER)]
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     process: subprocess.Popen[bytes] = subprocess.Popen(
         command, env=os.environ | {CONFIG: str(config)}, cwd=environment.ROOT, **quiet
@@ -84,20 +103,25 @@ def working(url: str, config: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def run(url: str, megabytes: int, folder: Path) -> dict[str, Any]:
-    """Load one report; what it took."""
+def day() -> date:
+    """A day that has a report."""
+    return SystemClock().now().date() - timedelta(days=2)
+
+
+def run(url: str, body: Callable[[], Iterator[bytes]], folder: Path) -> dict[str, Any]:
+    """Load one report; what it took. The seconds are those from its being ready to its being loaded."""
     clock = SystemClock()
     simulator = AmazonAdsSimulator(clock, fate=Fate(pending=timedelta(), processing=timedelta()))
-    unit = dataset("acme", Account(profile_id="1001", country="US"), day=clock.now().date() - timedelta(days=2))
-    body = Body(unit.report_date, megabytes)
+    unit = dataset("acme", Account(profile_id="1001", country="US"), day=day())
     simulator.bodies.append(body)
     with (
         in_thread(simulator) as address,
         closing(Ledger.open(url, [machine], create=True, data_tables=DATA_TABLES, views=VIEWS)) as ledger,
     ):
         config = write_config(folder, address, simulator, url, {"acme": "1001"}, poll="1s")
-        ledger.birth([unit], actor=Actor.SCHEDULER, who="benchmark")
         with working(url, config) as process:
+            own, server = _ready(ledger, process), cpu_seconds(*server_pids(url))
+            ledger.birth([unit], actor=Actor.SCHEDULER, who="benchmark")
             began, most, found = time.perf_counter(), 0.0, unit
             while found.status is not S.COMPLETED:
                 time.sleep(0.2)
@@ -107,21 +131,41 @@ def run(url: str, megabytes: int, folder: Path) -> dict[str, Any]:
                 if time.perf_counter() - began > LONGEST_SECONDS:
                     raise SystemExit(f"not loaded after {LONGEST_SECONDS:.0f} s")
                 most = peak(process.pid)
-            seconds = time.perf_counter() - began
+            own, server = cpu_seconds(process.pid) - own, cpu_seconds(*server_pids(url)) - server
+        seconds = _seconds(ledger)
     return {
         "database": noop.database_of(url),
-        "megabytes": round(body.size / MEGABYTE, 1),
         "rows": found.loaded_rows,
-        "seconds": round(seconds, 1),
+        "seconds": round(seconds, 2),
         "peak_mb": round(most, 1),
+        "cpu_seconds": {"worker": round(own, 2), "server": round(server, 2)},
     }
+
+
+def _ready(ledger: Ledger, process: subprocess.Popen[bytes]) -> float:
+    """Wait until the worker is registered and idle; what it has used until then."""
+    while not ledger.read(lambda cursor: cursor.rows("SELECT 1 FROM worker")):
+        if process.poll() is not None:
+            raise SystemExit("the worker did not start")
+        time.sleep(0.1)
+    time.sleep(1)
+    return cpu_seconds(process.pid)
+
+
+def _seconds(ledger: Ledger) -> float:
+    """From the report's being ready to its being loaded, as the history has it."""
+    sql = "SELECT at FROM transition_log WHERE machine = 'report' AND to_status = '{}' ORDER BY seq"
+    states = ("parsing", "completed")
+    ready, loaded = (ledger.read(lambda c, s=s: c.rows(sql.format(s)))[0][0] for s in states)  # type: ignore[misc]
+    return (instant(loaded) - instant(ready)).total_seconds()
 
 
 def main() -> None:
     """Run once and print the result; `--items` are megabytes."""
     options = noop.arguments("big_report", 1_000).parse_args()
     with noop.scratch(options.url, "big_report") as url, tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-        line = run(url, options.items, Path(folder))
+        body = Body(day(), options.items)
+        line = run(url, body, Path(folder)) | {"megabytes": round(body.size / MEGABYTE, 1)}
     print(json.dumps(line), flush=True)
 
 

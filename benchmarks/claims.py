@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 from benchmarks import noop
@@ -80,20 +81,25 @@ class Bed:
             return seconds * 1000
 
 
-def fill(url: str, count: int, *, start: int = 0, gates: int = 0) -> None:
-    """Due units, in closed gates or in none.
+@contextmanager
+def without_births(ledger: Ledger) -> Iterator[None]:
+    """The trigger of births is away: millions of history rows would take longer than the rest.
 
-    The trigger of births is away meanwhile: five million history rows would take longer than the rest, and a claim
-    reads none of them. The guard, which a claim does pass, stays.
+    A claim reads none of them. The guard, which a claim does pass, stays.
     """
-    with Ledger.open(url, [noop.MACHINE], create=True) as ledger:
-        database = ledger.database
-        on = " ON noop" if database.dialect == "postgresql" else ""
-        database.write(lambda cursor: cursor.run(f"DROP TRIGGER penstock_noop_birth{on}"))
+    database = ledger.database
+    on = " ON noop" if database.dialect == "postgresql" else ""
+    database.write(lambda cursor: cursor.run(f"DROP TRIGGER penstock_noop_birth{on}"))
+    yield
+    database.write(lambda cursor: create_triggers(database, cursor, [noop.MACHINE]))
+
+
+def fill(url: str, count: int, *, start: int = 0, gates: int = 0) -> None:
+    """Due units, in closed gates or in none."""
+    with Ledger.open(url, [noop.MACHINE], create=True) as ledger, without_births(ledger):
         if gates:
-            database.write(lambda cursor: _close_gates(cursor, gates))
+            ledger.database.write(lambda cursor: _close_gates(cursor, gates))
         noop.fill(ledger, count, start=start, gates=gates)
-        database.write(lambda cursor: create_triggers(database, cursor, [noop.MACHINE]))
 
 
 def _close_gates(cursor: Cursor, gates: int) -> None:

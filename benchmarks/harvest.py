@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,11 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from benchmarks import noop
-from benchmarks.big_report import peak
 from benchmarks.harvest_fetch import LOGIN, fetched
+from benchmarks.processes import cpu_seconds, machine_seconds, peak, server_pids
 from penstock.app.running import tune_interpreter
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
@@ -38,7 +35,6 @@ from penstock.worker import schedule_unit
 FEED = "diamonds"
 LONGEST_SECONDS = 800.0
 POLL_SECONDS = 0.1
-TICK = os.sysconf("SC_CLK_TCK")
 CONFIG = """[ledger]
 url = "{url}"
 
@@ -51,36 +47,6 @@ at = ["02:00"]
 watermark = "watermark.json"
 """
 PENSTOCK = (sys.executable, "-c", "from penstock.cli.main import main; main()")
-
-
-def cpu_seconds(*pids: int) -> float:
-    """What these processes have used, and those of their children that are gone."""
-    found = 0
-    for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found += sum(map(int, fields[11:15]))
-    return found / TICK
-
-
-def machine_seconds() -> float:
-    """What all cores together have worked since they started."""
-    user, nice, system, _, _, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
-    return (user + nice + system + interrupts + soft) / TICK
-
-
-def server_pids(url: str) -> list[int]:
-    """The server's processes, where it runs on this machine."""
-    if noop.database_of(url) == "sqlite":
-        return []
-    with psycopg.connect(url) as connection:
-        row = connection.execute("SHOW data_directory").fetchone()
-    assert row is not None
-    first = int((Path(row[0]) / "postmaster.pid").read_text().split()[0])
-    children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-    return [first, *map(int, children)]
 
 
 @contextmanager
@@ -180,7 +146,7 @@ def run(url: str, stones: int, about: dict[str, Any], folder: Path) -> dict[str,
         own, theirs, others = cpu_seconds(process.pid), cpu_seconds(*server), machine_seconds()
         simulator = control(about)["cpu_seconds"]
         started, began = time.time(), time.perf_counter()
-        ledger.wake([Ref("schedule", schedule_of(FEED))], who="benchmark", reason="measured")
+        ledger.wake([Ref("schedule", schedule_of(FEED))], who="benchmark", reason="measured").all()
         made = completed(ledger, process)
         seconds = time.perf_counter() - began
         others = machine_seconds() - others

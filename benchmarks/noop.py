@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from multiprocessing.context import SpawnContext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -114,15 +114,20 @@ def settle(url: str) -> None:
         common.settle(url)
 
 
-def fill(ledger: Ledger, count: int, *, start: int = 0, gates: int = 0) -> None:
-    """Give birth to due units by plain SQL, the oldest first, in `gates` gates in turn or in none."""
-    sql = _fill_postgres(gates) if ledger.database.dialect == "postgresql" else _fill_sqlite(gates)
+def fill(ledger: Ledger, count: int, *, start: int = 0, gates: int = 0, first_gate: int = 0, days: int = 0) -> None:
+    """Give birth to units by plain SQL, the oldest first, in `gates` gates in turn or in none.
+
+    They are due since yesterday, or so many days later.
+    """
+    gate = _gate(gates, first_gate)
+    sql = _fill_postgres(gate) if ledger.database.dialect == "postgresql" else _fill_sqlite(gate)
     for first in range(start, start + count, FILL_AT_ONCE):
         last = min(first + FILL_AT_ONCE, start + count) - 1
 
         def work(cursor: Cursor, first: int = first, last: int = last) -> None:
             unhurried(ledger, cursor)
-            cursor.run(sql, first=first, last=last, moment=ledger.clock.now().isoformat(timespec="milliseconds"))
+            moment = ledger.clock.now() + timedelta(days=days)
+            cursor.run(sql, first=first, last=last, moment=moment.isoformat(timespec="milliseconds"))
 
         ledger.database.write(work)
 
@@ -131,22 +136,22 @@ def gate_name(number: int | str) -> str:
     return f"gate{number}"
 
 
-def _gate(gates: int) -> str:
-    return f"'{gate_name('')}' || (i % {gates})" if gates else f"'{NO_GATE}'"
+def _gate(gates: int, first: int) -> str:
+    return f"'{gate_name('')}' || ({first} + i % {gates})" if gates else f"'{NO_GATE}'"
 
 
 # From yesterday on, a hundred units to the millisecond: all are due.
-def _fill_postgres(gates: int) -> str:
+def _fill_postgres(gate: str) -> str:
     return f"""INSERT INTO noop (unit_id, number, status, due_at, gate_id)
-SELECT i::text, i, 'QUEUED', CAST(:moment AS timestamptz) - interval '1 day' + i / 100 * interval '1 millisecond', {_gate(gates)}
+SELECT i::text, i, 'QUEUED', CAST(:moment AS timestamptz) - interval '1 day' + i / 100 * interval '1 millisecond', {gate}
   FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS i"""  # noqa: E501 - SQL reads best unbroken
 
 
-def _fill_sqlite(gates: int) -> str:
+def _fill_sqlite(gate: str) -> str:
     return f"""WITH RECURSIVE series(i) AS (SELECT :first UNION ALL SELECT i + 1 FROM series WHERE i < :last)
 INSERT INTO noop (unit_id, number, status, due_at, gate_id)
 SELECT CAST(i AS TEXT), i, 'QUEUED',
-       strftime('%Y-%m-%dT%H:%M:%fZ', :moment, printf('%+.3f seconds', i / 100 / 1000.0 - 86400)), {_gate(gates)}
+       strftime('%Y-%m-%dT%H:%M:%fZ', :moment, printf('%+.3f seconds', i / 100 / 1000.0 - 86400)), {gate}
   FROM series"""
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 
 from benchmarks import environment, noop
-from benchmarks.big_report import peak
-from benchmarks.harvest import cpu_seconds, doctor, machine_seconds, server_pids, working
+from benchmarks.harvest import doctor, working
 from benchmarks.offers_api import PATH, control, in_process
+from benchmarks.processes import cpu_seconds, machine_seconds, peak, server_pids
 from penstock.app.running import tune_interpreter
 from penstock.connectors.http.client import Http
 from penstock.ledger.ledger import Ledger
@@ -109,7 +109,7 @@ class Reader:
         pid, server = self.process.pid, server_pids(self._url)
         own, theirs, others = cpu_seconds(pid), cpu_seconds(*server), machine_seconds()
         simulator, runs, began = control(self._about)["cpu_seconds"], self._ended(), time.perf_counter()
-        self._ledger.wake([self._query(number) for number in lists], who="benchmark", reason="measured")
+        self._ledger.wake([self._query(number) for number in lists], who="benchmark", reason="measured").all()
         self.wait(runs + len(lists))
         others, waited = machine_seconds() - others, time.perf_counter() - began
         own, theirs = cpu_seconds(pid) - own, cpu_seconds(*server_pids(self._url)) - theirs

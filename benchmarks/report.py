@@ -10,7 +10,7 @@ import rich.table
 from rich.console import Console
 
 from benchmarks.contenders import GUARANTEES
-from benchmarks.results import Check, Line, Results, checks, commands_apart, values
+from benchmarks.results import LOADERS, Check, Line, Results, checks, commands_apart, values
 
 Row = Sequence[str]
 
@@ -24,17 +24,32 @@ CLAIMS = """The median time to claim {claimed} units: as a worker does it, commi
 rolled back. The check takes the worse ratio of the two. All rows are due, and in the third ledger {gates} gates are
 closed."""
 
+GATES = """The median time to claim {claimed} units: as a worker does it, commit included; all but the commit;
+and then to ask when something is next to do. *Open*: every gate has units that are due. *Metered*: so it has, and a
+budget. *Closed*: five are open, and {closed:,} units are due behind the others. *Empty*: units are due behind five, and
+nobody waits behind the others. *Later*: the same, but behind each of the others a unit waits for tomorrow; this one has
+no floor (see decision 0070)."""
+
 MEMORY = """Resident memory of the worker process, sampled ten times a second; the first tenth of the units is
 warm-up. Drift is the largest distance from the first sample after it."""
 
 WAITS = """Each step waits as a network call would. The bare loop does the same waits in as many tasks and keeps no
 record."""
 
+PICKUP = """From the call that brings an item, its commit included, to the first line of its step: one item at a time,
+each some time after the last was begun, so that the worker sleeps. Idle is the processor time of the worker's process
+in ten seconds without work, the server's not included. Everybody is at the defaults."""
+
 REPORTS = """`update-report-datasets` on an empty ledger, an hour later, and when there is nothing to make. Every
 dataset is born with its guards and its history."""
 
-BIG_REPORT = """One report from its creation to its last row: downloaded, landed, checked, loaded. Memory is the most
+BIG_REPORT = """One report from its being ready to its last row: downloaded, landed, checked, loaded. Memory is the most
 that the worker process ever had."""
+
+REPORT_LOAD = """A report of {megabytes:.0f} MB and {rows:,} rows, every value of which differs. Ours is downloaded,
+landed, checked, digested and loaded by fenced chunks, by a worker in its own process; the others read the file from the
+disk and load it, and hold all of it in memory. The limit is COPY of rows that are ready. Processor seconds are of
+whoever loads and of the server."""
 
 PARTITIONS = """What the consumer gate takes to answer for five queries of 1,000 customers, in milliseconds: the median,
 and the worst."""
@@ -71,6 +86,11 @@ DESK = """`penstock web` beside `penstock up`, on a ledger of {units:,} units. {
 each, in turn for lists, units, histories, counts and pages; a wait counts from when its question was due. The worker's
 steps wait half a second, a thousand at once; alone is the mean of before and after. Then {pages} pages are held open,
 and each fetches itself when it is told of a change. Cores are processor time of the desk."""
+
+PRUNE = """Units that ended long ago, each with a baseline as its history: pruned in batches of 500, to a grave each.
+Space is the history's with its indexes on PostgreSQL; on SQLite what is used of the file, which does not shrink. The
+doctor looks at all of it before that, and then at what {changed:,} births have changed. Processor seconds are of the
+process and of the server."""
 
 HOW = """`make bench` measures everything and writes this file. `.venv/bin/python -m benchmarks.run --help` lists how
 to measure a part, which then takes its place among the others, or all of it quickly with small counts. The first run
@@ -139,10 +159,13 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
     for title, words, part, table in (
         ("Work items per second", INTRODUCTION, "rates", _rates),
         ("Steps that wait", WAITS, "waits", _waits),
+        ("Until a step begins", PICKUP, "pickup", _pickup),
         ("Claim latency", CLAIMS, "claims", _claims),
+        ("Claims and gates", GATES, "gates", _gates),
         ("Memory", MEMORY, "memory", _memory),
         ("Report datasets", REPORTS, "reports", _reports),
         ("A large report", BIG_REPORT, "big_report", _big_report),
+        ("A report beside those who only load", REPORT_LOAD, "report_load", _report_load),
         ("How partitions stand", PARTITIONS, "partitions", _partitions),
         ("A harvest", HARVEST, "harvest", _harvest),
         ("Consolidation", CONSOLIDATION, "harvest_consolidation", _consolidation),
@@ -150,6 +173,7 @@ def sections(results: Results) -> list[tuple[str, str, Table]]:
         ("Offers from a paged API", QUERIES, "queries", _queries),
         ("Commands", COMMANDS, "commands", _commands),
         ("The desk", DESK, "desk", _desk),
+        ("Pruning, and the doctor", PRUNE, "prune", _prune),
     ):
         lines = [*getattr(results, part).values()]
         if lines:
@@ -202,6 +226,22 @@ def _waits(results: Results) -> Table:
     return Table(["database", "units", "ours best /s", "median", "bare best /s", "median"], rows)
 
 
+def _pickup(results: Results) -> Table:
+    rows = [
+        [
+            database,
+            f"{who} {waits['version']}" if "version" in waits else f"Penstock, {who}",
+            f"{line['items']:,}",
+            f"{waits['p50_ms']:,.1f}",
+            f"{waits['p99_ms']:,.1f}",
+            f"{waits['idle_percent']:.2f}",
+        ]
+        for database, line in results.pickup.items()
+        for who, waits in line["waits"].items()
+    ]
+    return Table(["database", "contender", "items", "p50 ms", "p99 ms", "idle, % of a core"], rows, text=2)
+
+
 def _claims(results: Results) -> Table:
     rows = []
     for database, line in results.claims.items():
@@ -213,6 +253,18 @@ def _claims(results: Results) -> Table:
         ):
             rows.append([database, what, f"{line[state]['claim_ms']:.2f}", f"{line[state]['statement_ms']:.2f}"])
     return Table(["database", "in the table", "claim, ms", "statement alone, ms"], rows, text=2)
+
+
+def _gates(results: Results) -> Table:
+    rows = [
+        [database, situation, f"{int(count):,}", *(f"{one[m]:.2f}" for m in ("claim_ms", "within_ms", "idle_ms"))]
+        for database, line in results.gates.items()
+        for situation, by_count in line["situations"].items()
+        for count, one in by_count.items()
+    ]
+    return Table(
+        ["database", "gates", "how many", "claim, ms", "without commit, ms", "idle question, ms"], rows, text=2
+    )
 
 
 def _memory(results: Results) -> Table:
@@ -258,6 +310,26 @@ def _big_report(results: Results) -> Table:
         for database, line in results.big_report.items()
     ]
     return Table(["database", "MB of JSON", "rows", "seconds", "most MB of memory"], rows)
+
+
+def _report_load(results: Results) -> Table:
+    rows = []
+    for database, line in results.report_load.items():
+        for name, one in (("Penstock", line["ours"]), *((LOADERS[way], one) for way, one in line["others"].items())):
+            used = one["cpu_seconds"]
+            whole = sum(used.values())
+            rows.append(
+                [
+                    database,
+                    name,
+                    f"{one['seconds']:.1f}",
+                    f"{used['worker']:.1f} + {used['server']:.1f}",
+                    f"{1e6 * whole / line['rows']:.1f}",
+                    f"{one['peak_mb']:.0f}",
+                ]
+            )
+    columns = ["database", "who", "s", "processor s", "the same for a million rows", "most MB"]
+    return Table(columns, rows, text=2)
 
 
 def _partitions(results: Results) -> Table:
@@ -387,6 +459,25 @@ def _desk(results: Results) -> Table:
     ]
     columns = ["database", "answers", "p50, ms", "p99, ms", "cores", "worker alone /s", "beside /s"]
     return Table([*columns, "pages fetched", "cores"], rows)
+
+
+def _prune(results: Results) -> Table:
+    rows = []
+    for database, line in results.prune.items():
+        pruned, looks = line["prune"], line["doctor"]
+        for what, took in (
+            ("the doctor, whole", looks["whole"]),
+            ("the doctor, since its last look", looks["since_last"]),
+            ("pruning", pruned),
+        ):
+            cpu = took["cpu_seconds"]
+            sizes = [pruned[when] for when in ("before", "after")] if took is pruned else []
+            space = " → ".join(f"{size.get('used_mb', size['mb']):,.0f}" for size in sizes)
+            history = " → ".join(f"{size['rows']:,}" for size in sizes)
+            spent = f"{cpu['own']:.1f} + {cpu['server']:.1f}"
+            rows.append([database, what, f"{line['items']:,}", f"{took['seconds']:.1f}", spent, history, space])
+    columns = ["database", "what", "units", "seconds", "processor s", "rows of history", "MB in use"]
+    return Table(columns, rows, text=2)
 
 
 def _settings(results: Results) -> Table:

@@ -21,10 +21,13 @@ class Results:
 
     rates: dict[Contender, list[Line]] = field(default_factory=dict)
     waits: dict[str, list[Line]] = field(default_factory=dict)
+    pickup: dict[str, Line] = field(default_factory=dict)
     memory: dict[str, Line] = field(default_factory=dict)
     claims: dict[str, Line] = field(default_factory=dict)
+    gates: dict[str, Line] = field(default_factory=dict)
     reports: dict[str, Line] = field(default_factory=dict)
     big_report: dict[str, Line] = field(default_factory=dict)
+    report_load: dict[str, Line] = field(default_factory=dict)
     partitions: dict[str, Line] = field(default_factory=dict)
     harvest: dict[str, Line] = field(default_factory=dict)
     harvest_consolidation: dict[str, Line] = field(default_factory=dict)
@@ -32,6 +35,7 @@ class Results:
     queries: dict[str, Line] = field(default_factory=dict)
     commands: dict[str, Line] = field(default_factory=dict)
     desk: dict[str, Line] = field(default_factory=dict)
+    prune: dict[str, Line] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
 
@@ -85,13 +89,16 @@ def checks(results: Results) -> list[Check]:
     found = [
         *_rate_checks(results),
         *_waits_checks(results),
+        *_pickup_checks(results),
         *_claims_checks(results),
+        *_gates_checks(results),
         *_lifecycle_checks(results),
         *_harvest_checks(results),
         *_rules_checks(results),
         *_queries_checks(results),
         *_commands_checks(results),
         *_desk_checks(results),
+        *_prune_checks(results),
     ]
     for database, line in results.memory.items():
         what = f"{database}: worker's memory, drift over {line['items']:,} units"
@@ -129,6 +136,20 @@ def _waits_checks(results: Results) -> list[Check]:
     return found
 
 
+def _pickup_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.pickup.items():
+        for where in ("same process", "another process"):
+            waits = line["waits"][where]
+            for name, limit in (("p50", 15), ("p99", 60)):
+                what = f"{database}: {name} until a unit born in {where.replace('same', 'the same')} is begun"
+                found.append(Check(what, waits[f"{name}_ms"], "ms", limit=limit, at_most=True))
+            # What an idle worker used before it could be woken, with room for a coarse clock.
+            idle = f"{database}: an idle worker, units born in {where.replace('same', 'the same')}"
+            found.append(Check(idle, waits["idle_percent"], "% of a core", limit=1, at_most=True))
+    return found
+
+
 def _claims_checks(results: Results) -> list[Check]:
     found = []
     for database, line in results.claims.items():
@@ -142,6 +163,19 @@ def _claims_checks(results: Results) -> list[Check]:
     return found
 
 
+def _gates_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.gates.items():
+        for situation, by_count in line["situations"].items():
+            few, many = min(by_count, key=int), max(by_count, key=int)
+            limit = None if situation == "later" else 1.5
+            for what, measures in (("claim", ("claim_ms", "within_ms")), ("idle question", ("idle_ms",))):
+                worse = max(by_count[many][m] / by_count[few][m] for m in measures)
+                name = f"{database}: {what}, {int(many):,} gates / {int(few):,}, {situation}"
+                found.append(Check(name, worse, limit=limit, at_most=True))
+    return found
+
+
 def _lifecycle_checks(results: Results) -> list[Check]:
     found = []
     for database, line in results.reports.items():
@@ -152,10 +186,37 @@ def _lifecycle_checks(results: Results) -> list[Check]:
         found.append(Check(again, line["second"]["seconds"], "s", limit=2, at_most=True))
     for database, line in results.big_report.items():
         what = f"{database}: worker's memory, loading a report of {line['megabytes']:,.0f} MB"
-        found.append(Check(what, line["peak_mb"], "MB", limit=150, at_most=True))
+        found.append(Check(what, line["peak_mb"], "MB", limit=120, at_most=True))
+    for database, line in results.report_load.items():
+        found += _report_load_checks(database, line)
     for database, line in results.partitions.items():
         what = f"{database}: how {line['partitions']:,} partitions stand"
         found.append(Check(what, line["year"]["median_ms"] / 1000, "s", limit=1, at_most=True))
+    return found
+
+
+LOADERS = {
+    "plain": "a plain script",
+    "ready": "COPY of ready rows",
+    "duckdb": "DuckDB and COPY",
+    "dlt-arrow": "dlt by Arrow",
+    "dlt-rows": "dlt by rows",
+}
+"""Who else loads a report."""
+
+
+def _report_load_checks(database: str, line: Line) -> list[Check]:
+    found = []
+    ours = line["ours"]
+    script = {"processor time": 2.0 if database == contenders.POSTGRES else 2.5, "time": 2.5}
+    for way, other in line["others"].items():
+        limits = script if way == "plain" else dict.fromkeys(script, 1.0) if way.startswith("dlt") else {}
+        for what, ratio in (
+            ("processor time", sum(ours["cpu_seconds"].values()) / sum(other["cpu_seconds"].values())),
+            ("time", ours["seconds"] / other["seconds"]),
+        ):
+            name = f"{database}: {what} to load a report of {line['megabytes']:,.0f} MB / {LOADERS[way]}"
+            found.append(Check(name, ratio, limit=limits.get(what), at_most=True))
     return found
 
 
@@ -265,6 +326,24 @@ def _desk_checks(results: Results) -> list[Check]:
         found.append(Check(f"{database}: a worker beside them / alone", beside, limit=0.9))
         pages = f"{database}: the desk, with {line['pages']:,} open pages"
         found.append(Check(pages, line["pages_cores"], "cores", limit=0.1, at_most=True))
+    return found
+
+
+def _prune_checks(results: Results) -> list[Check]:
+    found = []
+    for database, line in results.prune.items():
+        pruned, ended = line["prune"], f"{line['items']:,} ended units"
+        rows = pruned["after"]["rows"] / pruned["before"]["rows"]
+        found.append(
+            Check(f"{database}: rows of history after {ended} were pruned / before", rows, limit=1.01, at_most=True)
+        )
+        size = "mb" if database == contenders.POSTGRES else "used_mb"
+        grown = pruned["after"][size] / pruned["before"][size]
+        found.append(Check(f"{database}: space in use after it / before", grown, at_most=True))
+        looks = line["doctor"]
+        part = looks["since_last"]["seconds"] / looks["whole"]["seconds"]
+        what = f"{database}: the doctor since its last look, {line['changed']:,} changes / whole"
+        found.append(Check(what, part, limit=0.2, at_most=True))
     return found
 
 

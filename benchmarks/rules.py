@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import noop
-from benchmarks.big_report import peak
-from benchmarks.harvest import PENSTOCK, cpu_seconds, doctor, machine_seconds, server_pids, working
+from benchmarks.harvest import PENSTOCK, doctor, working
+from benchmarks.processes import cpu_seconds, machine_seconds, peak, server_pids
 from penstock.app.running import tune_interpreter
 from penstock.connectors.prices import VariantPrice
 from penstock.connectors.shopify.client import MOST_VARIANTS, Shopify

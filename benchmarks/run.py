@@ -28,25 +28,30 @@ from benchmarks.results import Line, Results
 
 #: What is measured once, and the programs that do it: long, and not a matter of rounds.
 ONCE = {
-    "claims": ("claims",),
+    "pickup": ("pickup",),
+    "claims": ("claims", "gates"),
     "memory": ("memory",),
-    "reports": ("reports", "big_report"),
+    "reports": ("reports", "big_report", "report_load"),
     "partitions": ("partitions",),
     "harvest": ("harvest", "harvest_consolidation"),
     "rules": ("rules",),
     "queries": ("queries",),
     "commands": ("commands",),
     "desk": ("desk",),
+    "prune": ("prune",),
 }
 PARTS = ("rates", "waits", *ONCE)
 DOCUMENT = environment.ROOT / "docs" / "benchmarks.md"
 LONGEST_SECONDS = 1_800.0
 QUICK = {
     "waits": ("--items", "5000"),
+    "pickup": ("--items", "20"),
     "claims": ("--items", "50000", "--small", "5000", "--closed", "20000", "--times", "20"),
+    "gates": ("--closed", "20000", "--times", "10"),
     "memory": ("--items", "40000"),
     "reports": ("--items", "20"),
     "big_report": ("--items", "5"),
+    "report_load": ("--items", "5"),
     "partitions": ("--items", "20"),
     "harvest": ("--stones", "5000"),
     "harvest_consolidation": ("--rows", "5000"),
@@ -54,6 +59,7 @@ QUICK = {
     "queries": ("--offers", "5000", "--full", "2", "--big-page", "2000"),
     "commands": ("--times", "2"),
     "desk": ("--items", "50000", "--seconds", "3"),
+    "prune": ("--items", "20000"),
 }
 
 
@@ -150,7 +156,7 @@ def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped
     console = Console(width=None if sys.stdout.isatty() else 120)
-    if {"rates", "queries"} & {*options.only} and not environment.peers_are_installed():
+    if {"rates", "pickup", "queries", "reports"} & {*options.only} and not environment.peers_are_installed():
         console.print("installing the peers into .venv-bench")
         environment.install_peers()
     if environment.filesystem() in environment.UNSYNCED:

@@ -29,13 +29,19 @@ def at(text: str) -> datetime:
 
 
 @pytest.mark.parametrize(
-    ("text", "span"), [("30s", timedelta(seconds=30)), ("5m", timedelta(minutes=5)), ("7d", timedelta(days=7))]
+    ("text", "span"),
+    [
+        ("30s", timedelta(seconds=30)),
+        ("5m", timedelta(minutes=5)),
+        ("7d", timedelta(days=7)),
+        ("1y", timedelta(days=365)),
+    ],
 )
 def test_a_span_is_a_number_and_a_unit(text, span):
     assert parse_span(text) == span
 
 
-@pytest.mark.parametrize("text", ["", "5", "m", "0m", "-5m", "5 weeks", "1.5h", "36501d"])
+@pytest.mark.parametrize("text", ["", "5", "m", "0m", "-5m", "5 weeks", "1.5h", "36501d", "101y"])
 def test_another_span_is_refused_with_an_example(text):
     with pytest.raises(UsageError, match="for example 5m"):
         parse_span(text)

@@ -47,3 +47,16 @@ def test_a_late_schedule_and_an_old_claim_are_errors(penstock, ledger_url, tmp_p
     assert said["schedules"][:2] == ("schedule:often", "error")
     assert f"is due at {instant_text(due)}, and its next tick is at" in said["schedules"][2]
     assert "than a step may take (5 min), the oldest is invoice:acme/1" in said["overdue"][2]
+
+
+def test_a_clean_look_is_where_the_next_one_begins(penstock, ledger_url, tmp_path):
+    (tmp_path / "penstock.toml").write_text(CONFIGURATION)
+    app = App(invoices.lifecycle)
+    Ledger.open(ledger_url, app.machines, create=True, data_tables=app.data.tables).close()
+    said = []
+    for options in ((), ("--since-last",), ()):
+        answer = penstock("doctor", *options, "--ledger", ledger_url, "--json", cwd=tmp_path)
+        assert answer.code == 0
+        said.append(json.loads(answer.out))
+    assert [one["since"] is None for one in said] == [True, False, True]
+    assert f"only what changed since {said[1]['since']} was looked at" in said[1]["verdict"]

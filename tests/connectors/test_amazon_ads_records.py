@@ -23,7 +23,7 @@ from penstock.connectors.amazon_ads.client import daily
 from penstock.connectors.http.download import TooLarge
 from penstock.connectors.records import BadReport, Limits, Reader, Record
 from penstock.model.errors import Rejected
-from tests.support.amazon import DAY, Profile, on
+from tests.support.amazon import DAY, Profile, decoded, on
 from tests.support.big_report import bomb
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,8 +32,8 @@ MIB = 1 << 20
 
 def read_all(pieces: Iterable[bytes], limits: Limits | None = None) -> list[Record]:
     reader = Reader(limits or Limits())
-    found = [record for piece in pieces for batch in reader.feed(piece) for record in batch]
-    return found + reader.close()
+    found = [record for piece in pieces for lines in reader.feed(piece) for record in decoded(lines)]
+    return found + decoded(reader.close())
 
 
 def read(raw: bytes, *, at_once: int = 65_536, limits: Limits | None = None) -> list[Record]:

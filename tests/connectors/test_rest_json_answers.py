@@ -38,6 +38,7 @@ def test_every_login_opens_the_api(auth, monkeypatch):
         assert len(found) == 205
         tokens = [request for request in api.simulator.requests if request.operation == "token"]
         assert len(tokens) == (auth == "oauth")
+        assert api.client.calls == len(api.simulator.requests), "those for tokens are counted too"
         assert all(request.form["scope"] == "r" for request in tokens)
 
     on(test, auth=auth, given={"auth": LOGINS[auth]})

@@ -19,6 +19,7 @@ from penstock.connectors.rest_json.links import followed, next_in_header
 from penstock.connectors.rest_json.mapping import MOST_BYTES, Mapper
 from penstock.connectors.rest_json.paths import getter
 from penstock.connectors.rest_json.settings import DateFormat
+from penstock.connectors.rest_json.slices import slicer
 from penstock.connectors.searches import Bad, Item
 from penstock.model.clock import EPOCH, MILLISECOND
 from penstock.model.errors import Rejected, Transient
@@ -348,3 +349,33 @@ def test_records_come_to_the_same_together_and_one_by_one(records):
     offers = Mapper(rest({**API, "offer": {"title": "t", "salary_min": "n.x", "published_at": "at"}}))
     for mapper in (own, offers):
         assert [*mapper.items(records)] == [mapper.item(record) for record in records]
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "cut"),
+    [
+        (None, b'[{"a": 1}, 2]', ['{"a": 1}', "2"]),
+        ("data", '{"n":1,"data":[{"a":"é"}],"data2":[]}'.encode(), ['{"a":"é"}']),
+        ("a.b", b'{"a":{"x":[1],"b":[{"c":[]},{}]}}', ['{"c":[]}', "{}"]),
+        ("a.b", b'{"a":{"b":[]}}', []),
+        ("data", b'{"data":[{"a":\n1}]}', None),
+        ("data", b'{"data":[{"a":"\\u0000"}]}', None),
+        ("data", b'{"data":[{"a":"\xff"}]}', None),
+        ("data", b'{"data":[{"a":NaN}]}', None),
+        ("data", b'{"data":{"a":1}}', None),
+        ("data", b"[]", None),
+        ("data.0", b'{"data":[[1]]}', None),
+        ("data", b'{"data":' + b"[" * 100_000, None),
+    ],
+)
+def test_records_are_cut_out_as_they_came(path, answer, cut):
+    assert slicer(path)(answer) == cut
+
+
+@hypothesis.settings(max_examples=60)
+@hypothesis.given(st.lists(ANYTHING, max_size=4), st.booleans())
+def test_what_is_cut_out_says_what_is_read(records, spaced):
+    answer = json.dumps({"data": records}, separators=(", ", ": ") if spaced else (",", ":"), ensure_ascii=False)
+    lines = slicer("data")(answer.encode())
+    assert lines is None or [json.loads(line) for line in lines] == records
+    assert lines is not None or "\\u" in answer

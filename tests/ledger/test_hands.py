@@ -12,7 +12,7 @@ from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.commit import Lost, Won
 from penstock.ledger.history import as_of, history
 from penstock.model.clock import Rng
-from penstock.model.errors import IllegalMove, LedgerRefused
+from penstock.model.errors import IllegalMove, LedgerRefused, UnknownUnit
 from penstock.model.machine import Actor
 from penstock.model.outcome import Move, Outcome
 from penstock.model.unit import Ref, replace
@@ -71,6 +71,9 @@ def test_a_wake_says_who_and_why(world):
     world.born(feed("news", due_at=after(60)))
     before = world.unit(NEWS)
     assert world.ledger.wake([NEWS, MISSING], **ANN).skipped == {MISSING: "no such unit"}
+    with pytest.raises(UnknownUnit, match="no such unit"):
+        world.ledger.wake([NEWS, MISSING], **ANN).all()
+    assert world.ledger.wake([NEWS], **ANN).all() == [NEWS]
     unit = world.unit(NEWS)
     assert (unit.due_at, unit.wakes, unit.version) == (after(0), before.wakes + 1, before.version)
     assert told(world, NEWS) == [("operator:ann", "asked to")]

@@ -18,7 +18,7 @@ import pytest
 from penstock.ledger import parents, suspicion
 from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.store import statements
-from penstock.ledger.store.claim_statements import claim
+from penstock.ledger.store.claim_statements import ClaimSql, claim
 from penstock.ledger.store.database import Cursor
 from penstock.ledger.store.sqlite.database import SqliteDatabase
 from penstock.model.clock import SystemClock
@@ -124,6 +124,18 @@ def given(world: World, session: Incarnation, sql: str, **more: Any) -> dict[str
     return used(everything, sql)
 
 
+def picking(world: World, session: Incarnation, made: ClaimSql, *, generic: bool = False, **more: Any) -> Plan:
+    """The plan by which a claim finds its units; on SQLite of two statements, for the gates and for the units."""
+    if not world.sqlite:
+        return plan(world, made.pick, given(world, session, made.pick, n=BATCH, gate="", **more), generic=generic)
+    behind = {"batch": statements.batch_text([["open0"], ["open1"]]), "share": BATCH // 2}
+    found = plan(world, made.pick, given(world, session, made.pick, **behind, **more))
+    if made.gates:
+        gates = plan(world, made.gates, given(world, session, made.gates, n=BATCH, gate="", **more))
+        found.words += gates.words
+    return found
+
+
 def batch_of(world: World, table: str, where: str = "true", limit: int = BATCH) -> str:
     found = world.rows(f"SELECT unit_id FROM {table} WHERE {where} ORDER BY unit_id LIMIT {limit}")
     assert found
@@ -143,8 +155,7 @@ GENERIC = pytest.mark.parametrize("generic", [False, True], ids=["custom", "gene
 @GENERIC
 def test_a_claim_goes_by_the_due_index_and_stays_small(world, worker, generic):
     made = claim(world.ledger.database, INVOICE)
-    sql = made.pick
-    found = plan(world, sql, given(world, worker, sql, n=BATCH, gate=""), generic=generic)
+    found = picking(world, worker, made, generic=generic)
     scans = found.scans("invoice", "k|c|t|d")
     if world.sqlite:
         assert set(scans) == {"invoice_due"}
@@ -164,12 +175,14 @@ def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
     sql = worker._idle.sql
     found = plan(world, sql, given(world, worker, sql), generic=generic, reader=True)
     if world.sqlite:
-        # One look behind the open gates, one behind the closed; of suspects one behind the closed, and one at all.
-        looks = sorted([*found.scans("invoice", "d"), *found.scans("batch_item", "batch_item")])
+        # Behind gates that are open, and behind those that are asked first: from gate to gate, and at the first unit of
+        # each; at the first behind those that the walk did not come to, that have just opened, and that are closed. Of
+        # suspects: behind the closed, and once at all.
+        looks = sorted([*found.scans("invoice", "d|k"), *found.scans("batch_item", "batch_item")])
         of = {table: looks.count(f"{table}_due") for table in ("invoice", "batch_item")}
         of |= {f"{table} suspects": looks.count(f"{table}_suspects") for table in ("invoice", "batch_item")}
-        assert of == {"invoice": 2, "batch_item": 2, "invoice suspects": 2, "batch_item suspects": 2}
-        assert len(looks) == 8
+        assert of == {"invoice": 10, "batch_item": 10, "invoice suspects": 3, "batch_item suspects": 3}
+        assert len(looks) == 26
         return
     assert set(found.scans("invoice", "d")) == {"invoice_due", "invoice_suspects"}
     assert set(found.scans("batch_item", "d")) == {"batch_item_due", "batch_item_suspects"}
@@ -316,21 +329,24 @@ def test_asking_gates_with_limits_looks_behind_no_others(world, worker):
         recording: Any = Recording(cursor)
         gates = worker.gates.meter(recording, ["invoice", "batch_item"])
         ((sql, parameters),) = [asked for asked in recording.asked if "FROM gate g" in asked[0]]
-        return gates, explained(world, cursor, sql.removesuffix(" FOR NO KEY UPDATE SKIP LOCKED"), parameters)
+        return gates, explained(world, cursor, sql, parameters)
 
     gates, found = ask(world, work)
     assert [g.gate_id for g in gates] == ["open1"]
     if world.sqlite:
-        assert set(found.scans("invoice", "u")) == {"invoice_due", "batch_item_due"}
+        assert set(found.scans("invoice", "d|k")) == {"invoice_due", "batch_item_due"}
         return
-    assert set(found.scans("invoice", "u")) == {"invoice_due"}
-    assert found.visited("invoice") + found.visited("batch_item") <= 5
+    assert set(found.scans("invoice", "d|k")) == {"invoice_due"}
+    assert found.visited("invoice") + found.visited("batch_item") <= 8
+    assert set(found.scans("gate", "o|g")) <= {"gate_stands", "gate_shut", "gate_pkey"}
+    assert found.visited("gate") <= 8, "idle ones are not even looked at"
 
 
 def test_a_claim_behind_asked_gates_goes_by_the_due_index_and_takes_its_share(world, worker):
-    sql = claim(world.ledger.database, INVOICE, metered=True).pick
+    made = claim(world.ledger.database, INVOICE, metered=True)
     shares = statements.batch_text([["open0", 7], ["open1", 5]])
-    found = plan(world, sql, given(world, worker, sql, n=BATCH, gate="open0", batch=shares))
+    more: dict[str, Any] = {} if world.sqlite else {"batch": shares}
+    found = picking(world, worker, made, **more)
     scans = set(found.scans("invoice", "c|t|invoice"))
     assert scans == ({"invoice_due"} if world.sqlite else {"invoice_due", "invoice_pkey"})
     if not world.sqlite:
@@ -338,7 +354,8 @@ def test_a_claim_behind_asked_gates_goes_by_the_due_index_and_takes_its_share(wo
 
 
 def test_ten_thousand_idle_gates_do_not_make_a_claim_visit_more_units(world, worker):
-    sql = claim(world.ledger.database, INVOICE).pick
+    made = claim(world.ledger.database, INVOICE)
+    sql = made.gates or made.pick
     parameters = given(world, worker, sql, n=BATCH, gate="")
 
     def work(cursor: Cursor) -> Plan:
@@ -360,7 +377,7 @@ def test_a_claim_of_siblings_goes_by_their_index_and_stays_small(world, worker, 
     sql = claim(world.ledger.database, BATCH_ITEM, suspects=suspects)
     most = BATCH_ITEM.siblings_at_once
     extra = {"low": 1, "high": 2} if suspects else {}
-    found = plan(world, sql.pick, given(world, worker, sql.pick, n=BATCH, gate="", **extra), generic=generic)
+    found = picking(world, worker, sql, generic=generic, **extra)
     by_due = "batch_item_suspects" if suspects else "batch_item_due"
     if world.sqlite:
         assert set(found.scans("batch_item", "k|c|t|d")) == {by_due}

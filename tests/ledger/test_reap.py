@@ -288,6 +288,9 @@ class PausingCursor:
     def run(self, sql, **parameters):
         return self._cursor.run(sql, **parameters)
 
+    def fill(self, table, columns, lines, **alike):
+        self._cursor.fill(table, columns, lines, **alike)
+
 
 def test_a_worker_that_registers_while_units_are_being_parked_still_gets_them(world):
     (ref,) = world.born(invoice("1"))

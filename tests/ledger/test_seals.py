@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.ledger.care.doctor import examine
+from penstock.ledger.care.look import WHOLE, Scope
 from penstock.ledger.commit import Refused, Won
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.install import install
@@ -268,8 +269,9 @@ def drop(hand: Hand, name: str, table: str) -> None:
     hand.type(f"DROP TRIGGER {name}" + ("" if hand.dialect == "sqlite" else f" ON {table}"))
 
 
-def findings(world: World, check: str) -> dict[str, str]:
-    return {f.subject: f.message for f in examine(world.ledger.database, world.ledger.machines) if f.check == check}
+def findings(world: World, check: str, scope: Scope = WHOLE) -> dict[str, str]:
+    found = examine(world.ledger.database, world.ledger.machines, scope=scope)
+    return {f.subject: f.message for f in found if f.check == check}
 
 
 TRIGGERS = {
@@ -287,11 +289,13 @@ def test_the_doctor_misses_a_trigger_and_finds_what_slipped_past(sealed, hand):
     assert (findings(sealed, "triggers"), findings(sealed, "seals")) == ({}, {})
     for name, table in TRIGGERS.items():
         drop(hand, name, table)
+    ((before,),) = hand.type("SELECT max(seq) FROM transition_log")
     hand.type(typed(ref, T.QUEUED))
     found = findings(sealed, "triggers")
     assert {name: text.split(";")[0] for name, text in found.items()} == dict.fromkeys(TRIGGERS, "is missing")
     text = f"is QUEUED under price_run:{RUN_ID}, which is APPLIED; move one of them"
-    assert findings(sealed, "seals") == {f"target:{ref.unit_id}": text}
+    assert findings(sealed, "seals") == findings(sealed, "seals", Scope(before)) == {f"target:{ref.unit_id}": text}
+    assert findings(sealed, "seals", Scope(before + 1)) == {}, "nothing of that family is new"
     Ledger.open(sealed.url, SEALED, create=True).close()
     assert findings(sealed, "triggers") == {}
     hand.type(typed(ref, T.APPLYING))  # it was outside already: a claim of many units does not fail over it

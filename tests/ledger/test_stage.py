@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from penstock.model.errors import BrokenFlow, ClaimLost, CommitUnknown, LedgerRe
 from penstock.model.machine import Actor
 from penstock.model.outcome import MAX_ROWS, Outcome
 from penstock.model.unit import Ref, replace
+from penstock.settings.redaction import conceal, release
 from tests.support.hand import Hand
 from tests.support.machines import DUE, PARTITION
 from tests.support.staging import LOAD, MEASURES, Load, S, measure, measures
@@ -50,6 +52,10 @@ class Loading:
 
     def writer(self, unit: Any, database: Any = None, staged: Staged = MEASURES) -> StageWriter:
         return StageWriter(database or self.database, staged, unit, self.ledger.rng.token())
+
+    def strict(self, unit: Any, database: Any = None) -> StageWriter:
+        """One that refuses a key that is there, and so fills its table in the quickest way."""
+        return self.writer(unit, database, Staged(measure, LOAD, "loaded_stage", on_conflict="error"))
 
     def staged(self, unit: Any, count: int, **options: Any) -> StageWriter:
         """A sealed batch of so many rows."""
@@ -467,3 +473,172 @@ def test_the_clock_of_the_grace_is_the_ledgers(ledger_url):
         session.release([(unit, True)])
         assert sweep(ledger.database, [MEASURES]).batches == 0
         assert sweep(ledger.database, [MEASURES], grace=NOW).batches == 1
+
+
+COLUMNS = ("position", "version", "note")
+
+
+def block(start: int, count: int, note: str | None = "n") -> list[tuple[Any, ...]]:
+    return [(n, 1, note) for n in range(start, start + count)]
+
+
+@pytest.mark.parametrize("mode", ["error", "update", "ignore"])
+def test_blocks_become_chunks_and_are_visible_when_pointed_at(loading, mode):
+    loading.born("a")
+    session = loading.worker()
+    (unit,) = session.claim({"load": 1})
+    writer = loading.writer(unit, staged=Staged(measure, LOAD, "loaded_stage", on_conflict=mode))
+    for start in range(0, MAX_ROWS + 2_000, 1_000):
+        writer.take_block(COLUMNS, block(start, 1_000))
+        assert writer.full == (start >= MAX_ROWS)
+    writer.write()
+    assert (loading.kept(), loading.visible()) == ((1, MAX_ROWS), 0)
+    writer.take([{"position": 10**6}])
+    writer.take_block(COLUMNS[:1], [(10**6 + 1,)])
+    writer.seal()
+    assert loading.point(session, unit, writer.stage_id) == Won()
+    assert loading.visible() == writer.rows == MAX_ROWS + 2_002
+    assert loading.rows("SELECT row_count, chunks FROM stage") == [(MAX_ROWS + 2_002, 4)]
+    assert loading.rows("SELECT count(*) FROM measure WHERE version IS NULL") == [(2,)]
+
+
+TEXTS = [
+    *(
+        "",
+        "null",
+        '"',
+        "\\",
+        "\\.",
+        '\\"',
+        "a\nb",
+        "\r\n",
+        "\t",
+        "a,b",
+        "],[",
+        "]\n[",
+        "\\n",
+        "\x01\x1f\x7f",
+        "é",
+        "😀",
+    ),
+    *(",", "'", "\u2028", " ", "\b\f", "\\u0041", "{}", "[1]", "\\N", "x" * 10_000),
+]
+
+
+def test_every_text_is_kept_as_it_is(loading):
+    loading.born("a")
+    (unit,) = loading.worker().claim({"load": 1})
+    writer = loading.strict(unit)
+    facts = [None if n % 2 else {"text": text, "n": [n, 0.5, True]} for n, text in enumerate(TEXTS)]
+    rows = [(n, None if n % 3 else -n, text, about) for n, (text, about) in enumerate(zip(TEXTS, facts, strict=True))]
+    writer.take_block(("position", "version", "note", "facts"), rows)
+    writer.seal()
+    found = loading.rows("SELECT position, version, note, facts FROM measure ORDER BY position")
+    assert [row[:3] for row in found] == [row[:3] for row in rows]
+    assert [json.loads(row[3]) if isinstance(row[3], str) else row[3] for row in found] == facts
+
+
+def test_a_block_that_cannot_be_kept_is_refused_by_name(loading):
+    loading.born("a")
+    (unit,) = loading.worker().claim({"load": 1})
+    for columns, row, message in (
+        (("position", "nota"), (1, 1), "load:a: measure has no column 'nota'"),
+        (("position", "note"), (1, "\ud800"), r"load:a: measure\.note cannot be stored"),
+        (("position", "note"), (1, "x" * 2**21), r"load:a: measure\.note cannot be stored: it has 2,097,152 bytes"),
+        (("position", "facts"), (1, {"x": float("nan")}), r"load:a: measure\.facts cannot be stored"),
+        (("position",), (2**63,), r"load:a: measure\.position cannot be stored"),
+        (("position", "stage_id"), (1, "mine"), "load:a: stage_id of measure is filled by the stage"),
+        (("position", "note"), (1,), "load:a: a row of measure must have 2 values"),
+    ):
+        with pytest.raises(BrokenFlow, match=message):
+            loading.strict(unit).take_block(columns, [row])
+    with pytest.raises(BrokenFlow, match="a block of measure has at most 5,000 rows or 4 MB, not 5,001 rows"):
+        loading.strict(unit).take_block(COLUMNS, block(0, MAX_ROWS + 1))
+
+
+def test_a_key_that_comes_again_is_refused_with_its_chunk(loading):
+    loading.born("a")
+    (unit,) = loading.worker().claim({"load": 1})
+    for again in (5, MAX_ROWS + 5):
+        writer = loading.strict(unit)
+        for start in range(0, again, MAX_ROWS):
+            writer.take_block(COLUMNS, block(start, min(MAX_ROWS, again - start)))
+        writer.take_block(COLUMNS, block(3, 1))
+        with pytest.raises(LedgerRefused):
+            writer.seal()
+        assert not writer.sealed
+    assert loading.kept() == (1, MAX_ROWS), "the chunk before it was in order"
+
+
+def test_a_secret_in_a_block_is_not_kept(loading):
+    loading.born("a")
+    (unit,) = loading.worker().claim({"load": 1})
+    conceal("hush/hush+42")
+    try:
+        writer = loading.strict(unit)
+        writer.take_block(COLUMNS, [*block(0, 3), (3, 1, "it is hush/hush+42, you know")])
+        writer.seal()
+    finally:
+        release("hush/hush+42")
+    assert loading.rows("SELECT note FROM measure WHERE position >= 2 ORDER BY position") == [
+        ("n",),
+        ("it is [secret], you know",),
+    ]
+
+
+@pytest.mark.parametrize("lose", ["before", "after"])
+def test_every_block_is_written_once_though_every_answer_is_lost_once(loading, lose):
+    loading.born("a")
+    session = loading.worker()
+    (unit,) = session.claim({"load": 1})
+    writer = loading.strict(unit, Wire(loading.database, lose=lose))
+    for start in (0, MAX_ROWS, MAX_ROWS * 2):
+        writer.take_block(COLUMNS, block(start, MAX_ROWS))
+    for attempt in (writer.write, writer.write, writer.seal):
+        with pytest.raises(LedgerUnavailable):
+            attempt()
+        attempt()
+    loading.point(session, unit, writer.stage_id)
+    assert loading.visible() == MAX_ROWS * 3
+    assert loading.rows("SELECT row_count, chunks FROM stage") == [(MAX_ROWS * 3, 3)]
+
+
+def test_a_worker_that_dies_between_blocks_leaves_what_is_swept(loading):
+    loading.born("a")
+    dead = loading.worker()
+    (lost,) = dead.claim({"load": 1})
+    half = loading.strict(lost)
+    half.take_block(COLUMNS, block(0, MAX_ROWS))
+    half.take_block(COLUMNS, block(MAX_ROWS, 1))
+    half.write()
+    loading.die(dead)
+    session = loading.worker()
+    (unit,) = session.claim({"load": 1})
+    whole = loading.strict(unit)
+    whole.take_block(COLUMNS, block(0, 7))
+    with pytest.raises(ClaimLost, match="load:a was taken away"):
+        half.seal()
+    assert loading.visible() == 0
+    whole.seal()
+    assert loading.point(session, unit, whole.stage_id) == Won()
+    assert loading.visible() == 7
+    assert loading.sweep(timedelta(days=1)) == (1, MAX_ROWS, False)
+    assert loading.kept() == (1, 7)
+
+
+@pytest.mark.parametrize("ledger_url", ["postgres"], indirect=True)
+def test_a_chunk_that_the_server_lost_is_missed_by_the_next(loading):
+    """As after a crash of the server: chunks before the last are not flushed to its disk one by one."""
+    loading.born("a")
+    (unit,) = loading.worker().claim({"load": 1})
+    writer = loading.strict(unit)
+    for start in (0, MAX_ROWS, MAX_ROWS * 2):
+        writer.take_block(COLUMNS, block(start, MAX_ROWS))
+    writer.write()
+    writer.write()
+    with psycopg.connect(loading.url) as other:
+        other.execute("DELETE FROM measure WHERE position >= %s", [MAX_ROWS])
+        other.execute("UPDATE stage SET chunks = 1, row_count = %s", [MAX_ROWS])
+    with pytest.raises(ClaimLost):
+        writer.seal()
+    assert loading.visible() == 0

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.ledger.care.prune import Ages, Pruner
+from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import BadReference, UnknownMachine, UnknownUnit, UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
@@ -198,3 +200,32 @@ def test_a_state_of_a_newer_program_is_shown_as_it_is(desk):
     (ref,) = desk.orders(1)
     desk.ledger.move(Ref.parse(ref), O.HELD, actor=Actor.OPERATOR, who="jo", reason="x", due_at=None)
     assert desk.read("units show", unit=ref).says == "the customer is asked"
+
+
+def test_answers_about_a_past_that_is_gone_say_so(desk):
+    sent, living = desk.orders(2)
+    desk.ledger.move(Ref.parse(sent), O.SENT, actor=Actor.WORKER, who="w", reason="taken")
+    desk.later(days=40)
+    month, who = timedelta(days=30), "operator:jo"
+    ages = {"units": month, "transition_log": month, "keep_graves": timedelta(days=60)}
+    Pruner(desk.ledger.database, Ages(ages), who=who, rng=Rng()).prune()
+    inside = desk.clock.now() - timedelta(days=5)
+    assert [(one.unit, one.status) for one in desk.read("units list", at=inside).rows] == [
+        (sent, "sent"),
+        (living, "new"),
+    ]
+    then = desk.read("history", unit=sent, as_of=inside)
+    assert (then.rows, then.note) == ([], f"{sent} was sent at {instant_text(inside)}")
+    desk.born(Price(name="a"))
+    desk.later(days=70)
+    Pruner(desk.ledger.database, Ages(ages), who=who, rng=Rng()).prune()
+    missing = f"units of order that were pruned before {instant_text(desk.clock.now() - timedelta(days=60))}"
+    beyond = desk.read("units list", at=inside, count=True)
+    assert [one.unit for one in beyond.rows] == [living]
+    assert f"{missing} are no longer in the history" in beyond.note
+    assert beyond.counts == {"new": 1, "sent": 1}, "the counts of the past stay right"
+    with pytest.raises(UnknownUnit, match=missing):
+        desk.read("history", unit=sent)
+    desk.orders(1)
+    again = desk.read("history", unit=sent, as_of=inside)
+    assert again.note == f"{sent} was not born at {instant_text(inside)}; {missing} are no longer in the history"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import UsageError
 from penstock.raw.paths import PartitionKey, run_folder, run_id_at
-from penstock.raw.sink import RawSink
+from penstock.raw.sink import BLOCK, RawSink
 from penstock.raw.store import AlreadyFinalised, RawCorrupt, RawMissing, RawUnavailable
 from tests.raw.test_paths import keys
 
@@ -144,6 +144,22 @@ def test_half_a_surrogate_pair_is_kept_as_json_keeps_it(sink):
 def test_lines_of_json_are_kept_as_they_are(sink):
     land(sink, [b'{"a" : 1.10}'])
     assert list(sink.open_partition(KEY, RUN).lines()) == [b'{"a" : 1.10}']
+
+
+def test_lines_land_and_are_read_many_at_a_time(sink):
+    lines = [b'{"n":%d,"text":"%s"}\n' % (n, b"x" * (n % 300)) for n in range(10_000)]
+    with sink.writer(KEY, RUN, schema_version="1", created_at=NOW) as run:
+        for start in range(0, len(lines), 700):
+            run.write_lines(b"".join(lines[start : start + 700]))
+        with pytest.raises(UsageError, match="the last one ends without a line break"):
+            run.write_lines(b'{"n":1}\n{"n":2}')
+    opened = sink.open_partition(KEY, RUN)
+    blocks = list(opened.blocks())
+    assert b"".join(blocks) == b"".join(lines)
+    assert opened.metadata.record_count == 10_000
+    assert all(block.endswith(b"\n") for block in blocks)
+    assert max(map(len, blocks)) <= BLOCK + max(map(len, lines))
+    assert [line + b"\n" for line in opened.lines()] == lines
 
 
 def payload(tmp_path: Path) -> Path:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from penstock.connectors.amazon_ads.client import Amazon, AmazonAds, Created, Region
 from penstock.connectors.http.download import Allowed
 from penstock.connectors.oauth import Credentials
-from penstock.connectors.records import Limits, Record
+from penstock.connectors.records import Limits, Record, exact
 from penstock.model.clock import VirtualClock
 from penstock.settings.secret import Secret
 from penstock.simulators.amazon_ads import AmazonAdsSimulator
@@ -22,6 +24,7 @@ from penstock.simulators.server import serving
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 DAY = date(2026, 11, 14)
+_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=exact)
 
 
 @dataclass
@@ -42,7 +45,12 @@ class Profile:
         return url
 
     async def read(self, url: str) -> list[Record]:
-        return [record async for batch in self.ads.records(url) for record in batch]
+        return [record async for lines in self.ads.records(url) for record in decoded(lines)]
+
+
+def decoded(lines: bytes) -> list[Record]:
+    """Landed records, as whoever loads them reads them."""
+    return _DECODER.decode_lines(lines)
 
 
 def secrets(folder: Path, simulator: AmazonAdsSimulator) -> Credentials:

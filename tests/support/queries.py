@@ -98,6 +98,10 @@ class Lists:
     def overlaps(self) -> bool:
         return self.by_place and self.overlap > 0
 
+    @property
+    def calls(self) -> int:
+        return len(self.asked)
+
     async def page(self, parameters: Parameters, wanted: Wanted) -> Batch:
         self.asked.append(wanted)
         await asyncio.sleep(0.1)

@@ -74,7 +74,6 @@ def month(path: Path, seed: int, days: int = 30, each_day: int = 20) -> Told:
                     for n in range(each_day)
                 ]
                 ledger.birth(born, actor=Actor.API, who="simulation")
-                worker.poke()
                 await asyncio.sleep(DAY)
             worker.stop()
             await running

@@ -237,8 +237,9 @@ def prune(
 ) -> None:
     """Remove what is old: history, units that have ended, delivered events, workers that nothing refers to.
 
-    The history of a unit shrinks to a baseline row, from which every later moment is still answered. Nothing of an
-    unfinished run goes. Counts are shown first. Stopped on the way, it has done a part; the next run does the rest.
+    The history of a unit shrinks to one row, from which every later moment is still answered: a baseline, or the grave
+    of a unit that goes. Nothing of an unfinished run goes. Counts are shown first. Stopped on the way, it has done a
+    part; the next run does the rest.
     """
     from penstock.cli.setup import load_configuration, reading, user
     from penstock.ledger.care.prune import Ages, Pruner

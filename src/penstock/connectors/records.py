@@ -4,8 +4,10 @@ The file comes from outside. Whatever is wrong with it ends in `BadReport`, whic
 the reader slow or large: what is held at any moment is one piece of decompressed text and at most one unfinished
 record. Numbers with a fraction are Decimals; a number longer than any real one is refused.
 
-The array is cut into records by a pattern that knows strings and braces, and nothing else; a run of whole records is
-then decoded at once, by a decoder that knows JSON. See docs/decisions/0020 for why no streaming parser is used.
+Records leave it as they came, one on a line. Most files are compact: they are cut at every `},{`, and looked through
+many records at a time (`quick.py`). Where that is not enough to be sure, the records are cut by a pattern that knows
+strings and braces, and nothing else, and decoded: that way knows what is wrong, and in which record. See
+docs/decisions/0020 for why no streaming parser is used, and 0067 for the two ways.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
+from penstock.connectors.quick import quick_lines
 from penstock.model.errors import Rejected
 
 Value = str | int | Decimal | bool | None
@@ -38,6 +41,7 @@ _PLAIN = rb'[^"{}\[\]]*'
 _RECORD = rb"\{" + _PLAIN + rb"(?:" + _STRING + _PLAIN + rb")*\}"
 _SPACE = rb"[ \t\r\n]*"
 _RUN = re.compile(rb"(?:" + _SPACE + _RECORD + _SPACE + rb",)*", re.DOTALL)
+_EACH = re.compile(_RECORD, re.DOTALL)
 _LAST = re.compile(_SPACE + rb"(" + _RECORD + rb")" + _SPACE + rb"\]", re.DOTALL)
 _EMPTY = re.compile(_SPACE + rb"\]")
 _OPEN = re.compile(_SPACE + rb"\[")
@@ -73,15 +77,15 @@ class Limits:
     max_record: int = 1 << 16
 
 
-async def records(pieces: AsyncIterator[bytes], limits: Limits | None = None) -> AsyncGenerator[list[Record]]:
-    """The records of a file, some hundreds at a time, as its bytes arrive. Raises BadReport.
+async def records(pieces: AsyncIterator[bytes], limits: Limits | None = None) -> AsyncGenerator[bytes]:
+    """The records of a file as they came, one on a line, some hundreds at a time, while its bytes arrive.
 
-    Other work gets its turn between the pieces, however fast the file arrives.
+    Raises BadReport. Other work gets its turn between the pieces, however fast the file arrives.
     """
     reader = Reader(limits or Limits())
     async for piece in pieces:
-        for batch in reader.feed(piece):
-            yield batch
+        for lines in reader.feed(piece):
+            yield lines
             await asyncio.sleep(0)
     if last := reader.close():
         yield last
@@ -94,13 +98,13 @@ class Reader:
         self._inflate = _Inflate(limits)
         self._array = _Array(limits)
 
-    def feed(self, piece: bytes) -> Iterator[list[Record]]:
+    def feed(self, piece: bytes) -> Iterator[bytes]:
         """The records that became whole; those of small pieces come later, some hundreds at a time."""
         for text in self._inflate.feed(piece):
-            if batch := self._array.feed(text):
-                yield batch
+            if lines := self._array.feed(text):
+                yield lines
 
-    def close(self) -> list[Record]:
+    def close(self) -> bytes:
         """The file has ended: the last records. Raises BadReport when it should not have."""
         self._inflate.close()
         return self._array.close()
@@ -162,7 +166,7 @@ class _Inflate:
 
 
 class _Array:
-    """Cuts the text of an array into records."""
+    """Cuts the text of an array into records, one on a line."""
 
     def __init__(self, limits: Limits) -> None:
         self._limit = limits.max_record
@@ -172,37 +176,45 @@ class _Array:
         self._opened = self._closed = False
         self._seen = 0
 
-    def feed(self, text: bytes) -> list[Record]:
+    def feed(self, text: bytes) -> bytes:
         """The records that became whole. Small pieces are gathered: a record is not looked at for each of them."""
         self._waiting.append(text)
         self._size += len(text)
-        return self._cut() if self._size >= _PIECE else []
+        return self._cut() if self._size >= _PIECE else b""
 
-    def close(self) -> list[Record]:
+    def close(self) -> bytes:
         found = self._cut()
         if not self._closed:
             raise BadReport(f"the JSON ends in the middle, after {self._seen:,} records")
         return found
 
-    def _cut(self) -> list[Record]:
+    def _cut(self) -> bytes:
         held = self._rest + b"".join(self._waiting)
         self._waiting, self._size = [], 0
         if not self._opened:
             held = self._open(held)
         if self._closed or not self._opened:
-            return self._keep(held, [])
+            self._keep(held)
+            return b""
+        found = b""
+        end = held.rfind(b"},{") + 1
+        if end and (quick := quick_lines(held[:end], self._limit)):
+            found, held = quick, held[end + 1 :]
+            self._seen += found.count(b"\n")
         run = _RUN.match(held)
         end = run.end() if run else 0
-        found = self._decode(held[: end - 1]) if end else []
-        held = held[end:]
+        if end:
+            found += self._lines(held[: end - 1])
+            held = held[end:]
         if last := _LAST.match(held):
-            found += self._decode(last[1])
+            found += self._lines(last[1])
             self._closed = True
             held = held[last.end() :]
         elif not self._seen and (empty := _EMPTY.match(held)):
             self._closed = True
             held = held[empty.end() :]
-        return self._keep(held, found)
+        self._keep(held)
+        return found
 
     def _open(self, held: bytes) -> bytes:
         start = _OPEN.match(held)
@@ -213,7 +225,7 @@ class _Array:
         self._opened = True
         return held[start.end() :]
 
-    def _keep(self, held: bytes, found: list[Record]) -> list[Record]:
+    def _keep(self, held: bytes) -> None:
         if self._closed or not self._opened:
             if held.strip(b" \t\r\n"):
                 raise BadReport(f"something follows the end of the array, after {self._seen:,} records")
@@ -221,11 +233,24 @@ class _Array:
         elif not _BEGUN.fullmatch(held):
             raise BadReport(f"record {self._seen + 1:,} is not a flat JSON object, or not followed by a comma")
         elif len(held) > self._limit:
-            raise BadReport(f"record {self._seen + 1:,} is longer than {self._limit:,} bytes, the limit of a record")
+            raise self._too_long(self._seen + 1)
         self._rest = held
-        return found
 
-    def _decode(self, run: bytes) -> list[Record]:
+    def _lines(self, run: bytes) -> bytes:
+        """The records of a run, looked at one by one."""
+        self._check(run)
+        # Between the parts of a record a line break is space like any other; in a text there is none.
+        each = [record.replace(b"\n", b" ") for record in _EACH.findall(run)]
+        for number, record in enumerate(each, self._seen + 1):
+            if len(record) > self._limit:
+                raise self._too_long(number)
+        self._seen += len(each)
+        return b"".join([record + b"\n" for record in each])
+
+    def _too_long(self, number: int) -> BadReport:
+        return BadReport(f"record {number:,} is longer than {self._limit:,} bytes, the limit of a record")
+
+    def _check(self, run: bytes) -> None:
         where = f"near record {self._seen + 1:,}"
         if rb"\u0000" in run:
             raise BadReport(f"{where}: a text holds a NUL character")
@@ -241,8 +266,6 @@ class _Array:
             for value in (value for record in found for value in record.values()):
                 if isinstance(value, int) and not -_INT64 <= value < _INT64:
                     raise BadReport(f"{where}: a whole number beyond 64 bits")
-        self._seen += len(found)
-        return found
 
 
 def exact(text: str) -> Decimal:

@@ -62,8 +62,7 @@ class Batch(Struct, frozen=True):
 
     `place` is that of its first record: at most what was wanted; it may lie a little before it, where that makes pages
     overlap. `after` is the token of what follows. `last`: nothing follows. `cut`: nothing follows, although there is
-    more; the provider does not give it. `total` is how many the list has, where it says so. `calls` is how many the
-    page took.
+    more; the provider does not give it. `total` is how many the list has, where it says so.
     """
 
     records: Sequence[Item | Bad]
@@ -72,7 +71,6 @@ class Batch(Struct, frozen=True):
     last: bool = False
     cut: bool = False
     total: int | None = None
-    calls: int = 1
 
 
 class Client(Protocol):
@@ -96,6 +94,10 @@ class Client(Protocol):
 
         A record that was removed meanwhile, and moved the others up, is then noticed. Only with `by_place`.
         """
+
+    @property
+    def calls(self) -> int:
+        """How many calls it has made so far, whatever came of them: for pages, and for tokens."""
 
     async def page(self, parameters: Parameters, wanted: Wanted) -> Batch:
         """One page. A record that cannot be read is `Bad`; Transient is for an answer that cannot be read at all."""

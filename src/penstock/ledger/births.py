@@ -102,7 +102,8 @@ def birth_products(
             cursor.run(sql, **given)
         return born
 
-    return ledger.database.write(work)
+    born: int = ledger.rousing.write(work)
+    return born
 
 
 def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

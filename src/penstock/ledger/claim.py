@@ -29,6 +29,9 @@ from penstock.model.machine import Actor, Machine
 from penstock.model.siblings import APART_FROM_CRASHES, APART_FROM_SUSPICION
 from penstock.model.unit import NO_GATE, Unit, replace
 
+# So many more gates are asked than steps can begin: some have no room.
+_MORE_GATES = 20
+
 Price = Callable[[Sequence[Any]], Costs]
 """What the step of a unit, or of siblings, costs in each limit of its gate. It must not fail."""
 
@@ -69,6 +72,7 @@ class Claims:
         self._worker = worker
         self._gates = gates
         self._after = dict.fromkeys(served, "")
+        self._by_share = not database.sql.locks_rows
         self._sql = {
             (name, metered, suspects): claim(
                 database, machine, metered=metered, suspects=suspects, priced=metered and name in prices
@@ -98,26 +102,29 @@ class Claims:
         if not wanted:
             return Claimed([], {})
 
-        def work(cursor: Cursor) -> tuple[dict[str, list[Row]], dict[str, Pass], set[str], float]:
-            taken, passes, at = self._take_behind(cursor, wanted, starts, levels)
-            for name, n in wanted.items():
-                room = n - len(taken.get(name, ()))
-                if room > 0:
-                    rows = self.rows(cursor, name, room, levels)
-                    if levels is None:
-                        self._rotate(name, rows)
-                    taken[name] = taken.get(name, []) + rows
-            gates = {gate for name, rows in taken.items() for gate in {*map(self._gate_of[name], rows)}}
-            unmetered = gates - {NO_GATE, *passes}
-            return taken, passes | self._gates.passes(cursor, unmetered), unmetered, at
-
-        taken, passes, unmetered, at = self._database.write(work)
+        taken, passes, unmetered, at = self._database.write(lambda cursor: self.within(cursor, wanted, starts, levels))
         self._gates.checked(unmetered)
         claimed: list[Unit] = []
         for name, rows in taken.items():
             # RETURNING has no order; a worker starts with the oldest, ties by id.
             claimed += sorted(self._units(name, rows), key=attrgetter("due_at", "unit_id"))
         return Claimed(claimed, passes, at)
+
+    def within(
+        self, cursor: Cursor, wanted: Mapping[str, int], starts: int | None, levels: Levels | None
+    ) -> tuple[dict[str, list[Row]], dict[str, Pass], set[str], float]:
+        """What `take` does within its transaction: rows by machine, passes by gate, gates not asked, and since when."""
+        taken, passes, at = self._take_behind(cursor, wanted, starts, levels)
+        for name, n in wanted.items():
+            room = n - len(taken.get(name, ()))
+            if room > 0:
+                rows = self.rows(cursor, name, room, levels)
+                if levels is None:
+                    self._rotate(name, rows)
+                taken[name] = taken.get(name, []) + rows
+        gates = {gate for name, rows in taken.items() for gate in {*map(self._gate_of[name], rows)}}
+        unmetered = gates - {NO_GATE, *passes}
+        return taken, passes | self._gates.passes(cursor, unmetered), unmetered, at
 
     def suspected(self, cursor: Cursor) -> list[int]:
         """The levels of suspicion at which a unit is due, the lowest first."""
@@ -174,16 +181,15 @@ class Claims:
         if at - self._asked_at >= HORIZON:
             self._asked_at = at
             self.metered = self._gates.any_metered(cursor)
+            self._gates.notice(cursor)
         room = sum(wants.values()) if starts is None else min(starts, sum(wants.values()))
         if not self.metered or room <= 0:
             return {}, {}, at
         asked = levels and levels._asdict()
         self._asked_after = self._asked_last
-        gates = {g.gate_id: g for g in self._gates.meter(cursor, wants, self._asked_after, asked)}
+        most = min(room + _MORE_GATES, GATES_AT_ONCE)
+        gates = {g.gate_id: g for g in self._gates.meter(cursor, wants, self._asked_after, asked, most=most)}
         at = self._clock.elapsed()
-        if gates and levels is None:
-            # The next claim begins with the next gate, or with those that there was no room to ask.
-            self._asked_last = list(gates)[-1 if len(gates) == GATES_AT_ONCE else 0]
         taken: dict[str, list[Row]] = {}
         # Where machines share a gate, each has its turn to be the first.
         self._turn += 1
@@ -192,6 +198,8 @@ class Claims:
             begun = sum(gate.taken for gate in gates.values())
             taken[name] = self._rows_behind(cursor, name, min(room, wants[name]), gates, levels, units=wants[name])
             room -= sum(gate.taken for gate in gates.values()) - begun
+        if gates and levels is None:
+            self._asked_last = _next_to_ask(list(gates.values()), most)
         self._gates.settle(cursor, list(gates.values()))
         return taken, {g.gate_id: g.given() for g in gates.values() if g.taken}, at
 
@@ -211,15 +219,12 @@ class Claims:
         if not shares or n <= 0:
             return []
         fair = math.ceil(n / len(shares))
+        shares = {gate: min(share, fair) for gate, share in shares.items()}
         sql, given = self._sql[name, True, levels is not None], self._given(levels, self._asked_after)
-        if sql.gate_by_gate:
-            ids: list[str] = []
-            for gate, share in shares.items():
-                ((some,),) = cursor.rows(sql.pick, **given | {"gate": gate, "n": min(share, fair, n - len(ids))})
-                ids += msgspec.json.decode(some)
-            found: list[Row] = [(statements.batch_text(ids),)]
+        if self._by_share:
+            found: list[Row] = [(self._picked_by_share(cursor, sql, n, shares, given),)]
         else:
-            text = statements.batch_text([[g, min(share, fair)] for g, share in shares.items()])
+            text = statements.batch_text([*map(list, shares.items())])
             found = cursor.rows(sql.pick, n=n, batch=text, **given)
         if name in self._prices:
             picked = self._widened(cursor, sql, found[0][0], units, given)
@@ -228,6 +233,21 @@ class Claims:
         for gate_id, count in Counter(gate for gate, *_ in {*map(self._step_of[name], rows)}).items():
             gates[gate_id].take(count)
         return rows
+
+    def _picked_by_share(
+        self, cursor: Cursor, sql: ClaimSql, n: int, shares: Mapping[str, int], given: dict[str, Any]
+    ) -> str | None:
+        """The ids of up to `n` units, of each gate its share; gates whose shares are equal are asked together."""
+        alike: dict[int, list[list[str]]] = {}
+        for gate, share in shares.items():
+            alike.setdefault(share, []).append([gate])
+        behind: dict[str, str] = {}
+        for share, gates in alike.items():
+            behind |= dict(cursor.rows(sql.pick, batch=statements.batch_text(gates), share=share, **given))  # type: ignore[arg-type]
+        if len(behind) == 1:
+            return next(iter(behind.values()))
+        picked = [unit_id for gate in shares for unit_id in msgspec.json.decode(behind.get(gate, "[]"))]
+        return statements.batch_text(picked[:n]) if picked else None
 
     def _share(self, name: str, n: int, gate: Metered) -> int:
         """How many steps of a machine to pick behind a gate. Where they are priced, one at least: it may be cheap."""
@@ -271,7 +291,12 @@ class Claims:
     def rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None = None) -> list[Row]:
         """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
         sql, given = self._sql[name, False, levels is not None], self._given(levels, self._after[name])
-        found = cursor.rows(sql.pick, n=n, **given)
+        if sql.gates:
+            gates = [gate for (gate,) in cursor.rows(sql.gates, n=n, **given)]
+            shares = dict.fromkeys(gates, math.ceil(n / max(1, len(gates))))
+            found: list[Row] = [(self._picked_by_share(cursor, sql, n, shares, given),)] if gates else [(None,)]
+        else:
+            found = cursor.rows(sql.pick, n=n, **given)
         return self._taken(cursor, sql, found[0][0], n, given) if sql.take else found
 
     def _given(self, levels: Levels | None, after: str) -> dict[str, Any]:
@@ -320,6 +345,14 @@ class Claims:
         for row, reason in unreadable:
             values = dict(zip(machine.columns, row, strict=True))
             park(self._database, cursor, machine, (values["unit_id"], values["version"]), reason)
+
+
+def _next_to_ask(gates: Sequence[Metered], most: int) -> str:
+    """After which gate the next claim begins: with the first that had to go without, or with the next of them all."""
+    served = [gate.gate_id for gate in gates if gate.taken]
+    if served and len(served) < len(gates):
+        return served[-1]
+    return gates[-1 if len(gates) == most else 0].gate_id
 
 
 def _step_of(machine: Machine) -> Callable[[Row], tuple[Any, ...]]:

@@ -150,14 +150,14 @@ def dwell(database: Database, cursor: Cursor, window: Window, *, sample: int = S
     only, named = bounds(database, "at", None, None, window.machine)
     rows = cursor.rows(
         f"""WITH recent AS (
-              SELECT seq, machine, unit_id, from_status, to_status, at FROM transition_log WHERE {where}),
+              SELECT seq, machine, unit_id, from_status, to_status, at, since FROM transition_log WHERE {where}),
             numbered AS (SELECT r.*, row_number() OVER (PARTITION BY machine, from_status ORDER BY seq DESC) AS place
                            FROM recent r WHERE {only} AND from_status IS NOT NULL
                             AND (to_status IS NULL OR to_status <> from_status))
             SELECT n.machine, n.from_status, n.at,
-                   (SELECT p.at FROM transition_log p WHERE p.machine = n.machine AND p.unit_id = n.unit_id
+                   COALESCE((SELECT p.at FROM transition_log p WHERE p.machine = n.machine AND p.unit_id = n.unit_id
                        AND p.seq < n.seq AND (p.from_status IS NULL OR p.from_status <> p.to_status)
-                     ORDER BY p.seq DESC LIMIT 1)
+                     ORDER BY p.seq DESC LIMIT 1), n.since)
               FROM numbered n WHERE n.place <= :sample""",
         sample=sample,
         **values,

@@ -9,9 +9,11 @@ from datetime import datetime
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
-from penstock.model.errors import IllegalMove
+from penstock.model.errors import IllegalMove, UnknownUnit
 from penstock.model.machine import Actor, Machine
 from penstock.model.unit import GuardedUnit, Ref, replace
+
+_MISSING = "no such unit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,12 @@ class Moved:
 
     moved: list[Ref]
     skipped: dict[Ref, str]
+
+    def all(self) -> list[Ref]:
+        """Those that moved: all. Raises UnknownUnit for one that is not there, IllegalMove for one that stayed."""
+        for ref, reason in self.skipped.items():
+            raise (UnknownUnit if reason == _MISSING else IllegalMove)(f"{ref}: {reason}")
+        return self.moved
 
 
 Verb = Callable[[Database, Machine], str]
@@ -87,7 +95,7 @@ class Hands:
             f"SELECT unit_id, status, parked_at FROM {machine.table} WHERE unit_id IN (SELECT n_unit_id FROM {source})",
             batch=_batch(ids),
         )
-        reasons = dict.fromkeys((Ref(machine.name, i) for i in ids), "no such unit")
+        reasons = dict.fromkeys((Ref(machine.name, i) for i in ids), _MISSING)
         for unit_id, status, parked_at in rows:
             ended = status in machine.terminal
             reason = f"it has ended as {status}" if ended else "not parked" if parked_at is None else "parked already"

@@ -17,8 +17,8 @@ from penstock.model.unit import Ref
 
 BASELINE = "prune:"
 """How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
-
-
+HORIZON = "graves "
+"""How the name in `penstock_meta` begins that has, machine by machine, before when graves may be missing."""
 _AS_OF_AT_ONCE = 1_000
 _AS_OF_AT_MOST = 20_000
 
@@ -83,10 +83,15 @@ class Transition(Struct, frozen=True):
     action_id: str | None = None
     #: The edge that was pulled; None for births, deaths and baselines, for SQL, and where a person kept the state.
     trigger: str | None = None
+    #: Of a death: since when the unit was as it ended. The row may be all that is left of the unit.
+    since: datetime | None = None
 
 
 class AsOf(Struct, frozen=True):
-    """How a unit stood at a moment; `status` is None before its birth and after its death."""
+    """How a unit stood at a moment; `status` is None before its birth and after its death.
+
+    `note` says what the history no longer knows of that moment.
+    """
 
     unit: str
     at: datetime
@@ -95,6 +100,7 @@ class AsOf(Struct, frozen=True):
     version: int | None
     data: Any
     reason: str | None = None
+    note: str | None = None
 
 
 def require_ledger(database: Database, cursor: Cursor) -> None:
@@ -140,18 +146,50 @@ def history(database: Database, ref: Ref) -> list[Transition]:
             msg = f"no machine is called {ref.machine!r}; this ledger has {', '.join(known) or 'none'}"
             raise UnknownMachine(msg)
         rows = cursor.rows(
-            "SELECT seq, at, from_status, to_status, actor, reason, version, data, action_id, trigger"
+            "SELECT seq, at, from_status, to_status, actor, reason, version, data, action_id, trigger, since"
             " FROM transition_log"
             " WHERE machine = :machine AND unit_id = :unit_id ORDER BY seq",
             machine=ref.machine,
             unit_id=ref.unit_id,
         )
         if not rows:
-            msg = f"no unit {ref} in the ledger"
+            missing = missing_before(ref.machine, horizon(cursor, ref.machine))
+            msg = f"no unit {ref} in the ledger{f'; {missing}' if missing else ''}"
             raise UnknownUnit(msg)
-        return [Transition(r[0], instant(r[1]), r[2], r[3], r[4], r[5], r[6], _document(r[7]), *r[8:]) for r in rows]
+        return [_transition(row) for row in rows]
 
     return database.read(work)
+
+
+def _transition(row: Row) -> Transition:
+    seq, at, source, target, actor, reason, version, data, action, trigger, since = row
+    told = _document(data)
+    return Transition(
+        seq,
+        instant(at),
+        source,
+        target,
+        actor,
+        reason,
+        version,
+        told,
+        action,
+        trigger,
+        instant(since) if since else None,
+    )
+
+
+def horizon(cursor: Cursor, machine: str) -> datetime | None:
+    """Units of a machine that were pruned before this moment may have no row in the history any more; None: all have."""
+    rows = cursor.rows("SELECT value FROM penstock_meta WHERE name = :name", name=f"{HORIZON}{machine}")
+    return instant(rows[0][0]) if rows else None
+
+
+def missing_before(machine: str, moment: datetime | None) -> str | None:
+    """The sentence that says so."""
+    if moment is None:
+        return None
+    return f"units of {machine} that were pruned before {instant_text(moment)} are no longer in the history"
 
 
 def as_of(database: Database, ref: Ref, moment: datetime) -> AsOf:
@@ -162,10 +200,16 @@ def as_of(database: Database, ref: Ref, moment: datetime) -> AsOf:
     if known:
         last = known[-1]
         return AsOf(str(ref), moment, last.to_status, last.at, last.version, last.data, last.reason)
-    if rows[0].actor.startswith(BASELINE):
-        msg = f"the history of {ref} before {instant_text(rows[0].at)} was pruned; ask for a later moment"
+    first = rows[0]
+    if first.from_status is not None and first.since is not None and first.since <= moment:
+        return AsOf(str(ref), moment, first.from_status, first.since, first.version, first.data, first.reason)
+    if first.from_status is not None or first.actor.startswith(BASELINE):
+        begins = instant_text(first.since or first.at)
+        msg = f"the history of {ref} before {begins} was pruned; ask for a later moment"
         raise UsageError(msg)
-    return AsOf(str(ref), moment, None, None, None, None)
+    ends = database.read(lambda cursor: horizon(cursor, ref.machine))
+    note = missing_before(ref.machine, ends) if ends is not None and moment < ends else None
+    return AsOf(str(ref), moment, None, None, None, None, note=note)
 
 
 class UnitsAsOf(Struct, frozen=True):
@@ -187,13 +231,15 @@ def units_as_of(
     """The units of a machine that were in one of the states, or in any, at an instant; in the order of their ids.
 
     It looks through a bounded number of units: a page may be short, or empty, and yet have a `next`. A unit whose
-    history of that time was pruned is left out (see `flow.pruned_before`).
+    history of that time was pruned is left out (see `flow.pruned_before` and `horizon`).
     """
-    # The index of the key, and not that of moments: a page is a part of the keys and nearly all of the past.
+    at = database.sql.instant("moment")
+    # The index of the key, and not that of moments: a page is a part of the keys and nearly all of the past. Where
+    # nothing is told before a grave, the unit was until then what it was when it ended.
     sql = (
-        "SELECT g.unit_id, l.to_status, l.at, l.version, l.data, l.reason FROM (SELECT unit_id, max(seq) AS seq"
-        " FROM transition_log WHERE machine = :machine AND unit_id > :after"
-        f" AND COALESCE(at, at) <= {database.sql.instant('moment')}"
+        "SELECT g.unit_id, l.from_status, l.to_status, l.at, l.since, l.version, l.data, l.reason FROM"
+        f" (SELECT unit_id, COALESCE(max(CASE WHEN at <= {at} THEN seq END), min(seq)) AS seq FROM transition_log"
+        f" WHERE machine = :machine AND unit_id > :after AND (COALESCE(at, at) <= {at} OR since <= {at})"
         f" GROUP BY unit_id ORDER BY unit_id LIMIT {_AS_OF_AT_ONCE}) g"
         " CROSS JOIN transition_log l WHERE l.machine = :machine AND l.unit_id = g.unit_id AND l.seq = g.seq"
         " ORDER BY g.unit_id"
@@ -204,12 +250,14 @@ def units_as_of(
         last, left = after, _AS_OF_AT_MOST
         while left > 0:
             rows = cursor.rows(sql, machine=machine, after=last, moment=instant_text(moment))
-            for unit_id, status, at, version, data, reason in rows:
+            for unit_id, source, target, at, since, version, data, reason in rows:
+                ahead = instant(at) > moment  # a grave
+                status, begun = (source, since) if ahead else (target, at)
                 if status is not None and (not states or status in states):
                     if len(found) == most:
                         return UnitsAsOf(found, last)
                     ref = f"{machine}:{unit_id}"
-                    found.append(AsOf(ref, moment, status, instant(at), version, _document(data), reason))
+                    found.append(AsOf(ref, moment, status, instant(begun), version, _document(data), reason))
                 last = unit_id
             if len(rows) < _AS_OF_AT_ONCE:
                 return UnitsAsOf(found, None)

@@ -8,8 +8,12 @@ from datetime import datetime
 
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
+from penstock.ledger.store.gate_walk import MOMENT, SHUT, head, one_moment, rest, walk
 from penstock.model.clock import instant
 from penstock.model.machine import Machine
+
+# Of the gates that are shut, so many that open next.
+_LOOKED_AT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +53,40 @@ class IdleQuery:
 
 
 def _idle_sql(database: Database, machines: Collection[Machine]) -> str:
-    waiting = " OR ".join(statements.anything_behind(database, m) for m in machines) or "false"
-    due = database.sql.earliest([statements.least_due_behind_open_gates(database, m) for m in machines])
+    now = one_moment(database)
+    parts, due = [MOMENT.format(database.now_sql)], []
+    for number, machine in enumerate(machines):
+        for stands, shut in SHUT.items():
+            name = f"m{number}_{stands}"
+            # Once anything is due nobody asks for more.
+            parts.append(walk(database, machine, stands, name=name, most="1", now=now))
+            due.append(f"(SELECT min(head) FROM {name})")
+            first = head(database, machine, "g.gate_id")
+            due.append(f"(SELECT min({first}) {rest(database, name, stands)})")
+            due.append(f"(SELECT min({first}) FROM gate g WHERE g.stands = '{shut}' AND g.shut_until <= {now})")
+    parts += [_next_to_open(shut, now) for shut in SHUT.values()]
+    opens = database.sql.earliest([_opens(database, shut, machines) for shut in SHUT.values()])
     suspect = database.sql.earliest([statements.least_due_of_suspects(m) for m in machines])
-    # A gate that nobody holds is closed for one reason or for both.
-    opens = database.sql.latest("closed_until", "next_at")
     return (
-        f"SELECT {database.now_sql}, {due},"
+        f"WITH RECURSIVE {', '.join(parts)} SELECT {now}, {database.sql.earliest(due)},"
         f" (SELECT min({database.lease_left_sql}) FROM worker WHERE reaped_at IS NULL AND id <> :worker),"
-        f" (SELECT min({opens}) FROM gate g WHERE held_by IS NULL AND NOT ({statements.is_open(database.now_sql)})"
-        f" AND ({waiting})), {suspect}"
+        f" {opens}, {suspect}"
     )
+
+
+def _next_to_open(shut: str, now: str) -> str:
+    return (
+        f"{shut} AS MATERIALIZED (SELECT gate_id, shut_until FROM gate WHERE stands = '{shut}' AND shut_until > {now}"
+        f" ORDER BY shut_until LIMIT {_LOOKED_AT})"
+    )
+
+
+def _opens(database: Database, shut: str, machines: Collection[Machine]) -> str:
+    """When the first gate opens that somebody waits behind. Where many others open before, it is then asked again."""
+    anybody = " OR ".join(
+        f"{head(database, machine, 'g.gate_id', suspects=suspects)} IS NOT NULL"
+        for machine in machines
+        for suspects in (False, True)
+    )
+    first = f"(SELECT shut_until FROM {shut} g WHERE {anybody or 'false'} ORDER BY shut_until LIMIT 1)"
+    return f"COALESCE({first}, (SELECT max(shut_until) FROM {shut} HAVING count(*) = {_LOOKED_AT}))"

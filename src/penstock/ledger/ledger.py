@@ -25,6 +25,7 @@ from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.sets import left_of
 from penstock.ledger.store import statements
+from penstock.ledger.store.bell import Rousing
 from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database, present
 from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock
@@ -49,8 +50,10 @@ class Ledger:
         self.rng = rng
         self.preparer = Preparer(self.machines, rng)
         self.gates = Gates(database, self.machines)
-        self._committer = Committer(database, self.machines, self.gates.ensure)
-        self._hands = Hands(database, self.machine)
+        #: The database for what is written outside of workers, and may be due.
+        self.rousing: Any = Rousing(database)
+        self._committer = Committer(self.rousing, self.machines, self.gates.ensure)
+        self._hands = Hands(self.rousing, self.machine)
 
     @classmethod
     def open(
@@ -272,7 +275,8 @@ class Ledger:
     def wake(self, refs: Iterable[Ref], *, who: str, reason: str, actor: Actor = Actor.OPERATOR) -> Moved:
         """Ask for attention now, in somebody's name: brings `due_at` forward. A worker that holds a unit keeps it.
 
-        A unit that has ended is skipped; a parked one stays parked. Raises IllegalMove for a guarded machine.
+        A unit that has ended, or is not there, is skipped, which `Moved.all` refuses; a parked one stays parked. Raises
+        IllegalMove for a guarded machine.
         """
         return self._hands.wake(refs, actor, who, reason)
 

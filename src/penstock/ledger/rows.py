@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from penstock.ledger.schema.columns import holds_secret, plain, plain_column, plain_unseen
+from penstock.ledger.store.statements import Columns
 from penstock.model.errors import BrokenFlow, TooLarge
-from penstock.model.outcome import MAX_BYTES, MAX_ROWS, Update, Where, Write
+from penstock.model.outcome import MAX_BYTES, MAX_ROWS, MAX_VALUE, Update, Where, Write
+from penstock.settings.redaction import PATTERNS, holds
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
+
+_TEXTS = {str, type(None)}
+_INT64 = range(-(2**63), 2**63)
+_ENCODER = msgspec.json.Encoder()
 
 
 def plain_value(ref: str, name: str, value: Any) -> Any:
@@ -100,7 +109,7 @@ def plain_rows(ref: str, table: Table, rows: Iterable[Mapping[str, Any]]) -> lis
     return made
 
 
-def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
     """The same of rows that are lists in the order of `columns`; column by column, which have mostly one type."""
     width = len(columns)
     if {*map(len, rows)} - {width}:
@@ -114,7 +123,52 @@ def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[
             for value in values:
                 plain_value(ref, f"{table.name}.{name}", value)  # says which
             raise
-    return [*zip(*made, strict=True)]
+    return Columns(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Many rows of a table in one piece: lines of JSON, each an array of plain values in the order of `columns`."""
+
+    columns: tuple[str, ...]
+    count: int
+    lines: bytes
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as mappings."""
+        return [dict(zip(self.columns, row, strict=True)) for row in msgspec.json.Decoder().decode_lines(self.lines)]
+
+    def joined(self, other: Block) -> Block:
+        """Both in one."""
+        return Block(self.columns, self.count + other.count, self.lines + other.lines)
+
+
+def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Block:
+    """Rows that are lists of values, made plain. Raises BrokenFlow that names what cannot be stored."""
+    known_columns(ref, table, columns)
+    names = tuple(columns)
+    try:
+        given = [*zip(*rows, strict=True)]
+        made = [_plain_or_text(column) for _, column in zip(names, given, strict=True)]
+        if any(one is not other for one, other in zip(made, given, strict=True)):
+            rows = [*zip(*made, strict=True)]
+        lines = _ENCODER.encode_lines(rows)
+    except (TypeError, ValueError, RecursionError):
+        _plain_lists(ref, table, names, rows)  # says which
+        raise
+    # A text that holds a secret, or is too long, is met here once for all of them.
+    if (PATTERNS and holds(lines.decode())) or len(lines) > MAX_VALUE:
+        rows = _plain_lists(ref, table, names, rows)
+        lines = _ENCODER.encode_lines(rows)
+    return Block(names, len(rows), lines)
+
+
+def _plain_or_text(values: Sequence[Any]) -> Sequence[Any]:
+    """A column made plain, but for texts, which are encoded as they are."""
+    kinds = {*map(type, values)}
+    if kinds <= _TEXTS or (kinds == {int} and min(values) in _INT64 and max(values) in _INT64):
+        return values
+    return plain_column(values, unseen=True)
 
 
 def size_of(row: Mapping[str, Any]) -> int:
@@ -124,8 +178,12 @@ def size_of(row: Mapping[str, Any]) -> int:
 
 def weight_of(rows: Sequence[Sequence[Any]]) -> int:
     """The same of many rows that are lists."""
+    return _weight_of_columns(zip(*rows, strict=True))
+
+
+def _weight_of_columns(columns: Iterable[Sequence[Any]]) -> int:
     weight = 0
-    for column in zip(*rows, strict=True):
+    for column in columns:
         try:
             weight += sum(map(len, column))  # all texts, as most columns are
         except TypeError:
@@ -137,7 +195,7 @@ def _weight(write: Write) -> int:
     rows: Any = write.rows
     if write.columns is None:
         return sum([size_of(row) for row in rows])
-    return weight_of(rows)
+    return _weight_of_columns(rows.columns)
 
 
 def _check_size(ref: str, writes: Sequence[Write]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from penstock.ledger.commit import statements_of
-from penstock.ledger.rows import plain_rows, size_of
+from penstock.ledger.rows import Block, block_of, plain_rows, size_of
 from penstock.ledger.schema.columns import python_type
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
@@ -32,6 +32,7 @@ GRACE = timedelta(hours=1)
 AT_MOST = 100_000
 """How many rows one sweep removes."""
 _BATCHES_AT_ONCE = 1_000
+_Chunk = list[dict[str, Any]] | Block
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ class StageWriter:
         self._staged = staged
         self._ref = f"{staged.machine.name}:{unit.unit_id}"
         self._claim = {"unit_id": unit.unit_id, "version": unit.version, "worker": unit.claimed_by}
-        self._waiting: deque[list[dict[str, Any]]] = deque([[]])
+        self._waiting: deque[_Chunk] = deque([[]])
         self._size = 0
         self._written = 0
 
@@ -96,12 +97,37 @@ class StageWriter:
             size = size_of(row)
             if size > MAX_BYTES:
                 raise BrokenFlow(f"{self._ref}: a row of {table.name} has {size:,} bytes; a chunk carries at most 4 MB")
-            if len(self._waiting[-1]) >= MAX_ROWS or self._size + size > MAX_BYTES:
-                self._waiting.append([])
+            chunk = self._waiting[-1]
+            if isinstance(chunk, Block) or len(chunk) >= MAX_ROWS or self._size + size > MAX_BYTES:
+                chunk = []
+                self._waiting.append(chunk)
                 self._size = 0
-            self._waiting[-1].append({"stage_id": self.stage_id, **row})
+            chunk.append({"stage_id": self.stage_id, **row})
             self._size += size
             self.rows += 1
+
+    def take_block(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Check rows that are lists of values, and put them into chunks. Raises BrokenFlow as `take` does.
+
+        There are at most as many of them as a chunk has: 5,000 rows and 4 MB.
+        """
+        table = self._staged.table
+        if "stage_id" in columns:
+            raise BrokenFlow(f"{self._ref}: stage_id of {table.name} is filled by the stage, not by its rows")
+        if not rows:
+            return
+        block = block_of(self._ref, table, columns, rows)
+        if not _fits(block):
+            size = f"{len(rows):,} rows and {len(block.lines):,} bytes"
+            raise BrokenFlow(f"{self._ref}: a block of {table.name} has at most {MAX_ROWS:,} rows or 4 MB, not {size}")
+        self.rows += len(rows)
+        chunk = self._waiting[-1]
+        if isinstance(chunk, Block) and chunk.columns == block.columns and _fits(both := chunk.joined(block)):
+            self._waiting[-1] = both
+        elif chunk == []:
+            self._waiting[-1] = block
+        else:
+            self._waiting.append(block)
 
     @property
     def full(self) -> bool:
@@ -121,18 +147,36 @@ class StageWriter:
         self._waiting = deque([[]])
         self.sealed = True
 
-    def _commit(self, rows: list[dict[str, Any]], *, last: bool) -> None:
-        groups = statements_of([Write(self._staged.table, rows, self._staged.on_conflict)])
-        prepared = [statements.upsert(self._database, *statement) for statement in groups]
+    def _commit(self, chunk: _Chunk, *, last: bool) -> None:
+        insert = self._filling(chunk) if isinstance(chunk, Block) else self._writing(chunk)
+        count = chunk.count if isinstance(chunk, Block) else len(chunk)
 
         def work(cursor: Cursor) -> None:
+            if not last:
+                # The last one takes the others to the disk; and if the server loses one, its mark is missing.
+                self._database.sql.commit_lazily(cursor)
             self._fence(cursor)
-            if self._note(cursor, len(rows), last=last):
-                for sql, given in prepared:
-                    cursor.run(sql, **given)
+            if self._note(cursor, count, last=last):
+                insert(cursor)
 
         self._database.write(work)
         self._written += 1
+
+    def _writing(self, rows: list[dict[str, Any]]) -> Callable[[Cursor], None]:
+        groups = statements_of([Write(self._staged.table, rows, self._staged.on_conflict)])
+        prepared = [statements.upsert(self._database, *statement) for statement in groups]
+
+        def insert(cursor: Cursor) -> None:
+            for sql, given in prepared:
+                cursor.run(sql, **given)
+
+        return insert
+
+    def _filling(self, block: Block) -> Callable[[Cursor], None]:
+        table = self._staged.table
+        if self._staged.on_conflict == "error":
+            return lambda cursor: cursor.fill(table.name, block.columns, block.lines, stage_id=self.stage_id)
+        return self._writing([{"stage_id": self.stage_id, **row} for row in block.rows()])
 
     def _fence(self, cursor: Cursor) -> None:
         """No lock: what slips in beside the loss of the claim is in a batch that nobody will ever point at."""
@@ -177,6 +221,11 @@ class StageWriter:
 
     def _lost(self) -> ClaimLost:
         return ClaimLost(f"{self._ref} was taken away while {self._staged.table.name} was being filled for it")
+
+
+def _fits(block: Block) -> bool:
+    """Whether it is no more than one transaction is to write."""
+    return block.count <= MAX_ROWS and len(block.lines) <= MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from struct import unpack
 from typing import Any
 
 from penstock.ledger.store.database import Database
 
+_VERSION = 2
 _MASK = (1 << 64) - 1
 
 
 class Digest:
-    """A digest of rows that is the same for the same rows in any order, added to row by row."""
+    """A digest of rows that is the same for the same rows in any order.
+
+    It begins with the version of the way in which it is made: digests of two versions say nothing about each other.
+    """
 
     __slots__ = ("_rows", "_sum")
 
@@ -21,14 +26,25 @@ class Digest:
         self._rows = 0
         self._sum = 0
 
-    def add(self, row: str) -> None:
-        """Add a row, in a form that equal rows share."""
-        self._rows += 1
-        self._sum += int.from_bytes(hashlib.blake2b(row.encode(errors="surrogatepass"), digest_size=8).digest())
+    def add(self, lines: bytes) -> None:
+        """Add rows, one on a line, in a form that equal rows share."""
+        rows = lines.split(b"\n")[:-1]
+        self._rows += len(rows)
+        self._sum += sum(unpack(f"<{len(rows)}Q", b"".join([blake2b(row, digest_size=8).digest() for row in rows])))
 
     @property
     def text(self) -> str:
-        return f"{self._rows:x}-{self._sum & _MASK:016x}"
+        return f"{_VERSION}:{self._rows:x}-{self._sum & _MASK:016x}"
+
+
+def differ(one: str, other: str) -> bool | None:
+    """Whether two digests are of different rows; None where that cannot be told, as they are of two versions."""
+    return one != other if _version(one) == _version(other) else None
+
+
+def _version(digest: str) -> str:
+    """Those of the first version do not say so."""
+    return digest.rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)

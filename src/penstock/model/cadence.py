@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_SPAN = re.compile(r"(\d+)\s*([smhd])\Z")
+_YEAR = 365
+_SPAN = re.compile(r"(\d+)\s*([smhdy])\Z")
 _DAYS_AHEAD = 8
 _DIGITS = 6
 _LONGEST_SPAN = timedelta(days=36_500)
@@ -28,11 +29,14 @@ _LONGEST_SPAN = timedelta(days=36_500)
 
 
 def parse_span(text: str) -> timedelta:
-    """`30s`, `5m`, `6h` or `7d`. Raises UsageError."""
+    """`30s`, `5m`, `6h`, `7d` or `1y`, which is 365 days. Raises UsageError."""
     match = _SPAN.match(text.strip())
-    span = None if match is None or len(match[1]) > _DIGITS else timedelta(**{_UNITS[match[2]]: int(match[1])})
+    span = None
+    if match is not None and len(match[1]) <= _DIGITS:
+        number, unit = int(match[1]), match[2]
+        span = timedelta(days=number * _YEAR) if unit == "y" else timedelta(**{_UNITS[unit]: number})
     if not span or span > _LONGEST_SPAN:
-        msg = f"{text!r} is not a span of time; write a number and s, m, h or d, for example 5m; 36500d at most"
+        msg = f"{text!r} is not a span of time; write a number and s, m, h, d or y, for example 5m; 36500d at most"
         raise UsageError(msg)
     return span
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.model.clock import instant_text
 from penstock.operations.declare import Ask, reading
-from penstock.operations.fields import Row, column
+from penstock.operations.fields import Parameters, Row, column, option
 from penstock.operations.status import unserved
 from penstock.settings.kernel import KernelSettings
 from penstock.worker.schedule_unit import machine as schedule
@@ -27,30 +27,46 @@ class FindingRow(Row, frozen=True):
     message: Annotated[str, column("What is wrong, and what to do.", heading="finding")]
 
 
+class HowMuch(Parameters, frozen=True):
+    since_last: Annotated[bool, option("Look only at what changed since the last clean look.")] = False
+
+
 class Examination(Row, frozen=True):
     findings: Annotated[list[FindingRow], column("What is wrong, errors first.")]
     verdict: Annotated[str, column("The result, in a few words.")]
+    since: Annotated[datetime | None, column("Only changes since then were looked at; empty: everything.")]
     checks: Annotated[list[str], column("What was looked for.", show="detail")]
     failed: Annotated[bool, column("Whether anything is an error.", show="detail")]
 
 
 @reading("doctor", "Look for what is wrong, and for what soon will be.")
-def doctor(ask: Ask[KernelSettings]) -> Examination:
-    """It reads, and repairs nothing. Exit code 1 when something is wrong."""
+def doctor(ask: Ask[KernelSettings], wanted: HowMuch) -> Examination:
+    """It reads, and repairs nothing. Exit code 1 when something is wrong.
+
+    A clean look is remembered. With --since-last it reads only what changed since: the rows of the history, and the
+    units, parents and hours that they tell of. What left no trace in the history only a whole look finds.
+    """
     from penstock.ledger.care import doctor as care
+    from penstock.ledger.care import look
     from penstock.ledger.care.finding import Finding
 
     program, further = ask.program, {"schedules": _schedules, "served": _served}
     checks = [*care.NAMES, *further, "configuration"]
     steps = itertools.count()
-    found = care.examine(
-        ask.reader.database,
-        ask.reader.machines,
-        lambda _: ask.progress(next(steps), len(checks)),
-        program.app.data.views,
-        deadlines=_deadlines(program),
-        further=further,
-    )
+    database, machines = ask.reader.database, ask.reader.machines
+
+    def examine(scope: look.Scope) -> list[Finding]:
+        return care.examine(
+            database,
+            machines,
+            lambda _: ask.progress(next(steps), len(checks)),
+            program.app.data.views,
+            deadlines=_deadlines(program),
+            further=further,
+            scope=scope,
+        )
+
+    found, scope = look.look(database, machines, examine, since_last=wanted.since_last)
     place = program.configuration.path_text
     found += [Finding("configuration", place, line, "warning") for line in program.warnings()]
     errors = sum(one.severity == "error" for one in found)
@@ -61,7 +77,9 @@ def doctor(ask: Ask[KernelSettings]) -> Examination:
             FindingRow(severity=one.severity, check=one.check, subject=one.subject, message=one.message)
             for one in sorted(found, key=lambda one: one.severity)
         ],
-        verdict=counts if found else "all is well",
+        verdict=(counts if found else "all is well")
+        + ("" if scope.since is None else f"; only what changed since {instant_text(scope.since)} was looked at"),
+        since=scope.since,
         checks=checks,
         failed=errors > 0,
     )

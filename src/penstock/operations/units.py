@@ -138,7 +138,7 @@ def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
 def _past(ask: Ask[Any], wanted: UnitList, machines: Sequence[Machine], start: Ref | None) -> Page[UnitRow]:
     """A page of how units stood at an instant."""
     from penstock.ledger import flow
-    from penstock.ledger.history import units_as_of
+    from penstock.ledger.history import horizon, missing_before, units_as_of
 
     at = wanted.at or ask.now
     if set(filters_of(wanted)) - {"status"}:
@@ -160,7 +160,10 @@ def _past(ask: Ask[Any], wanted: UnitList, machines: Sequence[Machine], start: R
             if not wanted.status or state in wanted.status:
                 counts[state] = counts.get(state, 0) + n
     known = max((one for one in whole if one is not None), default=at)
-    note = f"history before {instant_text(known)} was pruned: some may be missing" if known > at else None
+    said = [f"history before {instant_text(known)} was pruned: some may be missing"] if known > at else []
+    gone = database.read(lambda cursor: {one.name: horizon(cursor, one.name) for one in machines})
+    said += [str(missing_before(name, moment)) for name, moment in gone.items() if moment is not None and moment > at]
+    note = "; ".join(said) or None
     return Page(rows=rows, next=ends, counts=counts if wanted.count else None, note=note)
 
 
@@ -278,7 +281,8 @@ def unit_history(ask: Ask[KernelSettings], wanted: HistoryWanted) -> Page[Transi
         return Page(rows=_rows(history(ask.reader.database, ref)))
     found = as_of(ask.reader.database, ref, wanted.as_of)
     if found.since is None:
-        return Page(rows=[], note=f"{ref} was not born at {instant_text(wanted.as_of)}")
+        unknown = f"; {found.note}" if found.note else ""
+        return Page(rows=[], note=f"{ref} was not born at {instant_text(wanted.as_of)}{unknown}")
     last = [row for row in history(ask.reader.database, ref) if row.at <= wanted.as_of][-1:]
     return Page(rows=_rows(last), note=f"{ref} was {found.status or 'gone'} at {instant_text(wanted.as_of)}")
 

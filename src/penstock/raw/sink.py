@@ -25,6 +25,7 @@ from penstock.settings.addresses import plain_store
 
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")
 Record = Mapping[str, Any] | bytes
+BLOCK = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,17 @@ class RawWriter:
         self._waiting.append(line)
         self._waiting_size += len(line)
         self.count += 1
+        if self._waiting_size >= CHUNK:
+            self._flush()
+
+    def write_lines(self, lines: bytes) -> None:
+        """Append records that are lines of JSON already. Raises UsageError where the last one has no line break."""
+        if not lines.endswith(b"\n"):
+            msg = f"records are lines of JSON, and the last one ends without a line break: {lines[-60:]!r}"
+            raise UsageError(msg)
+        self._waiting.append(lines)
+        self._waiting_size += len(lines)
+        self.count += lines.count(b"\n")
         if self._waiting_size >= CHUNK:
             self._flush()
 
@@ -130,7 +142,12 @@ class RawPartition:
     _document: Mapping[str, Any]
 
     def lines(self) -> Iterator[bytes]:
-        """The payload line by line, in bounded memory. Raises RawCorrupt when it is not what was landed.
+        """The payload line by line, without the line breaks. Raises RawCorrupt as `blocks` does."""
+        for block in self.blocks():
+            yield from block[:-1].split(b"\n")
+
+    def blocks(self) -> Iterator[bytes]:
+        """The payload, many whole lines at a time. Raises RawCorrupt when it is not what was landed.
 
         A payload of another length is refused before its first line; another checksum shows at the end.
         """
@@ -142,9 +159,13 @@ class RawPartition:
         rest, count = b"", 0
         for chunk in self._store.chunks(self._folder, self._document):
             digest.update(chunk)
-            *whole, rest = (rest + chunk).split(b"\n")
-            count += len(whole)
-            yield from whole
+            end = chunk.rfind(b"\n") + 1
+            if not end:
+                rest += chunk
+                continue
+            block, rest = rest + chunk[:end], chunk[end:]
+            count += block.count(b"\n")
+            yield from _cut(block)
         checksum = f"sha256:{digest.hexdigest()}"
         if rest or checksum != self.metadata.checksum:
             msg = f"{self.address} has the checksum {checksum}; {self.metadata.checksum} was landed"
@@ -253,6 +274,15 @@ class RawSink:
     def discard(self, found: Unfinished) -> bool:
         """Remove an attempt; False when it is gone already. `collect` says which may go."""
         return self._store.discard(found)
+
+
+def _cut(lines: bytes) -> Iterator[bytes]:
+    """Whole lines in pieces of about `BLOCK` bytes: what is made of a piece takes many times its memory."""
+    start = 0
+    while start < len(lines):
+        end = lines.find(b"\n", start + BLOCK) + 1 or len(lines)
+        yield lines[start:end]
+        start = end
 
 
 def decode_row(line: bytes, number: int, place: str) -> dict[str, Any]:

@@ -275,7 +275,8 @@ class KernelSettings(Settings):
     prune: Annotated[
         dict[str, Annotated[timedelta | None, says("How long they are kept.", never=True)]],
         says(
-            "How long ended units are kept (units: of all machines, or a machine's name), or rows of a log.",
+            "How long ended units are kept (units: of all machines, or a machine's name), rows of a log, or what is"
+            " left of pruned units (keep_graves).",
             examples={"invoice": "90d"},
         ),
     ] = {}

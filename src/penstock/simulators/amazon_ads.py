@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 import zlib
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -25,6 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from penstock.connectors.amazon_ads.client import COLUMNS
 from penstock.model.clock import Clock, instant_text, parse_instant
 from penstock.simulators.amazon_data import Performance
+from penstock.simulators.faults import Troubles
 
 MEDIA = "application/vnd.createasyncreportrequest.v3+json"
 RANGE_DAYS, RETENTION_DAYS = 31, 95
@@ -117,7 +118,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class AmazonAdsSimulator:
+class AmazonAdsSimulator(Troubles[Fault]):
     """An ASGI application with a memory."""
 
     clock: Clock
@@ -135,13 +136,10 @@ class AmazonAdsSimulator:
     storage_url: str | None = None
     requests: list[Request] = field(default_factory=list)
     reports: dict[str, Report] = field(default_factory=dict)
-    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
-    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     fates: deque[Fate] = field(default_factory=deque)
     fate_every: dict[int, Fate] = field(default_factory=dict)
     bodies: deque[Body] = field(default_factory=deque)
     _tokens: dict[str, datetime] = field(default_factory=dict)
-    _counted: Counter[str] = field(default_factory=Counter)
     _issued: int = 0
 
     def expire_tokens(self) -> None:
@@ -165,7 +163,7 @@ class AmazonAdsSimulator:
 
     async def _serve(self, request: Request, send: Send, gone: asyncio.Future[Message]) -> None:
         self.requests.append(request)
-        fault = self._fault(request.operation)
+        fault = self.trouble(request.operation)
         answer = self._answer(request) if fault is None or fault.accept else Answer(fault.status)
         if fault is not None:
             if fault.cut:
@@ -173,13 +171,6 @@ class AmazonAdsSimulator:
                 return
             answer = Answer(fault.status, fault.body, fault.headers)
         await _write(send, answer, gone)
-
-    def _fault(self, operation: str) -> Fault | None:
-        self._counted[operation] += 1
-        if self.faults[operation]:
-            return self.faults[operation].popleft()
-        count = self._counted[operation]
-        return next((fault for (kind, n), fault in self.every.items() if kind == operation and count % n == 0), None)
 
     def _fate(self) -> Fate:
         if self.fates:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 import zlib
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -24,6 +24,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from penstock.model.clock import Clock
+from penstock.simulators.faults import Troubles
 from penstock.simulators.google_data import BadQuery, Campaigns, Gaql
 
 PAGE_ROWS = 10_000
@@ -101,7 +102,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class GoogleAdsSimulator:
+class GoogleAdsSimulator(Troubles[Fault]):
     """An ASGI application with a memory."""
 
     clock: Clock
@@ -118,11 +119,8 @@ class GoogleAdsSimulator:
     errors_in_array: bool = False
     compress: bool = True
     requests: list[Request] = field(default_factory=list)
-    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
-    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     bodies: deque[Body] = field(default_factory=deque)
     _tokens: dict[str, datetime] = field(default_factory=dict)
-    _counted: Counter[str] = field(default_factory=Counter)
     _issued: int = 0
     _spent: Counter[date] = field(default_factory=Counter)
 
@@ -142,20 +140,13 @@ class GoogleAdsSimulator:
         operation = _OPERATIONS[found[3]] if found else "token"
         request = Request(operation, arriving.url.path, dict(arriving.headers), await arriving.body())
         self.requests.append(request)
-        fault = self._fault(operation)
+        fault = self.trouble(operation) or Fault()
         status, pieces = self._answer(request, found, fault)
         headers = {"content-type": "application/json; charset=UTF-8", **dict(fault.headers)}
         if self.compress and "gzip" in request.headers.get("accept-encoding", ""):
             headers["content-encoding"] = "gzip"
             pieces = _compressed(pieces)
         await StreamingResponse(_sent(pieces, fault), status, headers)(scope, receive, send)
-
-    def _fault(self, operation: str) -> Fault:
-        self._counted[operation] += 1
-        if self.faults[operation]:
-            return self.faults[operation].popleft()
-        count = self._counted[operation]
-        return next((fault for (kind, n), fault in self.every.items() if kind == operation and count % n == 0), Fault())
 
     def _answer(self, request: Request, found: re.Match[str] | None, fault: Fault) -> tuple[int, Iterable[bytes]]:
         if fault.status != 200 or (fault.body is not None and not fault.late):  # noqa: PLR2004 - a success

@@ -12,7 +12,7 @@ import binascii
 import functools
 import json
 import re
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.connectors.google_sheets.login import GRANT, SCOPE
 from penstock.model.clock import EPOCH, Clock
 from penstock.simulators.asgi import respond
+from penstock.simulators.faults import Refused, Troubles
 from penstock.simulators.google_grids import BadRequest, Grid, Spreadsheet, properties
 
 SPREADSHEET = "simulated-spreadsheet"
@@ -85,16 +86,8 @@ def _key_pair() -> tuple[str, str]:
     return private.decode(), public.decode()
 
 
-class _Refused(Exception):
-    """The call has no answer but this one."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.message)
-        self.fault = fault
-
-
 @dataclass(slots=True)
-class GoogleSheetsSimulator:
+class GoogleSheetsSimulator(Troubles[Fault]):
     """An ASGI application with a memory. `per_minute`: how many reads, and how many writes, a minute of the clock has.
 
     `before` is called with each operation before it is carried out: what somebody does at that very moment.
@@ -107,14 +100,11 @@ class GoogleSheetsSimulator:
     latency: float = 0.0
     spreadsheets: dict[str, Spreadsheet] = field(default_factory=lambda: {SPREADSHEET: Spreadsheet({EMAIL})})
     before: Callable[[str], object] = str
-    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
-    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     #: Numbers of calls, from 1 on, whose answer is lost; logins do not count.
     lost: set[int] = field(default_factory=set)
     #: The operation of each call, and the path.
     requests: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     bodies: deque[Any] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    counted: Counter[str] = field(default_factory=Counter)
     _tokens: dict[str, datetime] = field(default_factory=dict)
     _spent: Counter[tuple[str, int]] = field(default_factory=Counter)
     _issued: int = 0
@@ -161,10 +151,8 @@ class GoogleSheetsSimulator:
         extra: tuple[tuple[str, str], ...] = ()
         try:
             status, document = 200, self._answered(method, place, query, headers, body)
-        except _Refused as refused:
-            fault = refused.fault
-            if fault.cut:
-                raise ConnectionAbortedError("asked for by a fault") from None
+        except Refused as refused:
+            fault = refused.answered()
             status, extra = fault.status, fault.headers
             error = {"code": status, "message": fault.message, "status": _STATUSES.get(status, "UNKNOWN")}
             document = {"error": error}
@@ -179,11 +167,11 @@ class GoogleSheetsSimulator:
             return self._carried_out("token", path, lambda: self._token(body))
         found = _PATH.fullmatch(path)
         if found is None:
-            raise _Refused(Fault(404, "Requested entity was not found."))
+            raise Refused(Fault(404, "Requested entity was not found."))
         sheet_id, rest = unquote(found[1]), found[2]
         operation = "tabs" if rest is None else _OPERATIONS.get(rest, "read")
         if method != ("POST" if operation in WRITES else "GET"):
-            raise _Refused(Fault(405, "Method not allowed."))
+            raise Refused(Fault(405, "Method not allowed."))
 
         def work() -> Any:
             self._meter(operation)
@@ -193,50 +181,43 @@ class GoogleSheetsSimulator:
             try:
                 return self._done(operation, spreadsheet, rest or "", parse_qs(query), body)
             except BadRequest as error:
-                raise _Refused(Fault(400, str(error))) from None
+                raise Refused(Fault(400, str(error))) from None
             except (KeyError, TypeError, AttributeError, ValueError):
-                raise _Refused(Fault(400, "Invalid JSON payload received.")) from None
+                raise Refused(Fault(400, "Invalid JSON payload received.")) from None
 
         self._calls += 1
         return self._carried_out(operation, path, work, lost=self._calls in self.lost)
 
     def _carried_out(self, operation: str, path: str, work: Callable[[], Any], *, lost: bool = False) -> Any:
-        self.counted[operation] += 1
         self.requests.append((operation, path))
-        fault = self._fault(operation) or (LOST if lost else None)
+        fault = self.trouble(operation) or (LOST if lost else None)
         if fault is None:
             return work()
         if fault.carried_out:
             work()
-        raise _Refused(fault)
-
-    def _fault(self, operation: str) -> Fault | None:
-        if self.faults[operation]:
-            return self.faults[operation].popleft()
-        count = self.counted[operation]
-        return next((fault for (kind, n), fault in self.every.items() if kind == operation and count % n == 0), None)
+        raise Refused(fault)
 
     def _meter(self, operation: str) -> None:
         kind = "Write" if operation in WRITES else "Read"
         minute = int(self.clock.elapsed() // 60)
         self._spent[kind, minute] += 1
         if self.per_minute is not None and self._spent[kind, minute] > self.per_minute:
-            raise _Refused(quota(kind))
+            raise Refused(quota(kind))
 
     def _token(self, body: bytes) -> Any:
         form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
         if form.get("grant_type") != GRANT:
-            raise _Refused(Fault(400, "Invalid grant_type"))
+            raise Refused(Fault(400, "Invalid grant_type"))
         claims = _verified(form.get("assertion", ""))
         now = (self.clock.now() - EPOCH).total_seconds()
         if claims is None:
-            raise _Refused(Fault(400, "Invalid JWT Signature."))
+            raise Refused(Fault(400, "Invalid JWT Signature."))
         if claims.get("iss") != self.email:
-            raise _Refused(Fault(400, "Invalid grant: account not found"))
+            raise Refused(Fault(400, "Invalid grant: account not found"))
         if not (abs(claims.get("iat", 0) - now) <= _LATEST and now < claims.get("exp", 0) <= claims["iat"] + 3_600):
-            raise _Refused(Fault(400, "Invalid JWT: Token must be a short-lived token (60 minutes)"))
+            raise Refused(Fault(400, "Invalid JWT: Token must be a short-lived token (60 minutes)"))
         if claims.get("scope") != SCOPE or not str(claims.get("aud")).endswith(TOKEN_PATH):
-            raise _Refused(Fault(400, "Invalid JWT: scope or audience"))
+            raise Refused(Fault(400, "Invalid JWT: scope or audience"))
         self._issued += 1
         token = f"ya29.simulated-sheets-{self._issued:06}"
         self._tokens[token] = self.clock.now() + self.token_life
@@ -245,14 +226,14 @@ class GoogleSheetsSimulator:
     def _admit(self, headers: dict[str, str]) -> None:
         token = headers.get("authorization", "").removeprefix("Bearer ")
         if self._tokens.get(token, self.clock.now()) <= self.clock.now():
-            raise _Refused(Fault(401, "Request had invalid authentication credentials."))
+            raise Refused(Fault(401, "Request had invalid authentication credentials."))
 
     def _spreadsheet(self, sheet_id: str) -> Spreadsheet:
         found = self.spreadsheets.get(sheet_id)
         if found is None:
-            raise _Refused(Fault(404, "Requested entity was not found."))
+            raise Refused(Fault(404, "Requested entity was not found."))
         if self.email not in found.editors:
-            raise _Refused(Fault(403, "The caller does not have permission"))
+            raise Refused(Fault(403, "The caller does not have permission"))
         return found
 
     def _done(self, operation: str, sheet: Spreadsheet, rest: str, query: dict[str, list[str]], body: bytes) -> Any:

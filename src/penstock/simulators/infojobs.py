@@ -7,7 +7,7 @@ Trouble is asked for: `faults` for the next calls, `every` for every Nth. The la
 from __future__ import annotations
 
 import base64
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.model.clock import EPOCH, Clock, instant_text
 from penstock.simulators.asgi import respond
+from penstock.simulators.faults import Refused, Troubles
 from penstock.simulators.infojobs_data import Filter, Live, Market, Seen, record
 
 PATHS = ("/api/9/offer", "/api/7/offer")
@@ -72,14 +73,8 @@ class Request:
         return next((value for key, value in self.parameters if key == name), None)
 
 
-class _Refused(Exception):
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault)
-        self.fault = fault
-
-
 @dataclass(slots=True)
-class InfoJobsSimulator:
+class InfoJobsSimulator(Troubles[Fault]):
     """An ASGI application with a memory. `market` is what there is to be found.
 
     `list_key` is where offers stand in an answer. `most_pages` is how many pages are told and given at most, and
@@ -102,10 +97,7 @@ class InfoJobsSimulator:
     tells_date: bool = True
     tells_totals: bool = True
     latency: float = 0.0
-    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
-    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     requests: deque[Request] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    counted: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         if self.market is None:
@@ -125,10 +117,8 @@ class InfoJobsSimulator:
         sent: Headers = (_JSON,)
         try:
             status, content = 200, self._asked(method, path, headers, now)
-        except _Refused as refused:
-            fault = refused.fault
-            if fault.cut:
-                raise ConnectionAbortedError("asked for by a fault") from None
+        except Refused as refused:
+            fault = refused.answered()
             status = fault.status
             content = fault.body if isinstance(fault.body, bytes) else msgspec.json.encode(fault.body)
             extra = tuple((name.encode(), value.encode()) for name, value in fault.headers)
@@ -145,30 +135,23 @@ class InfoJobsSimulator:
     def _asked(self, method: str, path: str, headers: dict[str, str], now: datetime) -> bytes:
         address = urlsplit(path)
         if method != "GET" or address.path not in PATHS:
-            raise _Refused(_error(404, "1", "Unknown operation", now))
+            raise Refused(_error(404, "1", "Unknown operation", now))
         parameters = parse_qsl(address.query, keep_blank_values=True)
         self.requests.append(Request(now, headers, parameters))
-        self.counted[OPERATION] += 1
-        fault = self._trouble()
+        fault = self.trouble(OPERATION)
         if fault is not None and fault.spoils is None and not fault.repeats:
-            raise _Refused(fault)
+            raise Refused(fault)
         login = f"{self.client_id}:{self.client_secret}".encode()
         if headers.get("authorization") != f"Basic {base64.b64encode(login).decode()}":
             refusal = _error(401, "101", "The user has not been authenticated", now)
-            raise _Refused(_with(refusal, "www-authenticate", 'Basic realm="InfoJobs-API"'))
+            raise Refused(_with(refusal, "www-authenticate", 'Basic realm="InfoJobs-API"'))
         return self._list(parameters, now, fault)
-
-    def _trouble(self) -> Fault | None:
-        if self.faults[OPERATION]:
-            return self.faults[OPERATION].popleft()
-        number = self.counted[OPERATION]
-        return next((fault for (_, every), fault in self.every.items() if number % every == 0), None)
 
     def _list(self, parameters: Sequence[tuple[str, str]], now: datetime, fault: Fault | None) -> bytes:
         given = dict(parameters)
         span, order = given.get("sinceDate", "ANY"), given.get("order", _ORDER)
         if span not in SPANS or order != _ORDER:
-            raise _Refused(_error(400, "301", f"Invalid value: {span if span not in SPANS else order}", now))
+            raise Refused(_error(400, "301", f"Invalid value: {span if span not in SPANS else order}", now))
         page = _whole(given.get("page", "1"), now)
         size = min(_whole(given.get("maxResults", str(_USUAL_SIZE)), now), self.largest_page)
         size = min(_USUAL_SIZE, self.largest_page) if self.rigid else size
@@ -214,7 +197,7 @@ def _each(value: Any) -> Sequence[Any]:
 
 def _whole(text: str, now: datetime) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:18]) > 0):
-        raise _Refused(_error(400, "301", f"Invalid value: {text}", now))
+        raise Refused(_error(400, "301", f"Invalid value: {text}", now))
     return int(text[:18])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.model.clock import Clock, instant_text, parse_instant
 from penstock.simulators.asgi import respond
+from penstock.simulators.faults import Refused, Troubles
 from penstock.simulators.graphql import BadDocument, Field, parse
 from penstock.simulators.nivoda_data import ITEM, MOST_STONES, Catalogue, Wanted, template
 
@@ -81,16 +82,8 @@ class Request:
     variables: dict[str, Any]
 
 
-class _Refused(Exception):
-    """The call has no answer but this one."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault)
-        self.fault = fault
-
-
 @dataclass(slots=True)
-class NivodaSimulator:
+class NivodaSimulator(Troubles[Fault]):
     """An ASGI application with a memory. `catalogue` may be any number of stones; a thousand by default.
 
     `unit` is how many cents a price of 1 is: 1 or 100. `total_count_factor` is how far `total_count` is off. With
@@ -121,10 +114,7 @@ class NivodaSimulator:
     retry_after: str | None = "1"
     churn: Churn | None = None
     hidden: set[int] = field(default_factory=set)
-    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
-    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     requests: deque[Request] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    counted: Counter[str] = field(default_factory=Counter)
     _tokens: dict[str, datetime] = field(default_factory=dict)
     _issued: int = 0
     _second: int = 0
@@ -156,13 +146,11 @@ class NivodaSimulator:
         """Status, headers and body. Raises ConnectionAbortedError where a fault asks for it."""
         try:
             if (method, path) != ("POST", PATH):
-                raise _Refused(Fault(404, b"Cannot POST " + path.encode()))  # noqa: TRY301
+                raise Refused(Fault(404, b"Cannot POST " + path.encode()))  # noqa: TRY301
             content = self._asked(headers, body)
             status, extra = 200, _NONE
-        except _Refused as refused:
-            fault = refused.fault
-            if fault.cut:
-                raise ConnectionAbortedError("asked for by a fault") from None
+        except Refused as refused:
+            fault = refused.answered()
             content = fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
             status, extra = fault.status, tuple((name.encode(), value.encode()) for name, value in fault.headers)
         return status, (*_JSON, (b"content-length", b"%d" % len(content)), *extra), content
@@ -173,15 +161,16 @@ class NivodaSimulator:
             query, variables = asked["query"], asked.get("variables") or {}
             selected = parse(query)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise _Refused(errors("POST body missing or invalid.", "BAD_REQUEST", status=400)) from None
+            raise Refused(errors("POST body missing or invalid.", "BAD_REQUEST", status=400)) from None
         except BadDocument as error:
-            raise _Refused(errors(str(error), "GRAPHQL_PARSE_FAILED", status=400)) from None
+            raise Refused(errors(str(error), "GRAPHQL_PARSE_FAILED", status=400)) from None
         wrapped = selected.get("as")
         inner = wrapped.fields or {} if wrapped is not None else selected
         operation = next((_OPERATIONS[name] for name in inner if name in _OPERATIONS), "unknown")
         self.requests.append(Request(operation, headers, query, variables))
-        self.counted[operation] += 1
-        self._trouble(operation)
+        self._limit(operation)
+        if (fault := self.trouble(operation)) is not None:
+            raise Refused(fault)
         if operation == "authenticate":
             return _data({"authenticate": self._authenticate(inner["authenticate"], variables)})
         self._admit(headers, wrapped, variables)
@@ -191,30 +180,27 @@ class NivodaSimulator:
             self._stir(self.churn)
         return ('{"data":{"as":%s}}' if wrapped is not None else '{"data":%s}').__mod__(answer).encode()
 
-    def _trouble(self, operation: str) -> None:
-        """Faults that were asked for, and the limit on calls."""
-        if self.per_second is not None:
-            second = math.floor(self.clock.elapsed())
-            self._in_second = self._in_second + 1 if second == self._second else 1
-            self._second = second
-            if self._in_second > self.per_second:
-                raise _Refused(throttle(self.retry_after))
-        if self.faults[operation]:
-            raise _Refused(self.faults[operation].popleft())
-        for (kind, number), fault in self.every.items():
-            if kind == operation and self.counted[operation] % number == 0:
-                raise _Refused(fault)
+    def _limit(self, operation: str) -> None:
+        """Throttle calls beyond those that a second has."""
+        if self.per_second is None:
+            return
+        second = math.floor(self.clock.elapsed())
+        self._in_second = self._in_second + 1 if second == self._second else 1
+        self._second = second
+        if self._in_second > self.per_second:
+            self.counted[operation] += 1
+            raise Refused(throttle(self.retry_after))
 
     def _authenticate(self, asked: Field, variables: Mapping[str, Any]) -> dict[str, Any]:
         login = (asked.fields or {}).get("username_and_password")
         if login is None:
-            raise _Refused(_unknown(", ".join(asked.fields or ()), "Authenticate"))
+            raise Refused(_unknown(", ".join(asked.fields or ()), "Authenticate"))
         given = (login.argument("username", variables), login.argument("password", variables))
         for name in login.fields or {}:
             if name not in ({"token", "expires"} if self.tells_expiry else {"token"}):
-                raise _Refused(_unknown(name, "Token"))
+                raise Refused(_unknown(name, "Token"))
         if given != (self.username, self.password):
-            raise _Refused(errors("Invalid username or password", "UNAUTHENTICATED"))
+            raise Refused(errors("Invalid username or password", "UNAUTHENTICATED"))
         self._issued += 1
         token = f"simulated-token-{self._issued:06}"
         self._tokens[token] = self.clock.now() + self.token_life
@@ -227,13 +213,13 @@ class NivodaSimulator:
             token = wrapped.argument("token", variables) or ""
         if self._tokens.get(token, self.clock.now()) <= self.clock.now():
             if self.refuses == "http":
-                raise _Refused(errors("Unauthorized", status=401))
-            raise _Refused(errors("Not authenticated: the token is invalid or has expired", "UNAUTHENTICATED"))
+                raise Refused(errors("Unauthorized", status=401))
+            raise Refused(errors("Not authenticated: the token is invalid or has expired", "UNAUTHENTICATED"))
 
     def _field(self, asked: Field, variables: Mapping[str, Any]) -> str:
         """The JSON of one field of a query."""
         if asked.name not in ("diamonds_by_query", "diamonds_by_query_count"):
-            raise _Refused(_unknown(asked.name, "Query"))
+            raise Refused(_unknown(asked.name, "Query"))
         wanted = _wanted(asked.argument("query", variables) or {}, whole=self.whole_dollars)
         count = self.stones.count(wanted)
         if asked.name == "diamonds_by_query_count":
@@ -245,21 +231,21 @@ class NivodaSimulator:
             elif name == "items":
                 parts.append(f'"items":[{self._items(asked, one, wanted, count, variables)}]')
             else:
-                raise _Refused(_unknown(name, "DiamondSearchResults"))
+                raise Refused(_unknown(name, "DiamondSearchResults"))
         return "{" + ",".join(parts) + "}"
 
     def _items(self, asked: Field, one: Field, wanted: Wanted, count: int, variables: Mapping[str, Any]) -> str:
         offset, limit = asked.argument("offset", variables) or 0, asked.argument("limit", variables)
         limit = CAP if limit is None else limit
         if not isinstance(offset, int) or not isinstance(limit, int) or offset < 0 or limit < 0:
-            raise _Refused(errors("offset and limit must be whole numbers", "BAD_USER_INPUT"))
+            raise Refused(errors("offset and limit must be whole numbers", "BAD_USER_INPUT"))
         if limit > CAP and self.over_limit == "error":
-            raise _Refused(errors(f"limit must not be greater than {CAP}", "BAD_USER_INPUT"))
+            raise Refused(errors(f"limit must not be greater than {CAP}", "BAD_USER_INPUT"))
         limit = min(limit, CAP)
         order = asked.argument("order", variables) or {}
         kind, direction = order.get("type", "none"), order.get("direction", "ASC")
         if kind not in ORDERS or direction not in ("ASC", "DESC"):
-            raise _Refused(errors(f'Value "{kind}" does not exist in "DiamondOrderType" enum.', "BAD_USER_INPUT"))
+            raise Refused(errors(f'Value "{kind}" does not exist in "DiamondOrderType" enum.', "BAD_USER_INPUT"))
         way = {"by_price": kind == "price", "descending": direction == "DESC"}
         numbers = self._listed(wanted, offset, limit, way)
         more = math.inf if self.rows_past_count is None else self.rows_past_count
@@ -304,7 +290,7 @@ def _unknown(name: str, kind: str) -> Fault:
 def _check(selected: Mapping[str, Field], known: Mapping[str, Any], kind: str = "Item") -> None:
     for name, one in selected.items():
         if name not in known or (known[name] is None) != (one.fields is None):
-            raise _Refused(_unknown(name, kind))
+            raise Refused(_unknown(name, kind))
         if one.fields is not None:
             _check(one.fields, known[name], name.capitalize())
 
@@ -314,13 +300,13 @@ def _wanted(query: Mapping[str, Any], *, whole: bool) -> Wanted:
     for name in query:
         if name not in _FILTERS | _IGNORED:
             text = f'Field "{name}" is not defined by type "DiamondQuery".'
-            raise _Refused(errors(text, "GRAPHQL_VALIDATION_FAILED", status=400))
+            raise Refused(errors(text, "GRAPHQL_VALIDATION_FAILED", status=400))
     price, updated = query.get("dollar_value") or {}, query.get("updated") or {}
     try:
         low, high = (_cents(price.get(name), whole=whole) for name in ("from", "to"))
         since, until = (None if updated.get(n) is None else parse_instant(updated[n]) for n in ("from", "to"))
     except (TypeError, ValueError) as error:
-        raise _Refused(errors(f"Variable got an invalid value: {error}", "BAD_USER_INPUT", status=400)) from None
+        raise Refused(errors(f"Variable got an invalid value: {error}", "BAD_USER_INPUT", status=400)) from None
     return Wanted(low, high + 99 if whole and high is not None else high, since, until)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.model.clock import Clock
 from penstock.simulators.asgi import respond
+from penstock.simulators.faults import Refused, Troubles
 from penstock.simulators.lean import Headers
 from penstock.simulators.paged_data import Key, Listing
 
@@ -75,20 +76,12 @@ class Request:
     form: dict[str, str]
 
 
-class _Refused(Exception):
-    """The call has no answer but this one."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault)
-        self.fault = fault
-
-
-def _refuse(status: int, message: str) -> _Refused:
-    return _Refused(Fault(status, {"message": message}))
+def _refuse(status: int, message: str) -> Refused:
+    return Refused(Fault(status, {"message": message}))
 
 
 @dataclass(slots=True)
-class PagedSimulator:
+class PagedSimulator(Troubles[Fault]):
     """An ASGI application with a memory. `listing` may be any number of offers; a thousand by default.
 
     `auth` says who may ask: `none`, `header` (X-Api-Key), `bearer`, `basic` or `oauth`, with tokens of `/token`.
@@ -111,10 +104,7 @@ class PagedSimulator:
     relative: bool = False
     latency: float = 0.0
     churn: Churn | None = None
-    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
-    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     requests: deque[Request] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    counted: Counter[str] = field(default_factory=Counter)
     _tokens: dict[str, datetime] = field(default_factory=dict)
     _issued: int = 0
 
@@ -141,10 +131,8 @@ class PagedSimulator:
         status = 200
         try:
             content, extra = self._asked(method, path, headers, body)
-        except _Refused as refused:
-            fault = refused.fault
-            if fault.cut:
-                raise ConnectionAbortedError("asked for by a fault") from None
+        except Refused as refused:
+            fault = refused.answered()
             content = fault.body if isinstance(fault.body, bytes) else json.dumps(fault.body).encode()
             status, extra = fault.status, fault.headers
         told = {"content-type": "application/json", "content-length": str(len(content)), **dict(extra)}
@@ -158,8 +146,7 @@ class PagedSimulator:
             raise _refuse(404, "Not found")
         kind, form = operation[method, style], dict(parse_qsl(body.decode("latin-1")))
         self.requests.append(Request(kind, style, parameters, headers, form))
-        self.counted[kind] += 1
-        twist = self._trouble(kind)
+        twist = self._twist(kind)
         if kind == "token":
             return json.dumps(self._token(form)).encode(), []
         self._admit(headers)
@@ -169,14 +156,11 @@ class PagedSimulator:
             self._stir(self.churn)
         return answer
 
-    def _trouble(self, operation: str) -> str | None:
-        """Faults that were asked for: refuses the call, or says how its answer is twisted."""
-        found = self.faults[operation].popleft() if self.faults[operation] else None
-        for (kind, number), fault in self.every.items():
-            if found is None and kind == operation and self.counted[operation] % number == 0:
-                found = fault
+    def _twist(self, operation: str) -> str | None:
+        """Refuses the call where that was asked for, or says how its answer is twisted."""
+        found = self.trouble(operation)
         if found is not None and found.twist is None:
-            raise _Refused(found)
+            raise Refused(found)
         return None if found is None else found.twist
 
     def _token(self, form: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,12 +20,13 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.model.clock import Clock, Rng
 from penstock.simulators.asgi import respond
+from penstock.simulators.faults import Refused, Troubles
 from penstock.simulators.graphql import BadDocument
 from penstock.simulators.lean import Headers
 from penstock.simulators.shopify_admin import RESULT_PATH, Admin, Call
 from penstock.simulators.shopify_data import Bucket, Store
 from penstock.simulators.shopify_documents import plan
-from penstock.simulators.shopify_faults import LOST, Fault, Refused, errors
+from penstock.simulators.shopify_faults import LOST, Fault, errors
 from penstock.simulators.shopify_journal import Entry, Throttle
 
 TOKEN_PATH = "/admin/oauth/access_token"  # noqa: S105 - a path
@@ -43,7 +43,7 @@ _decode = msgspec.json.decode
 
 
 @dataclass(slots=True)
-class ShopifySimulator:
+class ShopifySimulator(Troubles[Fault]):
     """An ASGI application with a memory. `store` may be any; a hundred products of four variants by default.
 
     `throttle_status` is under which status it throttles, 200 or 429, and `retry_after` the header of a 429. With
@@ -66,10 +66,7 @@ class ShopifySimulator:
     served_version: str | None = None
     latency: float = 0.0
     edits: float = 0.0
-    faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
-    every: dict[tuple[str, int], Fault] = field(default_factory=dict)
     chances: dict[str, tuple[float, Fault]] = field(default_factory=dict)
-    counted: Counter[str] = field(default_factory=Counter)
     admin: Admin = field(init=False)
     points: Bucket = field(init=False)
     _rng: Rng = field(init=False)
@@ -122,9 +119,7 @@ class ShopifySimulator:
             else:
                 raise Refused(Fault(404, {"errors": "Not Found"}))  # noqa: TRY301
         except Refused as refused:
-            fault = refused.fault
-            if fault.cut:
-                raise ConnectionAbortedError("asked for by a fault") from None
+            fault = refused.answered()
             content = fault.body if isinstance(fault.body, bytes) else _encode(fault.body)
             status = fault.status or 200
             extra = (*extra, *((name.encode(), value.encode()) for name, value in fault.headers))
@@ -157,12 +152,9 @@ class ShopifySimulator:
 
     def _trouble(self, operation: str) -> Fault | None:
         """The fault that was asked for, if this call is to have one."""
-        self.counted[operation] += 1
-        if self.faults[operation]:
-            return self.faults[operation].popleft()
-        for (kind, number), fault in self.every.items():
-            if kind == operation and self.counted[operation] % number == 0:
-                return fault
+        asked = self.trouble(operation)
+        if asked is not None:
+            return asked
         share, fault = self.chances.get(operation, (0.0, LOST))
         return fault if share and self._rng.uniform(0, 1) < share else None
 

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from penstock.model.clock import Clock, Rng
+from penstock.simulators.faults import Refused
 from penstock.simulators.graphql import BadDocument
 from penstock.simulators.shopify_data import Store, Variant
 from penstock.simulators.shopify_documents import BULK, CURRENCY, PRODUCT, VARIANT, Plan, plan
-from penstock.simulators.shopify_faults import Refused, errors
+from penstock.simulators.shopify_faults import errors
 from penstock.simulators.shopify_journal import ALL, OTHER, Entry, Mutation, Prices, Read, Write
 
 MOST_INPUT = 250

@@ -35,11 +35,3 @@ def errors(message: str, code: str | None = None, *, status: int = 200, carried_
 def slow(seconds: float) -> Fault:
     """The right answer, late."""
     return Fault(None, seconds=seconds)
-
-
-class Refused(Exception):
-    """The call has no answer but this one."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault)
-        self.fault = fault

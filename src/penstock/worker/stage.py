@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -56,6 +56,18 @@ class Stage:
                 await self._executor.run(self._writer.take, part)
                 while self._writer.full:
                     await patiently(self._executor, self._rng, self._writer.write)
+
+    async def add_block(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Add rows that are lists of values in the order of `columns`, in one piece: at a fraction of what `add` costs.
+
+        A block has at most 5,000 rows and 4 MB. Raises as `add` does.
+        """
+        if self._writer.sealed:
+            raise BrokenFlow("a sealed stage takes no more rows")
+        async with self._turn:
+            await self._executor.run(self._writer.take_block, columns, rows)
+            while self._writer.full:
+                await patiently(self._executor, self._rng, self._writer.write)
 
     async def __aenter__(self) -> Self:
         return self

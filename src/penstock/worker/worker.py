@@ -28,6 +28,7 @@ from penstock.model.clock import Rng, SystemClock
 from penstock.model.errors import LedgerUnavailable, UsageError
 from penstock.model.unit import Unit
 from penstock.worker.committer import GroupCommitter
+from penstock.worker.ear import Ear
 from penstock.worker.executor import Executor, ThreadExecutor, unless
 from penstock.worker.flow import AnyFlow, Io
 from penstock.worker.gates import WorkerGates
@@ -39,6 +40,7 @@ from penstock.worker.peers import Peers
 from penstock.worker.prices import prices_of
 from penstock.worker.quarantine import Quarantine
 from penstock.worker.reconcile import Reconciliation
+from penstock.worker.rest import Rest
 from penstock.worker.shares import Shares
 from penstock.worker.watchdog import Watchdog
 
@@ -99,11 +101,10 @@ class Worker:
         self._learnt: tuple[datetime, float] | None = None
         self._peers = Peers()
         self._stop = asyncio.Event()
-        self._poke = asyncio.Event()
+        self._rest = Rest(self._clock, self.settings.idle_seconds)
         self._renewed = asyncio.Event()
-        self._backlog = self._full = False
+        self._full = False
         self._shares = Shares(self.flows, self._clock)
-        self._sleeping_until = math.inf
         self._lease_end = math.inf
         self._reap_from = -math.inf
         self._claiming = asyncio.Lock()
@@ -118,8 +119,11 @@ class Worker:
         self._watchdog: Watchdog | None = None
         if watchdog and executor is None and isinstance(self._clock, SystemClock):
             self._watchdog = Watchdog(self._clock, self.settings.lease_ms, lambda: self._lease_end)
+        self._ear: Ear | None = None
+        if self.settings.idle_seconds is not None and isinstance(self._clock, SystemClock):
+            self._ear = Ear(ledger.database, self._readers, self._clock, self._rng, self._rest)
         self._gates = WorkerGates(
-            ledger.gates, self._executor, self._clock, self._rng, config_version, wake=self._poke.set
+            ledger.gates, self._executor, self._clock, self._rng, config_version, wake=self._rest.poke
         )
         self._io = Io(ledger, self._readers, self.now, self._rng, self._gates, self._stop.is_set)
 
@@ -140,8 +144,11 @@ class Worker:
         self._stop.set()
 
     def poke(self) -> None:
-        """Look for work now, however long the worker meant to sleep: somebody in this process made units due."""
-        self._poke.set()
+        """Look for work now, however long the worker meant to sleep; any thread may call it.
+
+        Whatever this process writes through the worker's ledger does so by itself.
+        """
+        self._rest.ring()
 
     async def run(self) -> None:
         """Work until `stop`. Raises what cannot be worked around, such as a corrupt ledger."""
@@ -149,10 +156,14 @@ class Worker:
             await flow.start()
         if self._watchdog is not None:
             self._watchdog.start()
+        self._rest.begin()
+        bell = self.ledger.database.bell
+        bell.tell(self._rest.ring)
         try:
             while not self._stop.is_set():
                 await self._incarnation()
         finally:
+            bell.forget(self._rest.ring)
             for flow in self.flows.values():
                 await flow.stop()
             if self._watchdog is not None:
@@ -180,7 +191,7 @@ class Worker:
         self._holding = holding = Holding(
             parts,
             concurrency=self.settings.concurrency,
-            freed=self._freed,
+            freed=self._rest.freed,
             leased=self._leased,
         )
         if self._watchdog is not None:
@@ -202,6 +213,8 @@ class Worker:
         watching = asyncio.create_task(self._watch(incarnation, holding), name="watch")
         looking = asyncio.create_task(self._look_around(incarnation), name="place")
         helpers = [stopping, committing, claiming, suspecting, leasing, comparing, watching, looking]
+        if self._ear is not None:
+            helpers.append(asyncio.create_task(self._ear.run(), name="ear"))
         try:
             done, _ = await asyncio.wait(helpers, return_when=asyncio.FIRST_COMPLETED)
             for helper in done - {stopping}:
@@ -278,7 +291,7 @@ class Worker:
             await asyncio.sleep(self.settings.watch_seconds)
             holding.cancel_overdue()
             if self._peers.look(incarnation.identity.process):
-                self._poke.set()
+                self._rest.poke()
             if self._clock.uptime() >= self._lease_end:
                 # Others may take over now. What is finished is still offered for commit, and the fence decides,
                 # but no step goes on that could have an effect.
@@ -374,15 +387,14 @@ class Worker:
             """A thousand at a time, until all that waited for this program are back."""
         claimed_at = -math.inf
         while True:
-            self._poke.clear()
+            self._rest.look()
             room = self._pace.room(holding)
             if holding.held and room < min(settings.claim_at_once, settings.slots, settings.concurrency) / 2:
-                self._backlog = True
+                self._rest.backlog = True
                 # A budget that nobody asks for overflows: behind such gates a little is claimed meanwhile.
                 late = claimed_at + HORIZON - self._clock.elapsed() if incarnation.metered and room > 0 else None
                 if late is None or late > 0:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._poke.wait(), late)
+                    await self._rest.called(late)
                     continue
             claimed_at = self._clock.elapsed()
             if self._peers.dead or self._clock.elapsed() - reaped_at >= settings.watch_seconds:
@@ -394,7 +406,7 @@ class Worker:
                 continue
             # Where no call could leave, what is due behind a budget waits for a step to end.
             # So it does where a flow holds as many as it takes.
-            self._backlog = self._full or holding.starts(self._pace.rate) <= 0
+            self._rest.backlog = self._full or holding.starts(self._pace.rate) <= 0
             over = False
             while not over:
                 if self._clock.elapsed() - unknown_at >= settings.unknown_seconds:
@@ -404,37 +416,18 @@ class Worker:
                 idle = await self._ask(incarnation, quarantine)
                 if idle is not None and idle.lease is not None and idle.lease <= 0:
                     reaped_at = -math.inf
-                over = await self._sleep(idle)
+                over = await self._rest.sleep(idle)
 
     async def _ask(self, incarnation: Incarnation, quarantine: Quarantine) -> Idle | None:
         """When the ledger next has something to do; suspects that are due have it at once."""
+        self._rest.ask()
         idle = await self._quietly(incarnation.idle)
-        if idle is not None and idle.suspect is not None and idle.suspect <= 0:
+        if idle is None:
+            return None
+        self._learn(idle.now)
+        if idle.suspect is not None and idle.suspect <= 0:
             quarantine.poke()
         return idle
-
-    async def _sleep(self, idle: Idle | None) -> bool:
-        """Sleep until the ledger says; False when the time was up before, and asking again is all there is to do."""
-        if idle is not None:
-            self._learn(idle.now)
-        wanted = 1.0 if idle is None else idle.seconds()
-        seconds, longest = wanted, self.settings.idle_seconds
-        if longest is not None:
-            seconds = min(longest, math.inf if wanted is None else wanted)
-        if seconds is not None:
-            # What is due but taken by others first would have us ask again at once: never faster than this.
-            seconds = max(seconds, HORIZON if self._backlog else 0.005)
-        self._sleeping_until = math.inf if seconds is None else self._clock.elapsed() + seconds
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._poke.wait(), seconds)
-        if idle is None or self._poke.is_set():
-            return True
-        return wanted is not None and seconds is not None and wanted <= seconds
-
-    def _freed(self, soon: float | None) -> None:
-        """A unit was settled: claim again if more was waiting, or wake earlier for what it made due."""
-        if self._backlog or (soon is not None and self._clock.elapsed() + soon < self._sleeping_until):
-            self._poke.set()
 
     def _wants(self, holding: Holding, shares: Mapping[str, int]) -> dict[str, int]:
         """How many units to claim of each machine: its share, as far as its flow takes so many at once."""
@@ -464,6 +457,7 @@ class Worker:
                 # The claim may have landed without our hearing of it: what is ours in the ledger is taken up.
                 claimed = await self._patiently(lambda: incarnation.retake(set(holding.held))) or Claimed([], {})
             self.counts.claimed += len(claimed.units)
+            self._rest.worthwhile |= bool(claimed.units)
             holding.take(claimed)
             return claimed.units
 

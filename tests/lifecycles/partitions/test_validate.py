@@ -173,3 +173,21 @@ def test_a_wrong_count_in_the_metadata_is_found(sink, tmp_path):
 def test_an_unknown_type_is_refused_when_it_is_declared():
     with pytest.raises(UsageError, match=r"field a is 'int'; a type is one of text, whole"):
         check_fields({"a": "int"})
+
+
+def test_a_row_that_cannot_be_read_does_not_hide_what_is_wrong_before_it(sink):
+    lines = [json.dumps(row).encode() for row in changed("note", 5)]
+    found = verdict_of(sink, [*lines, b"{no JSON", lines[0]])
+    assert [error.partition(":")[0] for error in found.errors] == ["row 2", "payload.jsonl line 4 is not JSON"]
+
+
+def test_the_digest_is_that_of_the_rows_whatever_their_neighbours(tmp_path):
+    """Half a character is read by Python's JSON alone: its block goes another way."""
+    plain = [json.dumps(row).encode() for row in rows(3)]
+    odd = json.dumps({**rows(4)[3], "note": "\ud800", "more": 10**30}).encode()
+    other = [json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).encode() for text in plain]
+    texts = ([*plain, odd], [odd, *reversed(plain)], [odd, *other])
+    found = {verdict_of(RawSink(tmp_path / str(n)), made).digest for n, made in enumerate(texts)}
+    assert len(found) == 1
+    assert str(*found).startswith("2:4-")
+    assert verdict_of(RawSink(tmp_path / "others"), plain).digest not in found

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.connectors.searches import Batch, Wanted
 from penstock.lifecycles.queries.machine import S, query
 from penstock.lifecycles.queries.settings import QuerySettings
 from penstock.model.unit import replace
@@ -51,6 +52,47 @@ def test_offers_limit_a_run_too(queries_url):
         world.work()
         assert world.runs("jobs", "stopped_by, pages_fetched, offers_fetched") == [("max_offers", 2, 20)]
         assert world.state("jobs").status is S.SUCCESS
+
+
+class _Cursors(Lists):
+    """Its tokens are the ids of the last records: what is added above does not move them."""
+
+    def _batch(self, records: list[Any], wanted: Wanted) -> Batch:
+        ids = [one.id for one in records]
+        start = 0 if wanted.token is None else ids.index(wanted.token) + 1
+        found = records[start : start + self.size]
+        last = start + self.size >= len(records)
+        return Batch(found, 0, None if last else found[-1].id, last)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_pages": 2}, {"max_pages": 8}, {"max_offers": 10}, {"max_offers": 40}], ids=str
+)
+def test_new_records_do_not_put_off_history_for_ever(queries_url, limits):
+    """More is listed in a pause than a run may read."""
+    client = _Cursors(ladder(150), by_place=False)
+    with bench(queries_url, client, horizon=5 * DAY, **limits) as world:
+        world.work()
+        for _ in range(20):
+            if world.state("jobs").seeded_at is not None:
+                break
+            client.records[:0] = ladder(90, world.clock.now() + PAUSE, timedelta(minutes=1), first=len(client.records))
+            world.later()
+        assert world.state("jobs").seeded_at is not None
+        assert {str(number) for number in range(5 * 24 + 12)} <= {*world.offers()}
+        assert world.value("SELECT sum(requests_count) FROM ingestion_runs") == client.calls
+
+
+def test_what_is_new_is_read_whole_though_history_has_its_share(queries_url):
+    client = Lists(ladder(60))
+    with bench(queries_url, client, horizon=2 * DAY, max_pages=3) as world:
+        world.work()
+        world.clock.advance(PAUSE.total_seconds())
+        client.records[:0] = ladder(70, world.clock.now(), timedelta(minutes=3), first=60)
+        for _ in range(15):
+            world.later()
+        assert {str(number) for number in (*range(60), *range(60, 130))} == {*world.offers()}
+        assert world.offers("closed_at IS NOT NULL") == []
 
 
 def test_afterwards_only_what_is_new_is_read(queries_url):

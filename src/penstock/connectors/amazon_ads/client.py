@@ -22,7 +22,7 @@ from penstock.connectors.http.client import Http, NotJson, Response
 from penstock.connectors.http.download import Allowed, Downloads
 from penstock.connectors.http.exchange import Transport
 from penstock.connectors.oauth import Credentials, Login
-from penstock.connectors.records import Limits, Record, records
+from penstock.connectors.records import Limits, records
 from penstock.model.clock import Clock, parse_instant
 from penstock.model.errors import InDoubt, Rejected, Transient, UsageError
 from penstock.settings.redaction import redact
@@ -246,14 +246,17 @@ class AmazonAds:
         """The bytes of a report's file. Raises LinkExpired, RefusedLink, TooLarge or Transient."""
         return self._downloads.get(url)
 
-    async def records(self, url: str) -> AsyncGenerator[list[Record]]:
-        """The records of a report's file, some hundreds at a time. Raises what `download` raises, and BadReport."""
+    async def records(self, url: str) -> AsyncGenerator[bytes]:
+        """The records of a report's file as they came, one on a line, some hundreds at a time.
+
+        Raises what `download` raises, and BadReport.
+        """
         async with (
             contextlib.aclosing(self.download(url)) as pieces,
-            contextlib.aclosing(records(pieces, self._limits)) as batches,
+            contextlib.aclosing(records(pieces, self._limits)) as blocks,
         ):
-            async for batch in batches:
-                yield batch
+            async for lines in blocks:
+                yield lines
 
     async def _adopt(self, spec: ReportSpec, response: Response) -> Created:
         found = _UUID.search(response.text)

@@ -31,6 +31,8 @@ class JsonLines:
     def __init__(self, folder: Path, run: Run, page_size: int = 1_000) -> None:
         self._feed = Feed(folder, page_size)
         self._run = run
+        #: Looks into the folder.
+        self.calls = 0
 
     async def page(self, parameters: Parameters, wanted: Wanted) -> Batch:
         """The offers after the token. The last page has a token too: of where more may be written.
@@ -40,6 +42,7 @@ class JsonLines:
         """
         if faults := check(parameters):
             raise Rejected("; ".join(faults))
+        self.calls += 1
         place = Place.read(wanted.token) if wanted.token is not None else None
         words = tuple(str(parameters.get("q", "")).casefold().split())
         pattern = str(parameters.get("files", EVERY_FILE))

@@ -115,6 +115,8 @@ class Http:
         self._clock = clock
         self._headers = _merged(_USUAL_HEADERS, headers or {})
         self._transport = transport or _network(context)
+        #: How many calls were made so far.
+        self.calls = 0
 
     @overload
     async def send(self, method: str, path: str, *, missing_ok: Literal[False] = False, **request: Any) -> Response: ...
@@ -162,6 +164,7 @@ class Http:
         _check(call, given)
         request = Request(method, _plain(f"{self._base}{path}"), given, content, patience, own)
         with trace.span("call", method=method, path=_traced(path)) as span, _meaning(call, repeatable=repeatable):
+            self.calls += 1
             answer = await self._transport.send(request)
             if span is not None:
                 span.set_attribute("status", answer.status)
@@ -203,6 +206,7 @@ class Http:
         request = Request(method, url, given, content, patience, alone=True, address=address)
         where = _traced(path) if shown is None else shown
         with trace.span("call", method=method, path=where), _meaning(call, repeatable=True):
+            self.calls += 1
             answer = await self._transport.send(request)
             try:
                 yield Streamed(answer)

@@ -10,8 +10,6 @@ import base64
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from msgspec.structs import replace
-
 from penstock.connectors.http.client import Http
 from penstock.connectors.http.exchange import Transport
 from penstock.connectors.infojobs.parameters import check
@@ -68,6 +66,10 @@ class InfoJobs:
         # The server's time, and our elapsed time when it was told: the wall clock here may jump.
         self._told: tuple[datetime, float] | None = None
 
+    @property
+    def calls(self) -> int:
+        return self._http.calls
+
     async def page(self, parameters: Parameters, wanted: Wanted) -> Batch:
         """One page, newest first. Raises Rejected for parameters that are ours to set, Throttled, Transient or Fatal.
 
@@ -78,7 +80,7 @@ class InfoJobs:
             raise Rejected("; ".join(faults))
         span = self._span(wanted.since)
         number, size = self._page_from(wanted.place)
-        for calls in range(1, _TRIES + 1):
+        for _ in range(_TRIES):
             listed, enough = await self._ask(parameters, number + 1, size, span, wanted.since)
             if _WIDTH.index(enough) > _WIDTH.index(span):
                 span = enough
@@ -87,7 +89,7 @@ class InfoJobs:
             elif number >= (listed.pages or number + 1) and self._plain(wanted.place, listed, (number, size)):
                 number, size = wanted.place // self._size, self._size
             else:
-                return replace(self._batch(listed, number, size, wanted.place), calls=calls)
+                return self._batch(listed, number, size, wanted.place)
         raise Transient(f"GET {PATH}: its pages change their size, or its clock jumps, with every answer")
 
     async def close(self) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-
 from penstock.connectors.http.client import Http, Response
 from penstock.connectors.http.exchange import Transport
 from penstock.connectors.rest_json.answers import document, records_of
@@ -21,6 +19,7 @@ from penstock.connectors.rest_json.mapping import Mapper
 from penstock.connectors.rest_json.paging import Reply, style_of
 from penstock.connectors.rest_json.paths import getter
 from penstock.connectors.rest_json.settings import RestSettings
+from penstock.connectors.rest_json.slices import slicer
 from penstock.connectors.searches import Batch, Parameters, Wanted
 from penstock.model.clock import EPOCH, Clock
 from penstock.model.errors import Rejected, StepError, Throttled
@@ -45,17 +44,18 @@ class RestJson:
         self._asking = Asking(settings, parts.path)
         self._mapper = Mapper(settings)
         self._records, self._total = getter(settings.records), getter(settings.total)
-        #: Calls of the page under way: one page is asked for at a time.
-        self._calls = 0
+        self._slices = slicer(settings.records)
         self._login = login_of(settings.auth, clock, transport)
         headers = {"Accept": "application/json"} | settings.headers
         self._http = Http(self.origin, clock, headers=_distinct(headers), transport=transport)
 
+    @property
+    def calls(self) -> int:
+        return self._http.calls + self._login.calls
+
     async def page(self, parameters: Parameters, wanted: Wanted) -> Batch:
         """One page. Raises Throttled, Transient, Rejected or Fatal."""
-        self._calls = 0
-        batch = await self._style.page(self, parameters, wanted)
-        return msgspec.structs.replace(batch, calls=self._calls)
+        return await self._style.page(self, parameters, wanted)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -88,7 +88,8 @@ class RestJson:
         whole = document(call, response)
         found = records_of(call, self._records(whole), self._settings.records, whole)
         total = _count(self._total(whole)) if self._settings.total is not None else None
-        return Reply(self._mapper.items(found), total, whole, response, target, call)
+        items = self._mapper.items(found, self._slices(response.content))
+        return Reply(items, total, whole, response, target, call)
 
     async def _response(self, target: str) -> Response:
         """The answer; a login that is refused is renewed once."""
@@ -101,7 +102,6 @@ class RestJson:
         return response
 
     async def _get(self, target: str, headers: Headers | None) -> Response:
-        self._calls += 1
         answers = (_UNAUTHORIZED, _FORBIDDEN, _MISSING)
         return await self._http.call("GET", target, headers=headers, answers=answers)
 

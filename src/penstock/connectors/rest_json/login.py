@@ -23,6 +23,10 @@ Headers = dict[str, str]
 class Login(Protocol):
     """What says who asks."""
 
+    @property
+    def calls(self) -> int:
+        """How many calls it has made so far."""
+
     async def headers(self, *, instead_of: Headers | None = None) -> Headers | None:
         """The headers that say it; None where there are none but `instead_of`, which were refused.
 
@@ -51,6 +55,8 @@ def login_of(auth: AuthSettings, clock: Clock, transport: Transport | None) -> L
 class NoLogin:
     """Everybody may ask."""
 
+    calls = 0
+
     async def headers(self, *, instead_of: Headers | None = None) -> Headers | None:
         return None if instead_of is not None else {}
 
@@ -60,6 +66,8 @@ class NoLogin:
 
 class KeyLogin:
     """A key that does not end; after a refusal it is looked for anew, since somebody may have replaced it."""
+
+    calls = 0
 
     def __init__(self, secret: Secret, write: Callable[[str], Headers]) -> None:
         self._secret = secret
@@ -87,6 +95,10 @@ class ClientLogin:
         self._path = parts.path + (f"?{parts.query}" if parts.query else "") or "/"
         self._http = Http(f"{parts.scheme}://{parts.netloc}", clock, transport=transport)
         self._tokens = Tokens(self._exchange, clock)
+
+    @property
+    def calls(self) -> int:
+        return self._http.calls
 
     async def headers(self, *, instead_of: Headers | None = None) -> Headers | None:
         refused = None if instead_of is None else instead_of["Authorization"].removeprefix("Bearer ")

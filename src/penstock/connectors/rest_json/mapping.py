@@ -70,18 +70,19 @@ class Mapper:
             for path, kind, form in given.values()
         ]
 
-    def items(self, records: Sequence[Any]) -> Sequence[Item | Bad]:
-        """An item for each record, in their order."""
-        return self._all_good(records) or [self.item(record) for record in records]
+    def items(self, records: Sequence[Any], lines: Sequence[str] | None = None) -> Sequence[Item | Bad]:
+        """An item for each record, in their order; `lines` are the records as they came, if they are to be kept so."""
+        return self._all_good(records, lines) or [self.item(record) for record in records]
 
-    def _all_good(self, records: Sequence[Any]) -> Sequence[Item]:
+    def _all_good(self, records: Sequence[Any], lines: Sequence[str] | None) -> Sequence[Item]:
         """The items of records of which none is bad, made column by column; none at all where one is, or may be."""
         if {*map(type, records)} != {dict}:
             return ()
         ids = self._ids(records)
         if {*map(type, ids)} != {str} or not 0 < min(map(len, ids)) <= max(map(len, ids)) <= LONGEST_ID:
             return ()
-        lines = [_encode(record).decode() for record in records]
+        if lines is None or len(lines) != len(records):
+            lines = [_encode(record).decode() for record in records]
         if not _keepable("".join(ids)) or max(map(len, lines)) * _WIDEST > MOST_BYTES:
             return ()
         try:

@@ -42,8 +42,8 @@ def getter(path: str | None) -> Getter:
 
 def gatherer(path: str) -> Gatherer:
     """The function that follows a path in many objects: a few names are followed without a call for each object."""
-    names = path.split(".")
-    if len(names) > _FEW or any(_place(name) is not None for name in names):
+    names = names_of(path) or []
+    if not 0 < len(names) <= _FEW:
         get = getter(path)
         return lambda objects: [*map(get, objects)]
 
@@ -57,6 +57,12 @@ def gatherer(path: str) -> Gatherer:
         return found
 
     return gather
+
+
+def names_of(path: str) -> list[str] | None:
+    """The names that a path is made of; None where a part of it may be a place in a list."""
+    names = path.split(".")
+    return None if any(_place(name) is not None for name in names) else names
 
 
 def _itself(document: Any) -> Any:

@@ -45,7 +45,6 @@ class InvoicesPart:
             for number in range(EACH)
         ]
         world.ledger.birth(born, actor=Actor.API, who="demo")
-        world.poke()
 
     def told(self, world: World, since: datetime, until: datetime) -> Iterator[Told]:
         ended = world.rows(

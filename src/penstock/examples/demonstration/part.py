@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,12 +22,11 @@ from penstock.operations.reader import Reader
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Where a part plays: the ledger, the time, and a way to make the worker look for what was made due."""
+    """Where a part plays: the ledger and the time."""
 
     ledger: Ledger
     program: Program
     start: datetime
-    poke: Callable[[], None]
 
     def ask(self, lifecycle: AnyLifecycle, reason: str = "", who: str = "demo") -> Ask[Any]:
         """What a reading of that lifecycle is asked with."""
@@ -40,9 +39,7 @@ class World:
         """Do what an operator would: plan it, and carry it out."""
         ask, version = self.ask(lifecycle, reason, who), self.program.configuration.version
         planned = make_plan(operation, ask, parameters, owner=lifecycle.name, version=version)
-        done = carry_out(self.ledger, ask, planned)
-        self.poke()
-        return done
+        return carry_out(self.ledger, ask, planned)
 
     async def until(self, moment: datetime) -> None:
         """Let the time come."""

@@ -152,7 +152,7 @@ class Demonstration:
             nonlocal worker
             version = program.configuration.version
             worker = Worker(ledger, program.flows(), _ALONE, executor=InlineExecutor(), config_version=version)
-            world = World(ledger, program, self.start, worker.poke)
+            world = World(ledger, program, self.start)
             keep_subscriptions(ledger, program.subscribers())
             keep_schedules(ledger, program.schedules(), who="demo")
             await self._live(world, worker)

@@ -2,7 +2,9 @@
 
 Each is seeded backwards over several runs. On day 4 InfoJobs limits the rate of calls and rests for six hours, while
 the other client goes on; on day 8 the other is away. From day 24 to day 34 an operator holds InfoJobs, and what was
-listed meanwhile is read afterwards. Offers come and go all the time, and some come back under another id.
+listed meanwhile is read afterwards. Offers come and go all the time, and some come back under another id. The first
+call of the other client fails and is made again within its run. Once a week, at night, companies and offers are written
+to a spreadsheet, and what somebody wrote beside a company there is read back.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from penstock.lifecycles.queries.jobs import UPDATE
 from penstock.lifecycles.queries.machine import S
 from penstock.lifecycles.queries.runs import Stop
 from penstock.lifecycles.queries.settings import client_gate
+from penstock.lifecycles.queries.sheet_ranges import FEEDBACK, KEY
 from penstock.model.cadence import local_instant, parse_zone
 from penstock.model.clock import Clock, instant
+from penstock.simulators.google_sheets import SPREADSHEET, GoogleSheetsSimulator
 from penstock.simulators.infojobs import OPERATION, InfoJobsSimulator, throttle
 from penstock.simulators.infojobs_data import Market
 from penstock.simulators.paged import Fault, PagedSimulator
@@ -43,6 +47,10 @@ _RECORDS, _ADDED, _BUMPED, _REMOVED = 160, 20, 10, 8
 _BAD = 0.005
 #: Told apart from a hiccup, which is tried again within the run, after seconds that are real ones here.
 _AWAY = Fault(404, {"message": "We are moving. Come back tomorrow."})
+#: What is mended by the next call.
+_HICCUP = Fault(503, {"message": "Try again."})
+_NIGHT = range(3, 6)
+_SAID = "They called back."
 _DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
 _REST = 6 * _HOUR
 _SEVERAL = 2
@@ -92,14 +100,22 @@ class QueriesPart:
         market = Market(clock.now(), rate=0.4, history=80 * _DAY)
         self._infojobs = InfoJobsSimulator(clock, market)
         self._other = PagedSimulator(clock, Listing(_RECORDS, clock.now(), bad=_BAD), auth="bearer")
+        self._other.faults["list"].append(_HICCUP)
+        #: The hours in which the spreadsheet was read or written, where it is.
+        self._hours: set[int] = set()
+        self._sheet = GoogleSheetsSimulator(clock, before=self._clocked)
+
+    def _clocked(self, _operation: str) -> None:
+        self._hours.add(self._sheet.clock.now().astimezone(parse_zone(ZONE)).hour)
 
     @contextlib.contextmanager
     def serving(self, folder: Path, start: datetime, clock: Clock) -> Iterator[str]:  # noqa: ARG002 - one shape
         self.now_by(clock)
         (folder / "secrets" / "infojobs-secret").write_text(self._infojobs.client_secret)
         (folder / "secrets" / "vacancies-key").write_text(self._other.key)
-        with in_thread(self._infojobs) as infojobs, in_thread(self._other) as other:
-            yield "\n".join([*self._settings(infojobs), *self._described(other)])
+        with in_thread(self._infojobs) as infojobs, in_thread(self._other) as other, in_thread(self._sheet) as sheet:
+            (folder / "secrets" / "sheet-key.json").write_text(self._sheet.key(sheet))
+            yield "\n".join([*self._settings(infojobs), *self._described(other), *self._written(sheet)])
 
     def _settings(self, address: str) -> Iterator[str]:
         yield '[queries]\npause = "1d"\nhorizon = "30d"\nmax_pages = 3\n'
@@ -123,8 +139,12 @@ class QueriesPart:
             yield f'fields.{name} = {{ path = "{path}", type = "{_TYPES.get(name, "text")}" }}'
         yield f'\n[queries.queries.{OTHER}]\nclient = "{OTHER}"\nhorizon = "100d"\n'
 
+    def _written(self, address: str) -> Iterator[str]:
+        yield f'\n[queries.sheet]\nspreadsheet_id = "{SPREADSHEET}"\nurl = "{address}"'
+        yield 'credentials = { file = "secrets/sheet-key.json" }\nevery = "7d"\n'
+
     def now_by(self, clock: Clock) -> None:
-        self._infojobs.clock = self._other.clock = clock
+        self._infojobs.clock = self._other.clock = self._sheet.clock = clock
 
     async def happen(self, world: World) -> None:
         await world.until(world.start + 4 * _DAY)
@@ -137,6 +157,8 @@ class QueriesPart:
         listing.bump(_BUMPED, now)
         listing.add(_ADDED, now)
         noon = world.start + 12 * _HOUR
+        companies = self._sheet.grid("Companies")
+        companies.put(_SEVERAL, companies.column(FEEDBACK), _SAID)
         await world.until(noon + 24 * _DAY)
         held = operations.PauseParameters(client=INFOJOBS)
         world.do(queries.lifecycle, operations.pause, held, "our contract with InfoJobs is being renewed")
@@ -228,6 +250,8 @@ class QueriesPart:
         bad = world.rows("SELECT DISTINCT record_id, reason FROM rejected_records")
         yield Check("a malformed record, set aside", f"{bad[0][0]}: {bad[0][1]}" if len(bad) == 1 else None)
         yield Check("every record of the other client in its own table, and no others", self._equal(world))
+        yield Check("a call that failed, made again within its run", self._again(world))
+        yield Check("companies and offers in a spreadsheet, and feedback from it, at night alone", self._synced(world))
         yield Check("one run at a time, and the run lock free in the end", self._alone(world))
 
     def _seeded(self, world: World) -> str | None:
@@ -277,6 +301,28 @@ class QueriesPart:
             if run.status == S.ERROR:
                 return f"{run.error}" if run.error and following.status == S.SUCCESS else None
         return None
+
+    def _again(self, world: World) -> str | None:
+        """By cursors, a page is one call."""
+        sql = (
+            "SELECT requests_count, pages_fetched FROM ingestion_runs WHERE client = :client AND status = 'SUCCESS'"
+            " AND errors_count <= 1 AND requests_count > pages_fetched"
+        )
+        rows = world.rows(sql, client=OTHER)
+        return f"{rows[0][0]} calls for {rows[0][1]} pages" if len(rows) == 1 else None
+
+    def _synced(self, world: World) -> str | None:
+        """The sheet has rows that the ledger has, each once; what a person wrote there is in the ledger."""
+        said = {text for (text,) in world.rows("SELECT text FROM feedback")}
+        shown: dict[str, list[Any]] = {}
+        for tab in ("Companies", "Offers"):
+            grid = self._sheet.grid(tab)
+            shown[tab] = [row[grid.column(KEY) - 1] for row in grid.values()[1:]]
+        keys = {name for (name,) in world.rows("SELECT company_key FROM companies")}
+        keys |= {f"{client}/{offer}" for client, offer in world.rows("SELECT client, offer_id FROM offers")}
+        each_once = all(len(rows) == len({*rows}) and {*rows} <= keys and rows for rows in shown.values())
+        told = " and ".join(f"{len(rows):,} {tab.lower()}" for tab, rows in shown.items())
+        return told if each_once and said == {_SAID} and self._hours <= {*_NIGHT} else None
 
     def _equal(self, world: World) -> str | None:
         listing = self._other.offers

@@ -1,6 +1,7 @@
 """The doctor: looks for what is wrong, and says where. It reads, and repairs nothing.
 
-Each check is a function that yields findings; `examine` runs them all.
+Each check is a function that yields findings; `examine` runs them all. How much of the ledger the larger ones look at is
+told by a scope (see `look`); the others are quick.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import timedelta
 from penstock.ledger.care import doctor_flow, doctor_guards, doctor_history, doctor_standstill
 from penstock.ledger.care.doubt import restored
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.care.look import WHOLE, Scope
 from penstock.ledger.gates.budget import breaker_open
 from penstock.ledger.gates.status import gate_statuses
 from penstock.ledger.history import require_ledger, workers_of
@@ -26,6 +28,7 @@ _LONG_OVER = 60.0
 
 
 Check = Callable[[Database, Cursor, Mapping[str, Machine]], Iterator[Finding]]
+ScopedCheck = Callable[[Database, Cursor, Mapping[str, Machine], Scope], Iterator[Finding]]
 
 
 def examine(
@@ -36,6 +39,7 @@ def examine(
     *,
     deadlines: Mapping[str, timedelta] | None = None,
     further: Mapping[str, Check] | None = None,
+    scope: Scope = WHOLE,
 ) -> list[Finding]:
     """Run every check, each on its own snapshot.
 
@@ -49,11 +53,11 @@ def examine(
         "views": lambda database, cursor, _: changed_views(database, cursor, views or {}),
         **(further or {}),
     }
-    for name, check in (CHECKS | last).items():
+    for name, check in (CHECKS | {name: _whole(check) for name, check in last.items()}).items():
         progress(name)
 
-        def work(cursor: Cursor, check: Check = check) -> list[Finding]:
-            return list(check(database, cursor, machines))
+        def work(cursor: Cursor, check: ScopedCheck = check) -> list[Finding]:
+            return list(check(database, cursor, machines, scope))
 
         try:
             # A large history takes its time, and is asked for by hand.
@@ -63,16 +67,22 @@ def examine(
     return found
 
 
-def _states(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
+def _whole(check: Check) -> ScopedCheck:
+    """A check that is quick, whatever the scope."""
+    return lambda database, cursor, machines, _: check(database, cursor, machines)
+
+
+def _states(_: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """Every unit is in a state of its machine."""
     for name, definition in stored(cursor).items():
-        known = set(definition["states"])
-        for status, count in cursor.rows(f"SELECT status, count(*) FROM {definition['table']} GROUP BY status"):
+        known, which = set(definition["states"]), scope.units(name, "unit_id")
+        sql = f"SELECT status, count(*) FROM {definition['table']} WHERE {which} GROUP BY status"
+        for status, count in cursor.rows(sql):
             if status not in known:
                 yield Finding("states", name, f"{count:,} units are in the unknown state {status}")
 
 
-def _counters(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
+def _counters(_: Database, cursor: Cursor, machines: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """A parent's counters equal the sets of its children."""
     for child in machines.values():
         if child.parent is None or child.parent.machine not in machines:
@@ -84,7 +94,7 @@ def _counters(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> I
             rows = cursor.rows(
                 f"""SELECT unit_id, counter, children FROM (SELECT p.unit_id, p.{counter} AS counter,
                       (SELECT count(*) FROM {child.table} c WHERE {same} AND c.status IN ({listed})) AS children
-                      FROM {parent.table} p) AS s WHERE counter <> children LIMIT {_MOST}"""
+                      FROM {parent.table} p WHERE {scope.parents(child, parent, same)}) AS s WHERE counter <> children LIMIT {_MOST}"""
             )
             for unit_id, count, children in rows:
                 yield Finding(
@@ -94,15 +104,16 @@ def _counters(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> I
                 )
 
 
-def _seals(_: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
+def _seals(_: Database, cursor: Cursor, machines: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """No child is in a state that its parent's state bars."""
     for family in seals.families(machines.values()):
-        for parent_id, state, child_id, status in seals.broken(cursor, family, _MOST):
+        which = scope.parents(family.child, family.parent, family.same_parent("p.", "c."))
+        for parent_id, state, child_id, status in seals.broken(cursor, family, _MOST, which):
             text = f"is {status} under {family.parent.name}:{parent_id}, which is {state}; move one of them"
             yield Finding("seals", f"{family.child.name}:{child_id}", text)
 
 
-def _claims(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
+def _claims(_: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """Every claim belongs to a worker that may still answer for it."""
     for name, definition in stored(cursor).items():
         if not definition["shape"]["driven"]:
@@ -116,7 +127,7 @@ def _claims(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[
             are = "unit is" if count == 1 else "units are"
             yield Finding("claims", name, f"{count:,} {are} claimed by {worker}, which is gone")
         rows = cursor.rows(
-            f"SELECT t.gate_id, count(*) FROM {table} t WHERE NOT EXISTS"
+            f"SELECT t.gate_id, count(*) FROM {table} t WHERE {scope.units(name, 't.unit_id')} AND NOT EXISTS"
             " (SELECT 1 FROM gate g WHERE g.gate_id = t.gate_id) GROUP BY t.gate_id"
         )
         for gate, count in rows:
@@ -174,7 +185,7 @@ def changed_views(database: Database, cursor: Cursor, views: Mapping[str, str]) 
         yield Finding("views", name, f"the view {what}; run 'penstock db upgrade'")
 
 
-CHECKS: dict[str, Check] = {
+CHECKS: dict[str, ScopedCheck] = {
     "states": _states,
     "present": doctor_history.present,
     "contiguous": doctor_history.contiguous,
@@ -184,15 +195,15 @@ CHECKS: dict[str, Check] = {
     "seals": _seals,
     "claims": _claims,
     "validated": doctor_history.validated,
-    "leases": _leases,
-    "gates": _gates,
+    "leases": _whole(_leases),
+    "gates": _whole(_gates),
     "permits": doctor_history.permits,
-    "place": _place,
-    "definitions": _definition_digests,
-    "triggers": doctor_guards.triggers,
+    "place": _whole(_place),
+    "definitions": _whole(_definition_digests),
+    "triggers": _whole(doctor_guards.triggers),
     "constraints": doctor_guards.constraints,
-    "due": doctor_standstill.due,
-    "families": doctor_standstill.families,
+    "due": _whole(doctor_standstill.due),
+    "families": _whole(doctor_standstill.families),
     "clock": doctor_standstill.clock,
 }
 NAMES = (*CHECKS, "overdue", "views")

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from penstock.ledger.care.doctor_history import LARGEST
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.care.look import Scope
 from penstock.ledger.schema import seals
 from penstock.ledger.schema.definitions import stored
 from penstock.ledger.schema.guards import guards_of
@@ -32,27 +33,30 @@ def triggers(database: Database, cursor: Cursor, machines: Mapping[str, Machine]
     yield from guards.triggers(cursor, installed, tables, others)
 
 
-def constraints(database: Database, cursor: Cursor, machines: Mapping[str, Machine]) -> Iterator[Finding]:
-    """Every row keeps the CHECKs of its table. On SQLite, keys and the file too."""
+def constraints(database: Database, cursor: Cursor, machines: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
+    """Every row keeps the CHECKs of its table. On SQLite, in a whole look, keys and the file too."""
     guards, known = guards_of(database), stored(cursor)
     own = [m for name, m in machines.items() if name in known and known[name]["digest"] == m.digest()]
     broken = set()
     tables = guards.tables(own)
+    scoped = {m.table: scope.units(m.name, "unit_id") for m in own} | {"transition_log": scope.rows()}
     for table in tables:
         checks = guards.checks(table) | _can_rise(table)
         if not checks:
             continue
         key = next(iter(table.primary_key.columns)).name if "unit_id" not in table.columns else "unit_id"
         cases = " ".join(f"WHEN NOT ({text}) THEN '{name}'" for name, text in checks.items())
+        looked_at = scoped.get(table.name, "1 = 1")
         rows = cursor.rows(
             f"SELECT wrong, count(*), CAST(min({key}) AS text) FROM (SELECT {key}, CASE {cases} END AS wrong"
-            f" FROM {table.name}) AS s WHERE wrong IS NOT NULL GROUP BY wrong ORDER BY wrong"
+            f" FROM {table.name} WHERE {looked_at}) AS s WHERE wrong IS NOT NULL GROUP BY wrong ORDER BY wrong"
         )
         for check, count, which in rows:
             broken.add(table.name)
             text = f"{count:,} row{'s break' if count > 1 else ' breaks'} the check {check}, the first is {which}"
             yield Finding("constraints", table.name, text)
-    yield from guards.file(cursor, tables, broken)
+    if scope.whole:
+        yield from guards.file(cursor, tables, broken)
 
 
 def _can_rise(table: sa.Table) -> dict[str, str]:

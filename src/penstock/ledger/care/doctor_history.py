@@ -1,6 +1,7 @@
 """The doctor and the history: what it tells must be possible, and must be what the units are.
 
-Every check reads the history once and in sets: a pair of states that a million rows have in common is looked at once.
+Every check reads the history, or the part of it that is in its scope, once and in sets: a pair of states that a million
+rows have in common is looked at once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.care.look import Scope
 from penstock.ledger.history import BASELINE
 from penstock.ledger.schema.birth_rules import SQL
 from penstock.ledger.schema.definitions import stored
@@ -47,7 +49,7 @@ def _legal(definition: Mapping[str, Any]) -> dict[Pair, set[str]]:
     return {(state, state): stays for state in definition["states"]} | legal
 
 
-def present(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
+def present(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """The last row of a unit's history says what the unit is now; a unit that is gone has a death."""
     for name, definition in stored(cursor).items():
         table = definition["table"]
@@ -60,14 +62,17 @@ def present(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Ite
             wrong.append(("changed_by", f"told.actor <> u.changed_by AND {who} <> 'prune'"))
         wrong += guards_of(database).untold(cursor, table, definition["tracked"])
         cases = " ".join(f"WHEN {condition} THEN '{column}'" for column, condition in wrong)
+        same = "told.unit_id = u.unit_id"
+        # CROSS JOIN: from what changed to the units, by their key.
+        units = f"{table} u LEFT JOIN told ON {same}" if scope.whole else f"told CROSS JOIN {table} u WHERE {same}"
         rows = cursor.rows(
             f"""WITH newest AS (
-                  SELECT unit_id, max(seq) AS seq FROM transition_log WHERE machine = :machine GROUP BY unit_id),
+                  SELECT unit_id, max(seq) AS seq FROM transition_log WHERE {scope.of(name)} GROUP BY unit_id),
                 told AS (
-                  SELECT n.unit_id, l.to_status, l.version, l.actor, l.data FROM newest n JOIN transition_log l
-                      ON l.machine = :machine AND l.unit_id = n.unit_id AND l.seq = n.seq)
+                  SELECT n.unit_id, l.to_status, l.version, l.actor, l.data FROM newest n CROSS JOIN transition_log l
+                   WHERE l.machine = :machine AND l.unit_id = n.unit_id AND l.seq = n.seq)
                 SELECT * FROM (SELECT u.unit_id, u.status, told.to_status, CASE {cases} END AS wrong
-                  FROM {table} u LEFT JOIN told ON told.unit_id = u.unit_id) AS s WHERE wrong IS NOT NULL
+                  FROM {units}) AS s WHERE wrong IS NOT NULL
                 UNION ALL
                 SELECT t.unit_id, NULL, t.to_status, 'status' FROM told t
                  WHERE t.to_status IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {table} u WHERE u.unit_id = t.unit_id)
@@ -81,20 +86,23 @@ def present(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Ite
             yield Finding("present", f"{name}:{unit_id}", text)
 
 
-def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
-    """Each row of a history starts where the row before it ended, under a later version; the first is a birth.
+def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
+    """Each row of a history starts where the row before it ended, under a later version.
 
-    A wake-up by hand raises no version: it leaves the unit to whoever holds it.
+    The first is a birth, a baseline or a grave. A wake-up by hand raises no version: the unit stays with whoever holds
+    it.
     """
     hands = ", ".join(f"'{hand}'" for hand in HANDS)
     woken = f"version = older AND from_status = to_status AND {database.sql.before_colon('actor')} IN ({hands})"
+    # The first row of all, and stands for those before it.
+    grave = "older IS NULL AND to_status IS NULL AND since IS NOT NULL"
     rows = cursor.rows(
         f"""SELECT machine, unit_id, seq, from_status, before, version, older FROM (
-              SELECT machine, unit_id, seq, from_status, to_status, version, actor,
-                     lag(to_status) OVER past AS before, lag(version) OVER past AS older FROM transition_log
+              SELECT machine, unit_id, seq, from_status, to_status, version, actor, since,
+                     lag(to_status) OVER past AS before, lag(version) OVER past AS older FROM {_with_former(scope)}
               WINDOW past AS (PARTITION BY machine, unit_id ORDER BY seq)) AS h
-             WHERE COALESCE(from_status, '') <> COALESCE(before, '')
-                OR (from_status IS NOT NULL AND to_status IS NOT NULL AND version <= older AND NOT ({woken}))
+             WHERE {scope.rows()} AND ((COALESCE(from_status, '') <> COALESCE(before, '') AND NOT ({grave}))
+                OR (from_status IS NOT NULL AND to_status IS NOT NULL AND version <= older AND NOT ({woken})))
              LIMIT {MOST}"""
     )
     for machine, unit_id, seq, source, before, version, older in rows:
@@ -104,13 +112,27 @@ def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine]) ->
         yield Finding("contiguous", f"{machine}:{unit_id}", text)
 
 
-def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
+def _with_former(scope: Scope) -> str:
+    """The rows of a scope, and of each unit the row before them."""
+    if scope.whole:
+        return "transition_log"
+    changed = f"SELECT machine, unit_id, min(seq) AS seq FROM transition_log WHERE {scope.rows()} GROUP BY 1, 2"
+    same = "o.machine = c.machine AND o.unit_id = c.unit_id"
+    former = f"SELECT max(o.seq) FROM transition_log o WHERE {same} AND o.seq < c.seq"
+    # CROSS JOIN: from what changed to the history, by its key.
+    return (
+        f"(SELECT l.* FROM (SELECT c.machine, c.unit_id, COALESCE(({former}), c.seq) AS seq FROM ({changed}) AS c) AS f"
+        " CROSS JOIN transition_log l WHERE l.machine = f.machine AND l.unit_id = f.unit_id AND l.seq >= f.seq) AS r"
+    )
+
+
+def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """Every birth and every change that the history tells of is, or once was, one of the machine's and its actors'."""
     known = {name: _legal(definition) for name, definition in stored(cursor).items()}
     who = database.sql.before_colon("actor")
     rows = cursor.rows(
         f"SELECT machine, from_status, to_status, {who}, count(*), min(unit_id), max(seq)"
-        " FROM transition_log GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
+        f" FROM transition_log WHERE {scope.rows()} GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4"
     )
     for machine_name, source, target, who, count, unit_id, seq in rows:
         told = f"history row{'s say' if count > 1 else ' says'} {source or 'born'} -> {target or 'gone'} by {who}"
@@ -130,7 +152,7 @@ def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
             )
 
 
-def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
+def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """Where validators have the word, no unit was last written by anybody whom the machine does not name."""
     who = database.sql.before_colon("changed_by")
     for name, definition in stored(cursor).items():
@@ -139,13 +161,15 @@ def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> I
         allowed: dict[str, set[str]] = {}
         for (_source, target), actors in _declared(definition).items():
             allowed.setdefault(str(target), set()).update(actors)
-        table = definition["table"]
-        for status, actor, count in cursor.rows(f"SELECT status, {who}, count(*) FROM {table} GROUP BY 1, 2"):
+        table, which = definition["table"], scope.units(name, "unit_id")
+        sql = f"SELECT status, {who}, count(*) FROM {table} WHERE {which} GROUP BY 1, 2"
+        for status, actor, count in cursor.rows(sql):
             named = allowed.get(status, set())
             if actor in named:
                 continue
             rows = cursor.rows(
-                f"SELECT unit_id FROM {table} WHERE status = :status AND {who} = :actor ORDER BY unit_id LIMIT {MOST}",
+                f"SELECT unit_id FROM {table} WHERE status = :status AND {who} = :actor AND {which}"
+                f" ORDER BY unit_id LIMIT {MOST}",
                 status=status,
                 actor=actor,
             )
@@ -155,7 +179,7 @@ def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> I
                 yield Finding("validated", f"{name}:{unit_id}", text + more)
 
 
-def permits(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[Finding]:
+def permits(_: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """No permit to prune was left open, and whatever was pruned had one."""
     for permit, machine, actor in cursor.rows("SELECT id, machine, actor FROM prune_permit WHERE open IS NOT NULL"):
         yield Finding("permits", machine, f"permit {permit} of {actor} is open: it was not made by pruning")
@@ -166,6 +190,8 @@ def permits(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator[
         f" (SELECT machine, '{BASELINE}' || id FROM prune_permit)",
     }
     for what, condition in given.items():
-        rows = cursor.rows(f"SELECT machine, unit_id, seq FROM transition_log WHERE {condition} LIMIT {MOST}")
+        rows = cursor.rows(
+            f"SELECT machine, unit_id, seq FROM transition_log WHERE {scope.rows()} AND {condition} LIMIT {MOST}"
+        )
         for machine, unit_id, seq in rows:
             yield Finding("permits", f"{machine}:{unit_id}", f"history row {seq} is a {what} without a permit")

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.care.look import Scope
 from penstock.ledger.history import WorkerStatus, workers_of
 from penstock.ledger.reap import UNKNOWN_MACHINE
 from penstock.ledger.schema.birth_rules import SQL
@@ -179,7 +180,7 @@ def families(_: Database, cursor: Cursor, __: Mapping[str, Machine]) -> Iterator
             yield Finding("families", f"{parent['name']}:{unit_id}", text, "warning")
 
 
-def clock(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Iterator[Finding]:
+def clock(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
     """No unit was last changed in the future: the clock was set back since, and what waits may wait for too long.
 
     What somebody types is dated by the database itself, which in a simulation is not the ledger's time.
@@ -194,7 +195,7 @@ def clock(database: Database, cursor: Cursor, _: Mapping[str, Machine]) -> Itera
         given = {"ahead": instant_text(now + _MINUTE), **({"here": instant_text(now)} if driven else {})}
         ((count, first, last, late),) = cursor.rows(
             f"SELECT count(*), min(unit_id), max(changed_at), sum(CASE WHEN {later} THEN 1 ELSE 0 END)"
-            f" FROM {table} WHERE changed_at > {at} AND changed_by <> '{SQL}'",
+            f" FROM {table} WHERE changed_at > {at} AND changed_by <> '{SQL}' AND {scope.units(name, 'unit_id')}",
             **given,
         )
         if count:

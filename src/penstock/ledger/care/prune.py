@@ -1,7 +1,8 @@
-"""Pruning: old history becomes one baseline row per unit, old units that have ended go, old events and workers too.
+"""Pruning: old history becomes one row per unit, old units that have ended go, old events and workers too.
 
 What stays: the newest row of every unit's history that is older than the age, as a baseline, so that every moment since
-then is answered as before; everything of an unfinished run; and of a unit that is gone one row that says so.
+then is answered as before; everything of an unfinished run; and of a unit that is gone its grave, one row that says so
+(see `shrink`). Graves stay for ever unless an age is given for them.
 
 Each batch is a transaction of its own, under a permit that it opens and closes: an interrupted run has done a part, and
 the next one does the rest.
@@ -11,39 +12,43 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-import sqlalchemy as sa
-
+from penstock.ledger.care import shrink
 from penstock.ledger.care.prune_rules import Eligible, Finished
-from penstock.ledger.history import BASELINE, require_ledger
-from penstock.ledger.roll_up import take_out
+from penstock.ledger.history import require_ledger
 from penstock.ledger.schema import definitions
-from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import Rng, instant_text, parse_instant
 from penstock.model.errors import UnknownMachine
 
-HISTORY, EVENTS, GATES, WORKERS, UNITS = "transition_log", "event_log", "gate_log", "worker", "units"
-DEFAULT_AGES: dict[str, timedelta] = {
+HISTORY, EVENTS, GATES, WORKERS, UNITS = shrink.LOG, "event_log", "gate_log", "worker", "units"
+GRAVES = "keep_graves"
+DEFAULT_AGES: dict[str, timedelta | None] = {
     HISTORY: timedelta(days=90),
     EVENTS: timedelta(days=90),
     GATES: timedelta(days=90),
     WORKERS: timedelta(days=90),
     UNITS: timedelta(days=365),
+    GRAVES: None,
 }
 _AT_ONCE = 500
 _ROWS_AT_ONCE = 5_000
+_RECLAIMED_AFTER = 50_000
 Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How old a thing must be to go. `kept` names a log, `units`, or a machine for its ended units; None: for ever."""
+    """How old a thing must be to go. `kept` names a log, `units`, or a machine for its ended units; None: for ever.
+
+    `older_than` is one age for all of them, but for graves, which go by an age of their own alone.
+    """
 
     kept: Mapping[str, timedelta | None] = field(default_factory=dict)
     older_than: timedelta | None = None
@@ -51,7 +56,7 @@ class Ages:
 
     def of(self, name: str) -> timedelta | None:
         """The age of a log's rows, or of a machine's ended units."""
-        if self.older_than is not None:
+        if self.older_than is not None and name != GRAVES:
             return self.older_than
         default = UNITS if name not in DEFAULT_AGES else name
         if name in self.kept:
@@ -105,6 +110,11 @@ class Pruner:
         age = self._ages.of(name)
         return None if age is None else self._now - age
 
+    def _before_graves(self) -> datetime | None:
+        """Graves that are older go. Inside the time for which history is kept, none: they answer for it."""
+        graves, history = self._before(GRAVES), self._before(HISTORY)
+        return None if graves is None or history is None else min(graves, history)
+
     def _machines(self) -> list[str]:
         """Parents first: a child goes when its parent has gone."""
         names = self._rules.parents_first()
@@ -116,13 +126,7 @@ class Pruner:
         """What would go now, table by table."""
         found: list[Count] = []
         for name in self._machines():
-            table = self._known[name]["table"]
-            if self._ages.units and (sql := self._rules.finished(name, then=True)) and (before := self._before(name)):
-                rows = self._count(f"SELECT count(*) FROM {table} u WHERE {sql.text}", sql.parameters)
-                found.append(Count(table, name, "ended units", before, rows))
-            if before := self._before(HISTORY):
-                rows = self._count(self._history_count(name), {"machine": name, "before": instant_text(before)})
-                found.append(Count(HISTORY, name, "rows of history", before, rows))
+            found += self._counts_of(name)
         if self._machine is None:
             logs = (EVENTS, "events", self._events()), (GATES, "changes of gates", self._gates())
             for log, what, text in (*logs, (WORKERS, "workers", self._workers())):
@@ -130,6 +134,29 @@ class Pruner:
                     rows = self._count(f"SELECT count(*) FROM {text}", {"before": instant_text(before)})
                     found.append(Count(log, None, what, before, rows))
         return found
+
+    def _counts_of(self, name: str) -> Iterator[Count]:
+        """What would go of one machine."""
+        table, history, folded = self._known[name]["table"], self._before(HISTORY), 0
+        ended = self._rules.finished(name, then=True) if self._ages.units else None
+        if ended is not None and (before := self._before(name)):
+            rows = self._count(f"SELECT count(*) FROM {table} u WHERE {ended.text}", ended.parameters)
+            yield Count(table, name, "ended units", before, rows)
+            if history is not None:
+                # The last row of such a unit goes with it, if it is old enough: the grave stands for it.
+                aged = self._at.replace(":before", ":aged")
+                last = f"SELECT l.at FROM {HISTORY} l WHERE l.machine = :machine AND l.unit_id = u.unit_id"
+                old = f"({last} ORDER BY l.seq DESC LIMIT 1) < {aged}"
+                sql = f"SELECT count(*) FROM {table} u WHERE {ended.text} AND {old}"
+                given = {**ended.parameters, "machine": name, "aged": instant_text(history)}
+                folded = self._count(sql, given)
+        if history is not None:
+            rows = self._count(self._history_count(name), {"machine": name, "before": instant_text(history)})
+            yield Count(HISTORY, name, "rows of history", history, rows + folded)
+        if before := self._before_graves():
+            sql = f"SELECT count(*) FROM {HISTORY} l WHERE l.machine = :machine AND {shrink.graves(self._at)}"
+            rows = self._count(sql, {"machine": name, "before": instant_text(before)})
+            yield Count(HISTORY, name, "graves", before, rows)
 
     def _count(self, sql: str, parameters: Mapping[str, Any]) -> int:
         return int(self._patiently(lambda cursor: cursor.rows(sql, **parameters))[0][0])
@@ -142,7 +169,7 @@ class Pruner:
         busy = self._rules.busy(name)
         return (
             f"SELECT l.unit_id AS unit_id, max(l.seq) AS seq FROM {HISTORY} l"
-            f" WHERE l.machine = :machine AND l.at < {self._at}"
+            f" WHERE l.machine = :machine AND {shrink.old(self._at)}"
             + (
                 f" AND NOT EXISTS (SELECT 1 FROM {self._known[name]['table']} u WHERE u.unit_id = l.unit_id AND {busy})"
                 if busy
@@ -182,12 +209,16 @@ class Pruner:
 
     def prune(self, progress: Progress = lambda _what, _rows: None, *, most: float = math.inf) -> dict[str, int]:
         """Prune in batches, until nothing is left or so many rows went; returns how many of each table did."""
-        gone: dict[str, int] = {}
+        gone, thinned = dict[str, int](), Counter[str]()
 
         def went(table: str, rows: int) -> None:
             if rows:
                 gone[table] = gone.get(table, 0) + rows
                 progress(table, rows)
+            thinned[table] += rows
+            # So that what is written next has room, graves among it.
+            if thinned[table] >= _RECLAIMED_AFTER and self._database.reclaim(table, thinned[table]):
+                thinned[table] = 0
             if sum(gone.values()) >= most:
                 raise _EnoughError
 
@@ -197,6 +228,7 @@ class Pruner:
                     self._prune_units(name, went)
             for name in self._machines():
                 self._prune_history(name, went)
+                self._prune_graves(name, went)
             if self._machine is None:
                 self._prune_log(EVENTS, ("tenant_id", "event_key"), self._events(), "created_at", went)
                 self._prune_log(GATES, ("seq",), self._gates(), "at", went)
@@ -208,49 +240,52 @@ class Pruner:
 
         Of each one row is left, which says that it is gone. Returns how many went.
         """
-        driven = self._known[name]["shape"]["driven"]
+        driven, table = self._known[name]["shape"]["driven"], self._known[name]["table"]
         free = Finished(f"u.claimed_by IS NULL AND ({sql.text})", sql.parameters) if driven else sql
-        gone = 0
 
-        def went(unit_ids: Sequence[str], rows: int) -> None:
-            nonlocal gone
-            gone += rows
-            source = statements.batch(self._database, {"unit_id": statements.TEXT})
-            text = statements.batch_text([[i] for i in unit_ids])
-            dead = (
-                f"SELECT l.unit_id, max(l.seq) FROM {source} CROSS JOIN {HISTORY} l WHERE l.machine = :machine"
-                f" AND l.unit_id = n_unit_id AND NOT EXISTS (SELECT 1 FROM {self._known[name]['table']} u"
-                " WHERE u.unit_id = l.unit_id) GROUP BY l.unit_id"
-            )
-            cuts = self._patiently(lambda cursor: cursor.rows(dead, batch=text, machine=name))
-            self._database.write(self._history_of(name, cuts))
+        def folded(cursor: Cursor, unit_ids: Sequence[str]) -> int:
+            return shrink.fold(self._database, cursor, name, table, unit_ids)
 
-        self._each_batch(name, free, went)
-        return gone
+        return sum(self._units_of(name, free, unit_ids, folded)[0] for unit_ids in self._batches(table, free))
 
     def _prune_units(self, name: str, went: Progress) -> None:
         sql, table = self._rules.finished(name, then=False), self._known[name]["table"]
-        if sql is not None:
-            self._each_batch(name, sql, lambda _, rows: went(table, rows))
+        if sql is None:
+            return
+        before = self._before(HISTORY)
 
-    def _each_batch(self, name: str, sql: Finished, went: Callable[[Sequence[str], int], None]) -> None:
-        table, after = self._known[name]["table"], ""
+        def folded(cursor: Cursor, unit_ids: Sequence[str]) -> int:
+            return 0 if before is None else shrink.fold(self._database, cursor, name, table, unit_ids, before=before)
+
+        for unit_ids in self._batches(table, sql):
+            rows, told = self._units_of(name, sql, unit_ids, folded)
+            went(table, rows)
+            went(HISTORY, told)
+
+    def _batches(self, table: str, sql: Finished) -> Iterator[list[str]]:
+        """Ids of the units that a condition holds for, as they are found."""
+        found = (
+            f"SELECT u.unit_id FROM {table} u WHERE u.unit_id > :after AND {sql.text}"
+            f" ORDER BY u.unit_id LIMIT {_AT_ONCE}"
+        )
+        for rows in self._pages(found, sql.parameters):
+            yield [row[0] for row in rows]
+
+    def _pages(self, sql: str, parameters: Mapping[str, Any]) -> Iterator[list[Any]]:
+        """What a query finds after `:after`, a page at a time; the first column is the unit's id."""
+        after = ""
         while True:
-            rows = self._patiently(
-                lambda cursor, after=after: cursor.rows(  # type: ignore[misc]
-                    f"SELECT u.unit_id FROM {table} u WHERE u.unit_id > :after AND {sql.text}"
-                    f" ORDER BY u.unit_id LIMIT {_AT_ONCE}",
-                    after=after,
-                    **sql.parameters,
-                )
-            )
+            rows = self._patiently(lambda cursor, after=after: cursor.rows(sql, after=after, **parameters))  # type: ignore[misc]
             if not rows:
                 return
+            yield rows
             after = rows[-1][0]
-            unit_ids = [row[0] for row in rows]
-            went(unit_ids, self._database.write(self._units_of(name, table, sql, unit_ids)))
 
-    def _units_of(self, name: str, table: str, sql: Finished, unit_ids: Sequence[str]) -> Callable[[Cursor], int]:
+    def _units_of(
+        self, name: str, sql: Finished, unit_ids: Sequence[str], folded: Callable[[Cursor, Sequence[str]], int]
+    ) -> tuple[int, int]:
+        """Delete these units and fold what is told of them; how many units went, and how many rows of their history."""
+        table = self._known[name]["table"]
         source = statements.batch(self._database, {"unit_id": statements.TEXT})
         text = statements.batch_text([[i] for i in unit_ids])
         # Asked again: somebody may have given the unit a new child, or taken it up, since it was found.
@@ -259,71 +294,41 @@ class Pruner:
             f" WHERE u.unit_id = n_unit_id AND {sql.text})"
         )
 
-        def work(cursor: Cursor) -> int:
-            with_permit = self._permit(cursor, name)
-            rows = cursor.run(delete, batch=text, **sql.parameters)
-            self._close(cursor, with_permit)
-            return rows
+        def work(cursor: Cursor) -> tuple[int, int]:
+            with self._permit(cursor, name):
+                rows = cursor.run(delete, batch=text, **sql.parameters)
+                return rows, folded(cursor, unit_ids)
 
-        return work
+        return self._database.write(work)
 
     def _prune_history(self, name: str, went: Progress) -> None:
         before = self._before(HISTORY)
         if before is None:
             return
         sql = self._cuts(name).format(more="AND l.unit_id > :after") + f" ORDER BY unit_id LIMIT {_AT_ONCE}"
-        after = ""
-        while True:
-            rows = self._patiently(
-                lambda cursor, after=after: cursor.rows(  # type: ignore[misc]
-                    sql, machine=name, before=instant_text(before), after=after
-                )
-            )
-            if not rows:
-                return
-            after = rows[-1][0]
-            went(HISTORY, self._database.write(self._history_of(name, rows)))
+        for rows in self._pages(sql, {"machine": name, "before": instant_text(before)}):
 
-    def _history_of(self, name: str, cuts: Iterable[Sequence[Any]]) -> Callable[[Cursor], int]:
-        types: dict[str, statements.SqlType] = {"unit_id": statements.TEXT, "seq": sa.BigInteger()}
-        source = statements.batch(self._database, types)
-        text = statements.batch_text([list(row) for row in cuts])
-        # CROSS JOIN: from the batch to the history. SQLite would rather go through the history once for each row of it.
-        find = (
-            "SELECT l.unit_id, l.seq, l.from_status, l.to_status, l.actor, l.reason,"
-            f" (SELECT count(*) FROM {HISTORY} o WHERE o.machine = :machine AND o.unit_id = l.unit_id"
-            f" AND o.seq < l.seq) FROM {source} CROSS JOIN {HISTORY} l"
-            " WHERE l.machine = :machine AND l.unit_id = n_unit_id AND l.seq = n_seq"
+            def work(cursor: Cursor, rows: list[Any] = rows) -> int:
+                with self._permit(cursor, name) as permit:
+                    return shrink.shrink(self._database, cursor, name, permit, rows)
+
+            went(HISTORY, self._database.write(work))
+
+    def _prune_graves(self, name: str, went: Progress) -> None:
+        before = self._before_graves()
+        if before is None:
+            return
+        sql = (
+            f"SELECT l.unit_id, l.seq FROM {HISTORY} l WHERE l.machine = :machine AND l.unit_id > :after"
+            f" AND {shrink.graves(self._at)} ORDER BY l.unit_id LIMIT {_AT_ONCE}"
         )
-        key = self._database.sql.history_key
-        which = (
-            f"({key.replace('l.', '')}) IN (SELECT {key} FROM {source} CROSS JOIN {HISTORY} l"
-            " WHERE l.machine = :machine AND l.unit_id = n_unit_id AND l.seq < n_seq)"
-        )
+        for rows in self._pages(sql, {"machine": name, "before": instant_text(before)}):
 
-        def work(cursor: Cursor) -> int:
-            permit = self._permit(cursor, name)
-            rows = [row for row in cursor.rows(find, batch=text, machine=name) if row[-1]]
-            gone = statements.batch_text([[row[0], row[1]] for row in rows])
-            take_out(self._database, cursor, name, source, gone)
-            deleted = cursor.run(f"DELETE FROM {HISTORY} WHERE {which}", batch=gone, machine=name)
-            self._baselines(cursor, name, permit, rows)
-            self._close(cursor, permit)
-            return deleted
+            def work(cursor: Cursor, rows: list[Any] = rows) -> int:
+                with self._permit(cursor, name):
+                    return shrink.drop(self._database, cursor, name, rows, before)
 
-        return work
-
-    def _baselines(self, cursor: Cursor, name: str, permit: str, rows: Sequence[Sequence[Any]]) -> None:
-        """The newest of the old rows stays, and now stands for those before it."""
-        types: dict[str, statements.SqlType] = {"unit_id": sa.Text(), "seq": sa.BigInteger(), "reason": sa.Text()}
-        cursor.run(
-            f"UPDATE {HISTORY} SET from_status = NULL, trigger = NULL, actor = :actor, reason = n_reason"
-            f" FROM {statements.batch(self._database, types)}"
-            f" WHERE {HISTORY}.machine = :machine AND {HISTORY}.unit_id = n_unit_id AND {HISTORY}.seq = n_seq",
-            machine=name,
-            actor=f"{BASELINE}{permit}",
-            batch=statements.batch_text([[row[0], row[1], _told(row)] for row in rows]),
-        )
+            went(HISTORY, self._database.write(work))
 
     def _prune_log(self, log: str, key: Sequence[str], old: str, moment: str, went: Progress) -> None:
         """Rows `e` of a log that are `old` go, the oldest first."""
@@ -334,10 +339,8 @@ class Pruner:
         which = f"({', '.join(key)}) IN (SELECT {picks} FROM {old} ORDER BY e.{moment} LIMIT {_ROWS_AT_ONCE})"
 
         def work(cursor: Cursor) -> int:
-            permit = self._permit(cursor, log)
-            deleted = cursor.run(f"DELETE FROM {log} WHERE {which}", before=instant_text(before))
-            self._close(cursor, permit)
-            return deleted
+            with self._permit(cursor, log):
+                return cursor.run(f"DELETE FROM {log} WHERE {which}", before=instant_text(before))
 
         while rows == _ROWS_AT_ONCE and self._count(f"SELECT count(*) FROM {old}", {"before": instant_text(before)}):
             rows = self._database.write(work)
@@ -357,7 +360,9 @@ class Pruner:
             sql = f"DELETE FROM {WORKERS} WHERE id IN (SELECT n_id FROM {source})"
             went(WORKERS, self._database.write(lambda cursor, s=sql, t=text: cursor.run(s, batch=t)))  # type: ignore[misc]
 
-    def _permit(self, cursor: Cursor, machine: str) -> str:
+    @contextlib.contextmanager
+    def _permit(self, cursor: Cursor, machine: str) -> Iterator[str]:
+        """A permit that is open within the transaction, and closed before it ends."""
         name = self._rng.token()
         cursor.run(
             "INSERT INTO prune_permit (id, machine, actor, reason, at, open)"
@@ -368,16 +373,5 @@ class Pruner:
             reason="pruned: old enough",
             **self._database.bind_now(),
         )
-        return name
-
-    def _close(self, cursor: Cursor, permit: str) -> None:
-        cursor.run("UPDATE prune_permit SET open = NULL WHERE id = :id", id=permit)
-
-
-def _told(row: Sequence[Any]) -> str:
-    """What a baseline says of the row it stands for, and of those before it."""
-    _, _, source, target, actor, reason, before = row
-    ended = f"gone, last {source}; " if target is None and source is not None else ""
-    return readable(
-        f"baseline, {before} row{'s' if before != 1 else ''} before it pruned; {ended}{actor}: {reason or ''}"
-    )
+        yield name
+        cursor.run("UPDATE prune_permit SET open = NULL WHERE id = :id", id=name)

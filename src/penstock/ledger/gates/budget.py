@@ -85,16 +85,14 @@ class Budget:
     level: float
     #: What was taken from it in this transaction.
     taken: float = 0.0
+    #: How long a place is good: at most what half of the burst covers, so that the other half can be given out.
+    horizon: float = field(init=False)
+    #: The provider's burst less what may be on its way: places given out and not yet used.
+    capacity: float = field(init=False)
 
-    @property
-    def horizon(self) -> float:
-        """How long a place is good: at most what half of the burst covers, so that the other half can be given out."""
-        return min(HORIZON, max(_LEAST_HORIZON, (self.burst - self.cost) / (2 * self.rate)))
-
-    @property
-    def capacity(self) -> float:
-        """The provider's burst less what may be on its way: places given out and not yet used."""
-        return max(self.cost, self.burst - self.horizon * self.rate)
+    def __post_init__(self) -> None:
+        self.horizon = min(HORIZON, max(_LEAST_HORIZON, (self.burst - self.cost) / (2 * self.rate)))
+        self.capacity = max(self.cost, self.burst - self.horizon * self.rate)
 
     def of(self, costs: Costs) -> float:
         """What a step of those costs takes from it: the usual where they do not say."""

@@ -17,11 +17,14 @@ from penstock.ledger.gates.log import CONFIGURATION, PROVIDER, Change
 from penstock.ledger.gates.rows import HELD, held_as, text
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
+from penstock.ledger.store.gate_walk import ASKED, MOMENT, SHUT, enough, gates_with_due, one_moment, rotation
 from penstock.model.clock import instant, instant_text
 from penstock.model.limits import GateLimits
 from penstock.model.machine import Machine
 
 AT_ONCE = 200
+# Of the gates whose time is over, so many are noticed at once.
+_NOTICED_AT_ONCE = 1_000
 # A place that was never taken, or that nobody knows the age of, is good no longer.
 _OVER = -1.0
 
@@ -34,33 +37,42 @@ class Gates(GateAnswers):
     ) -> None:
         super().__init__(database, providers)
         self._machines = machines
+        self._statements: dict[tuple[tuple[str, ...], bool], str] = {}
 
     # Asking before a claim.
 
     def any_metered(self, cursor: Cursor) -> bool:
         """Whether any gate must be asked at all."""
-        return bool(cursor.rows("SELECT 1 FROM gate WHERE metered OR throttles > 0 LIMIT 1"))
+        return bool(cursor.rows(f"SELECT 1 FROM gate WHERE stands IN ('{ASKED}', '{SHUT[ASKED]}') LIMIT 1"))
+
+    def notice(self, cursor: Cursor) -> int:
+        """Of gates that were shut, those whose time is over stand open from now on, or are to be asked; how many.
+
+        Claims see by themselves that the time of a gate is over, but they look at each such gate until it was noticed.
+        """
+        shut = ", ".join(f"'{stands}'" for stands in SHUT.values())
+        over = f"stands IN ({shut}) AND shut_until <= {self._database.now_sql} LIMIT {_NOTICED_AT_ONCE}"
+        lock = self._database.sql.for_update(keys=False, skip=True)
+        sql = f"UPDATE gate SET noticed = shut_until WHERE gate_id IN (SELECT gate_id FROM gate WHERE {over}{lock})"
+        return cursor.run(sql, **self._database.bind_now())
 
     def meter(
-        self, cursor: Cursor, machines: Iterable[str], last: str = "", levels: Mapping[str, int] | None = None
+        self,
+        cursor: Cursor,
+        machines: Iterable[str],
+        last: str = "",
+        levels: Mapping[str, int] | None = None,
+        *,
+        most: int = AT_ONCE,
     ) -> list[Metered]:
-        """The gates with something due that are to be asked, locked, in rotation after `last`; at most AT_ONCE.
+        """The gates with something due that are to be asked, locked, in rotation after `last`; at most so many.
 
         With `levels` they are the gates of suspects, see `statements.accused`.
         """
-        now = self._database.now_sql
-        free = statements.waiting if levels is None else statements.accused
-        waiting = " OR ".join(
-            f"(SELECT 1 FROM {m.table} u WHERE u.gate_id = g.gate_id AND u.{m.due} <= {now} AND {free(m.due, 'u')}"
-            " LIMIT 1) IS NOT NULL"
-            for m in (self._machines[name] for name in machines)
-        )
         rows = cursor.rows(
-            "SELECT g.gate_id, g.epoch, g.throttles, g.max_in_flight, g.failures, g.failing_since FROM gate g"
-            f" WHERE (g.metered OR g.throttles > 0) AND {statements.is_open(now)} AND ({waiting})"
-            f" ORDER BY (g.gate_id > :last) DESC, g.gate_id LIMIT {AT_ONCE}"
-            + (f"{self._lock} SKIP LOCKED" if self._lock else ""),
-            last=last,
+            self._metered(tuple(machines), suspects=levels is not None),
+            gate=last,
+            most=most,
             **(levels or {}),
             **self._database.bind_now(),
         )
@@ -74,6 +86,25 @@ class Gates(GateAnswers):
             gates[gate_id].budgets = budgets
         self._count_in_flight(cursor, [g for g in gates.values() if g.max_in_flight is not None])
         return list(gates.values())
+
+    def _metered(self, machines: tuple[str, ...], *, suspects: bool) -> str:
+        """The statement of `meter`. A gate that another claim has locked is left to it."""
+        known = self._statements.get((machines, suspects))
+        if known is None:
+            database, now = self._database, one_moment(self._database)
+            how: dict[str, Any] = {"most": enough(database, ":most"), "now": now, "suspects": suspects}
+            walks = [
+                gates_with_due(database, self._machines[name], ASKED, name=f"m{number}", **how)
+                for number, name in enumerate(machines)
+            ]
+            chosen = " UNION ".join(f"SELECT gate_id FROM m{number}" for number in range(len(machines)))
+            known = self._statements[machines, suspects] = (
+                f"WITH RECURSIVE {MOMENT.format(database.now_sql)}, {', '.join(walks)}"
+                " SELECT g.gate_id, g.epoch, g.throttles, g.max_in_flight, g.failures, g.failing_since FROM gate g"
+                f" WHERE g.gate_id IN ({chosen}) AND (g.metered OR g.throttles > 0) AND {statements.is_open(now)}"
+                f" ORDER BY {rotation('g.gate_id')} LIMIT :most{database.sql.for_update('g', keys=False, skip=True)}"
+            )
+        return known
 
     def _count_in_flight(self, cursor: Cursor, gates: Sequence[Metered]) -> None:
         if not gates:
@@ -208,7 +239,9 @@ class Gates(GateAnswers):
                 self._alert(cursor, "gate.resumed", "info", f"{prefix}:{instant_text(now)}", told)
             return len(rows)
 
-        return self._database.write(work)
+        resumed = self._database.write(work)
+        self._database.rouse()
+        return resumed
 
     def reconfigured(self, config_version: str | None) -> int:
         """Open what a fatal error stopped under another configuration: it may be mended. How many."""

@@ -192,6 +192,8 @@ class GateRows:
             return 0
         types = {n: gate_table.c[n].type for n in ("gate_id", *names)}
         sets = ", ".join(f"{n} = n_{n}" for n in names)
+        if "closed_until" in names:
+            sets += ", noticed = NULL"  # it may be closed until a moment that was over when a clock was wrong
         return cursor.run(
             f"UPDATE gate AS t SET {sets} FROM {statements.batch(self._database, types)} WHERE t.gate_id = n_gate_id",
             batch=statements.batch_text(rows),

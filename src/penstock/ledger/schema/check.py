@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.ledger.care.doctor import CHECKS, changed_views
+from penstock.ledger.care.doctor import changed_views
+from penstock.ledger.care.doctor_guards import triggers
 from penstock.ledger.care.finding import Finding
 from penstock.ledger.history import require_ledger
 from penstock.ledger.schema import definitions, expand, migrate
@@ -61,7 +62,7 @@ def _findings(database: Database, cursor: Cursor, wanted: Wanted) -> Iterator[Fi
                 "definitions", machine.name, "the ledger's definition is newer; this program can work with it"
             )
     same = {m.name: m for m in wanted.machines if known.get(m.name, {}).get("digest") == m.digest()}
-    yield from CHECKS["triggers"](database, cursor, same)
+    yield from triggers(database, cursor, same)
     yield from changed_views(database, cursor, wanted.views)
 
 

@@ -30,6 +30,7 @@ G = TypeVar("G", bound=GuardedUnit)
 LONGEST_TEXT = 4_000
 _WIDEST = 4
 """So many bytes has a character at most."""
+_TEXTS = {str}
 LAND_IT = "land what is large in the raw sink and keep its key, or split it into rows"
 
 
@@ -73,14 +74,17 @@ def plain_unseen(value: Any) -> Any:
 
 def plain_column(values: Sequence[Any], *, unseen: bool) -> Sequence[Any]:
     """Many values of one column made plain; `unseen`: no text among them holds a secret. Raises as `plain` does."""
-    if len(values) > 1 and len({*map(id, values)}) == 1:
+    first = values[0] if values else None
+    if len(values) > 1 and first is values[-1] and len({*map(id, values)}) == 1:
         # Of one value, such as the moment at which all of them were seen, the others are copies.
-        return [(plain_unseen if unseen else plain)(values[0])] * len(values)
-    kinds = {*map(type, values)} - {type(None)}
-    if unseen and kinds == {str}:
-        "".join(filter(None, values)).encode()  # raises, as in `_fitting`
-        for value in [value for value in values if value is not None and len(value) * _WIDEST > MAX_VALUE]:
-            _fitting(value)
+        return [(plain_unseen if unseen else plain)(first)] * len(values)
+    kinds = {*map(type, values)}
+    if unseen and kinds == _TEXTS:
+        _fitting_texts(values)
+        return values
+    kinds.discard(type(None))
+    if unseen and kinds == _TEXTS:
+        _fitting_texts([value for value in values if value is not None])
         return values
     if kinds == {Decimal} and all(map(Decimal.is_finite, filter(None, values))):
         return [None if value is None else str(value) for value in values]
@@ -90,6 +94,16 @@ def plain_column(values: Sequence[Any], *, unseen: bool) -> Sequence[Any]:
         return [None if value is None else _instant(value) for value in values]
     make = plain_unseen if unseen else plain
     return [*map(make, values)] if kinds else values
+
+
+def _fitting_texts(values: Sequence[str]) -> None:
+    """Raise as `_fitting` does for the first of them that does not fit; mostly one look at all of them is enough."""
+    whole = "".join(values)
+    if not whole.isascii():
+        whole.encode()  # raises where one holds half a character
+    if len(whole) * _WIDEST > MAX_VALUE and max(map(len, values)) * _WIDEST > MAX_VALUE:
+        for value in values:
+            _fitting(value)
 
 
 def holds_secret(rows: Iterable[Iterable[Any]]) -> bool:

@@ -109,13 +109,16 @@ def check(machines: Iterable[Machine]) -> None:
             raise MachineError(f"machine {child.name!r}: " + "; ".join(wrong))
 
 
-def broken(cursor: Cursor, family: Family, most: int) -> Iterator[tuple[str, str, str, str]]:
-    """Children that break a seal: the id and the state of the parent, and those of the child."""
+def broken(cursor: Cursor, family: Family, most: int, which: str = "1 = 1") -> Iterator[tuple[str, str, str, str]]:
+    """Children that break a seal: the id and the state of the parent, and those of the child.
+
+    `which` is a condition on parents `p` to look at.
+    """
     for state, barred in family.seals.items():
         rows = cursor.rows(
             f"SELECT p.unit_id, p.status, c.unit_id, c.status FROM {family.parent.table} AS p"
             f" JOIN {family.child.table} AS c ON {family.same_parent('p.', 'c.')}"
-            f" WHERE p.status = '{state}' AND c.status IN ({state_list(barred)}) LIMIT {most}"
+            f" WHERE p.status = '{state}' AND c.status IN ({state_list(barred)}) AND {which} LIMIT {most}"
         )
         yield from ((str(a), str(b), str(c), str(d)) for a, b, c, d in rows)
 

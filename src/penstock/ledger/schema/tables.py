@@ -74,6 +74,14 @@ def _instant_check(column: str) -> list[sa.CheckConstraint]:
     ]
 
 
+# A gate opens again when it is neither closed nor spent.
+_OPENS = "CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END"
+_SHUT = f"held_by IS NULL AND ({_OPENS}) IS NOT NULL AND ({_OPENS}) IS DISTINCT FROM noticed"
+_STANDS = (
+    f"CASE WHEN held_by IS NOT NULL THEN 'held' WHEN {_SHUT} THEN CASE WHEN metered OR throttles > 0 THEN 'shut_asked'"
+    " ELSE 'shut' END WHEN metered OR throttles > 0 THEN 'asked' ELSE 'open' END"
+)
+
 gate = sa.Table(
     "gate",
     kernel,
@@ -96,6 +104,11 @@ gate = sa.Table(
     sa.Column("held_reason", sa.Text),
     sa.Column("held_at", Instant),
     sa.Column("held_config", sa.Text),
+    # The moment of opening that a worker found to be over: no index knows the time.
+    sa.Column("noticed", Instant),
+    # What claims find gates by: whether they are held, shut until a moment, to be asked first, or open.
+    sa.Column("stands", sa.Text, sa.Computed(_STANDS, persisted=True)),
+    sa.Column("shut_until", Instant, sa.Computed(f"CASE WHEN {_SHUT} THEN {_OPENS} END", persisted=True)),
     sa.CheckConstraint(
         f"gate_id <> '{NO_GATE}' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered"
         " AND throttles = 0 AND failing_since IS NULL)",
@@ -104,8 +117,11 @@ gate = sa.Table(
     *_instant_check("gate_closed_until"),
     *_instant_check("gate_next_at"),
     *_instant_check("gate_failing_since"),
+    *_instant_check("gate_noticed"),
     **STRICT,
 )
+sa.Index("gate_stands", gate.c.stands, gate.c.gate_id)
+sa.Index("gate_shut", gate.c.stands, gate.c.shut_until)
 
 gate_limit = sa.Table(
     "gate_limit",
@@ -190,6 +206,8 @@ def transition_log(dialect: str) -> sa.Table:
         sa.Column("action_id", sa.Text),
         # The edge that was pulled: see `edge_names`.
         sa.Column("trigger", sa.Text),
+        # Of a death: since when the unit was as it ended, so that the row needs none before it.
+        sa.Column("since", Instant),
         # A BEFORE trigger of SQLite sees a number not yet drawn as -1; a row of that number would block all others. No
         # AUTOINCREMENT: the newest row is never deleted, and anybody could exhaust the counter that it keeps.
         *(_log_key("machine", "unit_id", "seq") if dialect == "postgresql" else (sa.CheckConstraint("seq > 0"),)),
@@ -219,6 +237,13 @@ prune_permit = sa.Table(
     sa.Column("open", sa.Text, sa.ForeignKey("prune_permit.id", deferrable=True, initially="DEFERRED")),
     sqlite_with_rowid=False,
     **STRICT,
+)
+# The guards ask for it at every row that goes.
+sa.Index(
+    "prune_permit_open",
+    prune_permit.c.machine,
+    postgresql_where=prune_permit.c.open.is_not(None),
+    sqlite_where=prune_permit.c.open.is_not(None),
 )
 
 

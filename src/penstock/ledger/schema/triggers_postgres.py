@@ -22,6 +22,7 @@ SAFE = "search_path=pg_catalog, pg_temp"
 PLANNER = ("enable_nestloop=off", "enable_hashjoin=on")
 BY_INDEX = ("enable_seqscan=off",)
 _COLUMNS = "(machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id, trigger)"
+_DEATH_COLUMNS = _COLUMNS.replace("trigger)", "trigger, since)")
 _WHO = "split_part(n.changed_by, ':', 1)"
 _GONE = 'penstock: {} is append-only; old rows go by "penstock db prune"'
 REFUSAL = "RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE ="
@@ -79,8 +80,9 @@ END """,
         "penstock_log_update": f"""
 BEGIN
   IF (NEW.seq = OLD.seq AND NEW.machine = OLD.machine AND NEW.unit_id = OLD.unit_id AND NEW.from_status IS NULL
-      AND NEW.to_status IS NOT DISTINCT FROM OLD.to_status AND NEW.version = OLD.version AND NEW.at = OLD.at
+      AND NEW.to_status = OLD.to_status AND NEW.version = OLD.version AND NEW.at = OLD.at
       AND NEW.data IS NOT DISTINCT FROM OLD.data AND NEW.action_id IS NOT DISTINCT FROM OLD.action_id AND NEW.trigger IS NULL
+      AND NEW.since IS NOT DISTINCT FROM OLD.since
       AND EXISTS (SELECT 1 FROM {schema}.prune_permit p
         WHERE p.machine = OLD.machine AND p.open = pg_current_xact_id_if_assigned()::text
           AND NEW.actor = 'prune:' || p.id)) IS NOT TRUE THEN
@@ -88,9 +90,11 @@ BEGIN
   END IF;
   RETURN NEW;
 END """,
+        # What a unit is stays told. A grave may go: there is no unit that it could be missed by.
         "penstock_log_delete": f"""
 BEGIN
-  IF EXISTS (SELECT 1 FROM gone g WHERE NOT {_permitted(schema, "g.machine")} OR NOT EXISTS (
+  IF EXISTS (SELECT 1 FROM (SELECT DISTINCT machine FROM gone) g WHERE NOT {_permitted(schema, "g.machine")})
+    OR EXISTS (SELECT 1 FROM gone g WHERE g.to_status IS NOT NULL AND NOT EXISTS (
       SELECT 1 FROM {schema}.transition_log l WHERE l.machine = g.machine AND l.unit_id = g.unit_id AND l.seq > g.seq)) THEN
     {REFUSAL} '{_GONE.format("transition_log")}';
   END IF;
@@ -279,8 +283,12 @@ BEGIN
   IF NOT FOUND THEN
     {REFUSAL} 'penstock: {machine.name}: a unit is never deleted; old ones go by "penstock db prune"';
   END IF;
-  INSERT INTO {schema}.transition_log {_COLUMNS}
-  SELECT '{machine.name}', unit_id, status, NULL, permit.actor, permit.reason, version, permit.at, {_data(machine, "gone")}, NULL, NULL
+  INSERT INTO {schema}.transition_log {_DEATH_COLUMNS}
+  SELECT '{machine.name}', unit_id, status, NULL, permit.actor,
+         permit.reason || '; last ' || changed_by || COALESCE(': ' || change_reason, ''), version, permit.at,
+         {_data(machine, "gone")}, NULL, NULL,
+         (SELECT l.at FROM {schema}.transition_log l WHERE l.machine = '{machine.name}' AND l.unit_id = gone.unit_id
+           ORDER BY l.seq DESC LIMIT 1)
     FROM gone;
   RETURN NULL;
 END """

@@ -18,6 +18,7 @@ _LOG = (
     "INSERT INTO transition_log"
     " (machine, unit_id, from_status, to_status, actor, reason, version, at, data, action_id, trigger)"
 )
+_DEATH = _LOG.replace("trigger)", "trigger, since)")
 _WHO = "substr(NEW.changed_by, 1, instr(NEW.changed_by || ':', ':') - 1)"
 _NEW_WHO = "substr(NEW.actor, 1, instr(NEW.actor || ':', ':') - 1)"
 _HANDS = ", ".join(f"'{hand}'" for hand in foreign.HANDS)
@@ -33,13 +34,16 @@ def kernel_triggers(definitions: Mapping[str, Mapping[str, Any]]) -> dict[str, s
 WHEN NOT (NEW.seq IS OLD.seq AND NEW.machine IS OLD.machine AND NEW.unit_id IS OLD.unit_id
   AND NEW.from_status IS NULL AND NEW.to_status IS OLD.to_status AND NEW.version IS OLD.version
   AND NEW.at IS OLD.at AND NEW.data IS OLD.data AND NEW.action_id IS OLD.action_id AND NEW.trigger IS NULL
+  AND NEW.since IS OLD.since AND OLD.to_status IS NOT NULL
   AND EXISTS (SELECT 1 FROM prune_permit
     WHERE machine = OLD.machine AND open IS NOT NULL AND NEW.actor = 'prune:' || id))
 BEGIN SELECT RAISE(ABORT, 'penstock: transition_log is append-only; its rows cannot be changed'); END""",
+        # What a unit is stays told. A grave may go, but not the newest row of all: its number would be drawn again.
         "penstock_log_delete": """CREATE TRIGGER penstock_log_delete BEFORE DELETE ON transition_log
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = OLD.machine AND open IS NOT NULL)
-  OR NOT EXISTS (SELECT 1 FROM transition_log
-    WHERE machine = OLD.machine AND unit_id = OLD.unit_id AND seq > OLD.seq)
+  OR CASE WHEN OLD.to_status IS NULL THEN OLD.seq >= (SELECT max(seq) FROM transition_log)
+    ELSE NOT EXISTS (SELECT 1 FROM transition_log
+      WHERE machine = OLD.machine AND unit_id = OLD.unit_id AND seq > OLD.seq) END
 BEGIN SELECT RAISE(ABORT, 'penstock: transition_log is append-only; old rows go by "penstock db prune"'); END""",
         # An open permit refers to a permit that never is, so that no COMMIT passes it: if foreign keys bind this
         # connection. Within a transaction that cannot be changed any more, so it is tried out here.
@@ -235,8 +239,12 @@ def _death(machine: Machine) -> str:
 BEGIN
   SELECT RAISE(ABORT, 'penstock: {machine.name}: a unit is never deleted; old ones go by "penstock db prune"')
     WHERE NOT EXISTS (SELECT 1 FROM prune_permit WHERE machine = '{machine.name}' AND open IS NOT NULL);
-  {_LOG}
-  SELECT '{machine.name}', OLD.unit_id, OLD.status, NULL, actor, reason, COALESCE(OLD.version, 0), at, {_data(machine, "OLD")}, NULL, NULL
+  {_DEATH}
+  SELECT '{machine.name}', OLD.unit_id, OLD.status, NULL, actor,
+         reason || '; last ' || COALESCE(OLD.changed_by, 'sql') || COALESCE(': ' || OLD.change_reason, ''),
+         COALESCE(OLD.version, 0), at, {_data(machine, "OLD")}, NULL, NULL,
+         (SELECT l.at FROM transition_log l WHERE l.machine = '{machine.name}' AND l.unit_id = OLD.unit_id
+           ORDER BY l.seq DESC LIMIT 1)
     FROM prune_permit WHERE machine = '{machine.name}' AND open IS NOT NULL ORDER BY id LIMIT 1;
 END"""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.ledger.store.database import Database
-from penstock.ledger.store.statements import INTEGER, TEXT, accused, batch, is_open, waiting
+from penstock.ledger.store.gate_walk import MOMENT, OPEN, enough, gates_with_due, one_moment
+from penstock.ledger.store.statements import INTEGER, TEXT, accused, batch, waiting
 from penstock.model.machine import Machine
 from penstock.model.siblings import APART_FROM_CRASHES, APART_FROM_SUSPICION
 
-# A gate that is neither on a budget nor lately closed.
-_UNASKED = "NOT g.metered AND g.throttles = 0"
 # So many times what a claim could take it looks at, where others may be claiming the same.
 _LOOKED_AT = 4
 
@@ -27,8 +26,8 @@ class ClaimSql(NamedTuple):
     read: str = ""
     #: Empty: the machine declares no siblings.
     widen: str = ""
-    #: Behind gates that were asked it picks from one at a time, `:gate`; otherwise from those of `:batch`.
-    gate_by_gate: bool = False
+    #: The gates to pick from, in rotation. Empty: `pick` finds them itself, or it is told.
+    gates: str = ""
 
 
 def claim(
@@ -37,11 +36,13 @@ def claim(
     """Claim up to `:n` due units: a fair share from each open gate, gates in rotation after `:gate`, oldest first.
 
     Gates with a budget, and those that have just been closed, are passed by: they are asked first, and then it is
-    `metered`, with the gates and the share of each in `:batch`, or one gate, `:gate`, and its share in `:n`.
+    `metered`, with the gates and the share of each in `:batch`.
     `suspects`: see `statements.accused`. `priced`: their steps are priced before they are taken.
 
     On PostgreSQL it is one statement that returns the units, unless something is to be done between the pick and the
-    claim. On SQLite rows that come one by one would each have to wait for the interpreter's lock.
+    claim. On SQLite, where a statement costs little, it is several: the gates; then `pick`, of each gate of `:batch` its name
+    and the ids of up to `:share` units, as a JSON text. Rows that come one by one would each have to wait for the
+    interpreter's lock.
     """
     due, table, now = machine.due, machine.table, database.now_sql
     free = accused(due) if suspects else waiting(due)
@@ -49,19 +50,16 @@ def claim(
     sets = ", ".join([*taken, *_on_claim(database, machine)])
     postgres = database.dialect == "postgresql"
     if postgres:
-        gates = _asked_gates(database, now) if metered else _gates_postgres(table, due, free, now)
+        gates = _asked_gates(database, now) if metered else _gates_postgres(database, machine, suspects=suspects)
         picked = _pick_postgres(machine, metered=metered, suspects=suspects)
         if machine.siblings is None and not priced:
             returning = ", ".join(f"t.{machine.column(c)}" for c in machine.columns)
             took = f"UPDATE {table} AS t SET {sets} FROM picked WHERE t.unit_id = picked.unit_id RETURNING {returning}"
-            return ClaimSql(f"WITH {gates}, {picked} {took}")
-        pick = f"WITH {gates}, {picked} SELECT {database.sql.gathered('unit_id')} FROM picked"
+            return ClaimSql(f"WITH RECURSIVE {gates}, {picked} {took}")
+        pick = f"WITH RECURSIVE {gates}, {picked} SELECT {database.sql.gathered('unit_id')} FROM picked"
     else:
-        source = f"{table} {{0}} INDEXED BY {table}_{'suspects' if suspects else 'due'}"
-        gates = _gates_sqlite(source.format("k"), due, free)
-        pick = f"WITH {gates} SELECT json_group_array(unit_id) FROM ({_pick_sqlite(source.format('c'), due, free)})"
-        if metered:
-            pick = f"SELECT json_group_array(unit_id) FROM ({_pick_behind(source.format('c'), due, free)})"
+        source = f"{table} c INDEXED BY {table}_{'suspects' if suspects else 'due'}"
+        pick = _pick_sqlite(database, source, due, free)
     columns = ", ".join(machine.column(c) for c in machine.columns)
     mine = f"unit_id IN ({database.sql.listed('ids')})"
     return ClaimSql(
@@ -69,7 +67,7 @@ def claim(
         f"UPDATE {table} AS t SET {sets} WHERE {mine}",
         f"SELECT {columns} FROM {table} WHERE {mine}",
         _widen(database, machine, suspects=suspects) if machine.siblings else "",
-        gate_by_gate=metered and not postgres,
+        "" if metered or postgres else _gates_sqlite(database, machine, suspects=suspects),
     )
 
 
@@ -131,18 +129,24 @@ def _on_claim(database: Database, machine: Machine) -> list[str]:
     ]
 
 
+_REGISTERED = "EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)"
 # The key-share lock on the worker's own row: a reaper, which wants FOR UPDATE, cannot free this worker's units between
 # this claim and its commit.
 _ME = "me AS MATERIALIZED (SELECT id FROM worker WHERE id = :worker AND reaped_at IS NULL FOR KEY SHARE)"
 
 
-def _gates_postgres(table: str, due: str, free: str, now: str) -> str:
-    # LIMIT 1 makes the planner ask gate by gate: an EXISTS it would turn round into one scan over all that is due.
-    return f"""moment AS MATERIALIZED (SELECT {now} AS now), {_ME},
-gates AS MATERIALIZED (SELECT g.gate_id FROM gate g CROSS JOIN LATERAL (
-    SELECT FROM {table} d WHERE d.gate_id = g.gate_id AND d.{due} <= (SELECT now FROM moment) AND {free} LIMIT 1) AS waiting
-  WHERE EXISTS (SELECT 1 FROM me) AND {is_open("(SELECT now FROM moment)")} AND {_UNASKED}
-  ORDER BY (g.gate_id > :gate) DESC, g.gate_id)"""
+def _gates_postgres(database: Database, machine: Machine, *, suspects: bool) -> str:
+    gates = gates_with_due(
+        database,
+        machine,
+        OPEN,
+        name="gates",
+        most=enough(database, ":n"),
+        now=one_moment(database),
+        suspects=suspects,
+        given="EXISTS (SELECT 1 FROM me)",
+    )
+    return f"{MOMENT.format(database.now_sql)}, {_ME}, {gates}"
 
 
 def _asked_gates(database: Database, now: str) -> str:
@@ -184,29 +188,23 @@ def _oldest_postgres(machine: Machine, behind: str, share: str, level: str) -> s
     ORDER BY o.{due}, o.unit_id LIMIT {share} FOR NO KEY UPDATE OF t SKIP LOCKED"""
 
 
-def _gates_sqlite(source: str, due: str, free: str) -> str:
-    # SQLite has no LATERAL: each gate's share is cut off at the (due, unit_id) of its last unit, found by OFFSET. Where
-    # there is one gate alone nothing is cut off.
-    due_units = f"FROM {source} WHERE k.gate_id = g.gate_id AND k.{due} <= :now AND {free}"
-    share = "OFFSET (SELECT (:n + count(*) - 1) / count(*) - 1 FROM live)"
-    last = f"{due_units} ORDER BY k.{due}, k.unit_id LIMIT 1 {share}"
-    several = "CASE WHEN (SELECT count(*) FROM live) > 1 THEN"
-    return f"""live AS MATERIALIZED (SELECT g.gate_id FROM gate g
-  WHERE EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
-    AND {is_open(":now")} AND {_UNASKED} AND EXISTS (SELECT 1 {due_units})
-  ORDER BY g.gate_id > :gate DESC, g.gate_id),
-gates AS MATERIALIZED (SELECT g.gate_id, COALESCE({several} (SELECT k.{due} {last}) END, :now) AS last_due,
-  COALESCE({several} (SELECT k.unit_id {last}) END, char(1114111)) AS last_id FROM live g)"""
+def _gates_sqlite(database: Database, machine: Machine, *, suspects: bool) -> str:
+    gates = gates_with_due(
+        database,
+        machine,
+        OPEN,
+        name="gates",
+        most=":n",
+        now=":now",
+        suspects=suspects,
+        given=_REGISTERED,
+    )
+    return f"WITH RECURSIVE {gates} SELECT gate_id FROM gates"
 
 
-def _pick_sqlite(source: str, due: str, free: str) -> str:
-    return f"""SELECT c.unit_id FROM gates CROSS JOIN {source}
-    WHERE c.gate_id = gates.gate_id AND {free}
-      AND (c.{due}, c.unit_id) <= (gates.last_due, gates.last_id) LIMIT :n"""
-
-
-def _pick_behind(source: str, due: str, free: str) -> str:
-    return f"""SELECT unit_id FROM {source}
-    WHERE gate_id = :gate AND {due} <= :now AND {free}
-      AND EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS NULL)
-    ORDER BY {due}, unit_id LIMIT :n"""
+def _pick_sqlite(database: Database, source: str, due: str, free: str) -> str:
+    # SQLite has no LATERAL, and no LIMIT of its can differ by row: gates whose shares are equal are asked together.
+    some = f"""SELECT unit_id FROM {source} WHERE c.gate_id = n_gate_id AND {due} <= :now AND {free}
+      ORDER BY {due}, unit_id LIMIT :share"""
+    gates = batch(database, {"gate_id": TEXT})
+    return f"SELECT n_gate_id, (SELECT json_group_array(unit_id) FROM ({some})) FROM {gates} WHERE {_REGISTERED}"

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.store.bell import Bell, Listener
 from penstock.ledger.store.presence import Presence
 from penstock.ledger.store.sql import Sql
 from penstock.model.clock import instant
@@ -34,6 +35,13 @@ class Cursor(Protocol):
     def run(self, sql: str, **parameters: Any) -> int:
         """Run a statement and return how many rows it touched."""
 
+    def fill(self, table: str, columns: Sequence[str], lines: bytes, **alike: str) -> None:
+        """Insert rows in the way that costs the database least; a key that is there already is refused.
+
+        Each of `lines` is a JSON array of the plain values of `columns`; `alike` are texts of columns that all rows
+        have in common.
+        """
+
 
 class AlterCursor(Cursor, Protocol):
     """A transaction that may rebuild tables."""
@@ -44,9 +52,10 @@ class AlterCursor(Cursor, Protocol):
 
 
 class Database(Protocol):
-    """A ledger's database. `presence` knows whether it answers."""
+    """A ledger's database. `presence` knows whether it answers, `bell` who of this process sleeps until it is rung."""
 
     presence: Presence
+    bell: Bell
 
     @property
     def dialect(self) -> Dialect:
@@ -123,6 +132,21 @@ class Database(Protocol):
         """What is wrong with what it stands on, and what soon will be: disk, settings, whoever holds it back.
 
         Quick to ask: workers ask every minute, and raise an alert before something fills up.
+        """
+
+    def rouse(self) -> None:
+        """Tell workers that sleep, here and elsewhere, that something may be due. Whether they hear it is not known."""
+
+    def listen(self) -> Listener | None:
+        """Hear of what other processes write; None where that cannot be, and asking now and then has to do.
+
+        Raises LedgerUnavailable.
+        """
+
+    def reclaim(self, table: str, rows: int) -> bool:
+        """Make the space of so many deleted rows of a table usable again, if they are many; whether it was done.
+
+        In a file it is at once, without this.
         """
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ Identifiers come from the program alone; values are parameters, `:name` in both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
@@ -92,8 +92,17 @@ class Sql(Protocol):
     def lock_events(self, cursor: Cursor) -> None:
         """Wait for whoever has written events, and let nobody write any, until the transaction ends."""
 
+    def encoded(self, document: bytes) -> Any:
+        """JSON as a parameter. As a text, it would be in memory three times."""
+
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         """Wait for so long for a lock, in this transaction."""
+
+    def commit_lazily(self, cursor: Cursor) -> None:
+        """Let this transaction be over before it is on the disk; the next that is not lazy takes it there as well.
+
+        What a server loses of it in a crash it loses from the end: never this one and not a later one.
+        """
 
     def by_index(self, cursor: Cursor) -> None:
         """Let a read reach every row through an index, from a batch: as a writer's statements do anyway."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -43,9 +44,17 @@ def _postgres() -> sa.Dialect:
 
 
 def batch(
-    database: Database, columns: Mapping[str, SqlType], *, parameter: str = "batch", alike: Collection[int] = ()
+    database: Database,
+    columns: Mapping[str, SqlType],
+    *,
+    parameter: str = "batch",
+    alike: Collection[int] = (),
+    encoded: bool = False,
 ) -> str:
-    """The rows of the parameter `:batch` (made by `batch_text`), as `j`; the `alike` are parameters of their own."""
+    """The rows of the parameter `:batch` (made by `batch_text`), as `j`; the `alike` are parameters of their own.
+
+    `encoded`: the parameter is the same as bytes, as `batch_given` makes it where it may be large.
+    """
     places = itertools.count()
     if database.dialect == "postgresql":
         picks = ", ".join(
@@ -57,7 +66,8 @@ def batch(
         f"{_alike_name(i) if i in alike else f'value ->> {next(places)}'} AS n_{name}" for i, name in enumerate(columns)
     )
     # As JSONB a row is parsed once; as text, once for every column.
-    return f"(SELECT {picks} FROM jsonb_each(:{parameter})) AS j"
+    text = f"CAST(:{parameter} AS TEXT)" if encoded else f":{parameter}"
+    return f"(SELECT {picks} FROM jsonb_each({text})) AS j"
 
 
 def batch_text(rows: Iterable[Sequence[Any]]) -> str:
@@ -65,19 +75,38 @@ def batch_text(rows: Iterable[Sequence[Any]]) -> str:
     return _encode(list(rows)).decode()
 
 
-def batch_given(database: Database, rows: Sequence[Sequence[Any]], alike: Mapping[int, Any]) -> dict[str, Any]:
-    """The parameters of a batch whose `alike` places are the same in every row."""
-    if alike:
-        rows = [*zip(*[column for i, column in enumerate(zip(*rows, strict=True)) if i not in alike], strict=True)]
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows of plain values, column by column."""
+
+    columns: Sequence[Sequence[Any]]
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    def rows(self, but: Collection[int] = ()) -> list[Sequence[Any]]:
+        """The rows, without some columns."""
+        return [*zip(*[column for i, column in enumerate(self.columns) if i not in but], strict=True)]
+
+
+def batch_given(
+    database: Database, given: Sequence[Sequence[Any]] | Columns, alike: Mapping[int, Any], *, encoded: bool = False
+) -> dict[str, Any]:
+    """The parameters of a batch whose `alike` places are the same in every row; `encoded`: see `batch`."""
+    rows = given
+    if isinstance(rows, Columns) or alike:
+        columns = rows if isinstance(rows, Columns) else Columns([*zip(*rows, strict=True)])
+        rows = columns.rows(but=alike)
     as_given = _as_text if database.dialect == "postgresql" else lambda value: value
-    return {"batch": batch_text(rows), **{_alike_name(i)[1:]: as_given(value) for i, value in alike.items()}}
+    text = database.sql.encoded(_encode(rows)) if encoded else batch_text(rows)
+    return {"batch": text, **{_alike_name(i)[1:]: as_given(value) for i, value in alike.items()}}
 
 
 ALIKE_FROM = 200
 """So many rows are looked through for columns that are alike; of fewer, chance would make ever other statements."""
 
 
-def alike_in(rows: Sequence[Sequence[Any]], *, after: int = 0) -> dict[int, Any]:
+def alike_in(rows: Sequence[Sequence[Any]] | Columns, *, after: int = 0) -> dict[int, Any]:
     """The places, from `after` on, at which all of many rows have the same value, but not all places of a row.
 
     What they have alike travels once: to take it apart anew for each row is much of what a wide one costs.
@@ -85,7 +114,8 @@ def alike_in(rows: Sequence[Sequence[Any]], *, after: int = 0) -> dict[int, Any]
     found: dict[int, Any] = {}
     if len(rows) < ALIKE_FROM:
         return found
-    for i, column in enumerate(zip(*rows, strict=True)):
+    columns = rows.columns if isinstance(rows, Columns) else [*zip(*rows, strict=True)]
+    for i, column in enumerate(columns):
         value = column[0]
         # Equal is not always the same: True and 1, 0.0 and -0.0.
         if (
@@ -97,7 +127,7 @@ def alike_in(rows: Sequence[Sequence[Any]], *, after: int = 0) -> dict[int, Any]
             continue
         if type(value) is not float and not (type(value) is str and "\0" in value):
             found[i] = value
-    return found if len(found) < len(rows[0]) else {}
+    return found if len(found) < len(columns) else {}
 
 
 def _alike_name(place: int) -> str:
@@ -228,14 +258,14 @@ Mode = tuple[str, str | None, tuple[str, ...]]
 
 
 def upsert(
-    database: Database, table: sa.Table, names: Sequence[str], mode: Mode, rows: Sequence[Sequence[Any]]
+    database: Database, table: sa.Table, names: Sequence[str], mode: Mode, rows: Sequence[Sequence[Any]] | Columns
 ) -> tuple[str, dict[str, Any]]:
     """Rows of a data table, by its primary key; the statement and its parameters, of plain values."""
     alike = alike_in(rows)
-    source = batch(database, {name: table.c[name].type for name in names}, alike=alike)
+    source = batch(database, {name: table.c[name].type for name in names}, alike=alike, encoded=True)
     picks = ", ".join(f"n_{name}" for name in names)
     into = f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {picks} FROM {source}"
-    return f"{into} WHERE true{_on_conflict(table, names, mode)}", batch_given(database, rows, alike)
+    return f"{into} WHERE true{_on_conflict(table, names, mode)}", batch_given(database, rows, alike, encoded=True)
 
 
 def _on_conflict(table: sa.Table, names: Sequence[str], mode: Mode) -> str:
@@ -354,29 +384,9 @@ def accused(due: str, alias: str = "") -> str:
     return f"{waiting(due, alias, suspects=True)} AND {alias and alias + '.'}suspicion BETWEEN :low AND :high"
 
 
-def least_due_behind_open_gates(database: Database, machine: Machine) -> str:
-    """The earliest schedule of the machine behind any open gate."""
-    return f"(SELECT min({_first_behind(database, machine)}) FROM gate g WHERE {is_open(database.now_sql)})"
-
-
 def least_due_of_suspects(machine: Machine) -> str:
     """The earliest schedule of the machine's suspects, whatever their gates."""
     return f"(SELECT min({machine.due}) FROM {machine.table} WHERE {waiting(machine.due, suspects=True)})"
-
-
-def anything_behind(database: Database, machine: Machine) -> str:
-    """The condition under which a unit of the machine waits, or will, behind the gate `g`."""
-    suspect = _first_behind(database, machine, suspects=True)
-    return f"{_first_behind(database, machine)} IS NOT NULL OR {suspect} IS NOT NULL"
-
-
-def _first_behind(database: Database, machine: Machine, *, suspects: bool = False) -> str:
-    due, table = machine.due, machine.table
-    hint = f" INDEXED BY {table}_{'suspects' if suspects else 'due'}" if database.dialect == "sqlite" else ""
-    return (
-        f"(SELECT d.{due} FROM {table} d{hint} WHERE d.gate_id = g.gate_id AND {waiting(due, 'd', suspects=suspects)}"
-        f" ORDER BY d.{due} LIMIT 1)"
-    )
 
 
 def release(database: Database, machine: Machine) -> str:

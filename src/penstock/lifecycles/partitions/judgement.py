@@ -16,6 +16,7 @@ from penstock.lifecycles.partitions.machine import partition
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.tables import partition_attempt
 from penstock.lifecycles.partitions.validate import Rules, Verdict, inspect
+from penstock.lifecycles.refreshes import differ
 from penstock.model.clock import instant
 from penstock.model.errors import LedgerRefused
 from penstock.model.machine import Actor
@@ -146,10 +147,10 @@ def _evaluated(ledger: Ledger, key: PartitionKey, run_id: str) -> bool:
 
 
 def _differs(ledger: Ledger, key: PartitionKey, verdict: Verdict) -> bool | None:
-    """Whether the rows are others than those of the good run before; None where there is none."""
+    """Whether the rows are others than those of the good run before; None where there is none, or nobody can tell."""
     which = "AND run_id <> :run_id AND verdict = 'success' ORDER BY at DESC, run_id DESC LIMIT 1"
     before = _attempts(ledger.database, key, "SELECT digest", which, run_id=verdict.run_id)
-    return bool(before[0][0] != verdict.digest) if before else None
+    return differ(str(before[0][0]), str(verdict.digest)) if before else None
 
 
 def _attempts(database: Database, key: PartitionKey, select: str, which: str, **given: Any) -> Sequence[Sequence[Any]]:

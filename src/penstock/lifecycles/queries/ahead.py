@@ -8,11 +8,14 @@ a page changes nothing, and what was committed says where the reading goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock.lifecycles.queries.fetch import Fetched
+from penstock.lifecycles.queries.fetch import Asked, Fetched
 from penstock.lifecycles.queries.passes import Pass
+
+_LEAVES = 0.05
+"""So many seconds the commit waits until the call has left: on SQLite the gate would have to wait for the commit."""
 
 
 class Ahead:
@@ -22,10 +25,18 @@ class Ahead:
         self._wanted: tuple[str, Pass] | None = None
         self._task: asyncio.Task[Fetched] | None = None
 
-    def begin(self, run: str, now: Pass, read: Coroutine[Any, Any, Fetched]) -> None:
-        """Read the next page of a run, that of this pass."""
+    async def begin(self, run: str, now: Pass, read: Callable[[Asked], Coroutine[Any, Any, Fetched]]) -> None:
+        """Read the next page of a run, that of this pass; this returns as soon as it was asked for."""
         self.forget()
-        self._wanted, self._task = (run, now), asyncio.create_task(read)
+        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(read(lambda: None if asked.done() else asked.set_result(None)))
+        self._wanted, self._task = (run, now), task
+        either: list[asyncio.Future[Any]] = [asked, task]
+        try:
+            await asyncio.wait(either, timeout=_LEAVES, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.forget()
+            raise
 
     async def take(self, run: str, now: Pass) -> Fetched | None:
         """The page, if it is this one; None: it must be read now. Raises what the reading raised."""

@@ -7,7 +7,7 @@ hours, and its gate says so to every query of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ from penstock.model.errors import Fatal, GateClosed, InDoubt, Rejected, Throttle
 from penstock.model.retry import RetryPolicy
 from penstock.worker.flow import Io
 
+Asked = Callable[[], None]
 RETRIES = RetryPolicy(max_retries=3)
 _SHORT = timedelta(seconds=90)
 """A gate that opens within this time is waited for; a breaker opens after a minute."""
@@ -36,9 +37,8 @@ class Halted(Struct, frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """A page, or why there is none, and how many calls were made for it."""
+    """A page, or why there is none."""
 
-    calls: int
     batch: Batch | None = None
     #: Of its records, by their ids.
     digests: Mapping[str, Digest] = {}
@@ -47,35 +47,41 @@ class Fetched(Struct, frozen=True):
 
 
 async def fetch(  # noqa: PLR0917 - what is asked, of whom, and through which gate
-    client: Client, parameters: Parameters, wanted: Wanted, gate_id: str, client_pause: timedelta, io: Io
+    client: Client, parameters: Parameters, wanted: Wanted, gate_id: str, client_pause: timedelta, io: Io, asked: Asked
 ) -> Fetched:
-    """The page. A failed call is made again up to three times, two seconds later and ever later."""
-    calls = failures = waits = 0
+    """The page. A failed call is made again up to three times, two seconds later and ever later.
+
+    `asked` is called when the gate has let the call through.
+    """
+    failures = waits = 0
     said = ""
     while True:
         if io.stopping():
-            return Fetched(calls, halted=Halted(Stop.STOPPED, "its worker was told to stop", io.now()))
+            return Fetched(halted=Halted(Stop.STOPPED, "its worker was told to stop", io.now()))
         try:
             async with io.gate(gate_id):
-                calls += 1
-                batch = await _asked(client, parameters, wanted, client_pause)
-            if batch.calls > 1:
-                io.charge(gate_id, {"requests": batch.calls - 1.0})
-            return Fetched(calls + batch.calls - 1, batch)
+                asked()
+                before = client.calls
+                try:
+                    return Fetched(await _asked(client, parameters, wanted, client_pause))
+                finally:
+                    # The gate has let one through.
+                    if client.calls - before > 1:
+                        io.charge(gate_id, {"requests": client.calls - before - 1.0})
         except GateClosed as closed:
             wait = None if closed.until is None else closed.until - io.now()
             # Nobody waits for a breaker that this run's own failures have opened: the lock is everybody's.
             if failures or wait is None or wait > _SHORT or waits == _WAITS:
                 stop = Stop.ERROR if failures else Stop.CLIENT_CLOSED
-                return Fetched(calls, halted=Halted(stop, f"{said}{closed}", closed.until))
+                return Fetched(halted=Halted(stop, f"{said}{closed}", closed.until))
             waits += 1
             await asyncio.sleep(max(0.0, wait.total_seconds()))
         except (Throttled, Fatal, Rejected) as error:
-            return Fetched(calls, halted=_final(error), throttles=isinstance(error, Throttled))
+            return Fetched(halted=_final(error), throttles=isinstance(error, Throttled))
         except (Transient, InDoubt) as error:
             told = f"{type(error).__name__}: {error} (after {failures} retries)"
             if RETRIES.exhausted(failures):
-                return Fetched(calls, halted=Halted(Stop.ERROR, told))
+                return Fetched(halted=Halted(Stop.ERROR, told))
             said = f"{told}; "
             await asyncio.sleep(RETRIES.delay(failures, io.rng).total_seconds())
             failures += 1

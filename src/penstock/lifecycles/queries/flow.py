@@ -23,7 +23,7 @@ from penstock.lifecycles.queries.closing import freed, held_back, too_many
 from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
 from penstock.lifecycles.queries.erasure.guard import without_erased
-from penstock.lifecycles.queries.fetch import Fetched, Halted, fetch
+from penstock.lifecycles.queries.fetch import Asked, Fetched, Halted, fetch
 from penstock.lifecycles.queries.lock import closed_words, holder, peek, shut_gates
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
@@ -39,8 +39,8 @@ from penstock.model.unit import replace
 from penstock.raw.store import RawError
 from penstock.worker.flow import Flow, Gate, Io
 
-_PART, _PART_BYTES = 1_000, 640 * 1024
-"""So many records, of about so many bytes, are one commit: a worker's memory holds them several times over."""
+_PART, _PART_BYTES, _MOST_BYTES = 1_000, 1_280 * 1024, 1_536 * 1024
+"""So many records, of about so many bytes and never of more, are one commit: memory holds them several times over."""
 _LARGE = 4 * 1024 * 1024
 """A page of more bytes is alone in memory."""
 _CLOSED_AT_ONCE = 1_000
@@ -49,12 +49,15 @@ _TWICE = 2
 log = structlog.get_logger()
 
 
+def _nobody() -> None:
+    """Nobody waits for it."""
+
+
 class _Page(msgspec.Struct):
     """A page that was fetched and is being written in parts."""
 
     now: Pass
     batch: Batch
-    calls: int
     parts: list[list[Item]]
     digests: Mapping[str, Digest]
     bad: list[Bad]
@@ -80,6 +83,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         #: Pages whose first parts are written, by run. Lost with the process, they are fetched again.
         self._pages: dict[str, _Page] = {}
         self._ahead = Ahead()
+        #: How many calls of the client of the run under way are counted.
+        self._counted = 0
         #: Which worker this is, once it has claimed anything; how often others were seen with the lock.
         self._me: str | None = None
         self._seen: Counter[str] = Counter()
@@ -103,7 +108,8 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             name = unit.name if own is None else own.name
             return self._begin(unit, name, io, () if seen is None else seen.abandoned)
         if what == "finish" or own is None:
-            return self._over(unit, unit, ended(unit, io.now(), own, self.settings), ())
+            last = self._with_calls(unit)
+            return self._over(unit, last, ended(last, io.now(), own, self.settings), ())
         if what == "page":
             return await self._page(unit, own, io)
         if what == "close":
@@ -149,6 +155,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         )
         self._pages.clear()
         self._ahead.forget()
+        self._counted = self._calls(unit)
         # No call was made: what an earlier crash left is settled by the first page.
         return Outcome(
             unit,
@@ -174,7 +181,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
                 landed = await source.land(unit, own, fetched.batch, io)
             except RawError as error:
                 halted = Halted(Stop.ERROR, f"a page could not be landed: {error}")
-                return self._halted(unit, Fetched(fetched.calls, halted=halted), own, io.now())
+                return self._halted(unit, Fetched(halted=halted), own, io.now())
             page = self._pages[str(unit.run_id)] = _paged(now, fetched, landed)
         items = page.parts.pop(0) if page.parts else []
         unread = [] if page.parts else [one.id for one in page.bad if one.id is not None]
@@ -198,7 +205,6 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         run = msgspec.structs.replace(
             run,
             pages_fetched=run.pages_fetched + 1,
-            requests_count=run.requests_count + page.calls,
             errors_count=run.errors_count + len(page.bad),
         )
         after = replace(unit, run=run.document())
@@ -214,7 +220,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         if run.closing is not None:
             after = await self._worth_closing(after, own, page, io)
         tell_bad(after, page.bad)
-        self._read_ahead(after, own, page, moment, io)
+        await self._read_ahead(after, own, page, moment, io)
         writes = [*page.landed, *rejected(after, page.bad, moment)]
         reason = f"{page.now.says()}: {len(page.batch.records):,} records"
         return self._going(unit, after, taken, writes, reason, events, moment=moment, own=own)
@@ -239,19 +245,19 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         tell_bad(after, page.bad)
         return self._going(unit, after, taken, [*page.landed, *rejected(after, page.bad, moment)], why)
 
-    def _read_ahead(self, after: Query, own: Configured, page: _Page, moment: datetime, io: Io) -> None:
+    async def _read_ahead(self, after: Query, own: Configured, page: _Page, moment: datetime, io: Io) -> None:
         """Read the next page while this one is committed, where the reading goes on and pages are not large."""
         large = sum(len(one.payload) for one in page.batch.records) > _LARGE
         if large or io.stopping() or what_next(after, moment, own, self.settings)[0] != "page":
             return
         following = next_pass(after, moment, own, self.settings)
         if following is not None and following.pages:
-            self._ahead.begin(str(after.run_id), following, self._read(own, following, io))
+            await self._ahead.begin(str(after.run_id), following, partial(self._read, own, following, io))
 
-    async def _read(self, own: Configured, now: Pass, io: Io) -> Fetched:
+    async def _read(self, own: Configured, now: Pass, io: Io, asked: Asked = _nobody) -> Fetched:
         """The page of a pass, without what was erased. Nothing is erased meanwhile: that takes the run lock."""
         source = self._sources[own.client]
-        fetched = await self._fetch(source, own, now, io)
+        fetched = await self._fetch(source, own, now, io, asked)
         if fetched.batch is None:
             return fetched
         look = partial(without_erased, client=own.client, columns=source.client.columns, batch=fetched.batch)
@@ -259,14 +265,14 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         digests = source.store.digests([one for one in batch.records if isinstance(one, Item)])
         return msgspec.structs.replace(fetched, batch=batch, digests=digests)
 
-    async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io) -> Fetched:
+    async def _fetch(self, source: Source, own: Configured, now: Pass, io: Io, asked: Asked) -> Fetched:
         mine = query_gate(own.key)
         paused = (await io.ledger(lambda ledger: shut_gates(ledger, [mine]))).get(mine)
         if paused is not None:
             why = closed_words("it", paused)
-            return Fetched(0, halted=Halted(Stop.CLIENT_CLOSED, why, paused.until))
+            return Fetched(halted=Halted(Stop.CLIENT_CLOSED, why, paused.until))
         gate, pause = client_gate(own.client), self.settings.client_pause
-        return await fetch(source.client, own.parameters, now.wanted(source.client), gate, pause, io)
+        return await fetch(source.client, own.parameters, now.wanted(source.client), gate, pause, io, asked)
 
     def _halted(self, unit: Query, fetched: Fetched, own: Configured, moment: datetime) -> Outcome[Query]:
         """The client cannot be asked: the run ends here, once what it has read is put in order."""
@@ -274,7 +280,6 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         assert halted is not None  # noqa: S101 - there is no page
         run = msgspec.structs.replace(
             run,
-            requests_count=run.requests_count + fetched.calls,
             http_429_count=run.http_429_count + fetched.throttles,
             errors_count=run.errors_count + (halted.stop in (Stop.ERROR, Stop.FATAL)),
             stop=halted.stop,
@@ -308,7 +313,9 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             }
             key = f"queries.many_closed:{unit.query_key}:{moment:%Y-%m-%d}"
             events = [] if ids else [Event(key, "queries.many_closed", said, "warning")]
-        others = [one.key for one in registry(self.settings).values() if one.key != own.key]
+        others = [
+            one.key for one in registry(self.settings).values() if one.client == own.client and one.key != own.key
+        ]
         close = partial(store.close, query=unit, ids=ids, others=others, now=moment)
         taken = await io.ledger(close) if ids else Taken()
         run = msgspec.structs.replace(
@@ -349,7 +356,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         own: Configured | None = None,
     ) -> Outcome[Query]:
         """A commit of the run. Where nothing is left to do, it is the last one."""
-        writes = [*taken.writes, *writes]
+        writes, after = [*taken.writes, *writes], self._with_calls(after)
         if moment is not None and own is not None and what_next(after, moment, own, self.settings)[0] == "finish":
             end = ended(after, moment, own, self.settings)
             end = msgspec.structs.replace(end, events=[*events, *end.events])
@@ -359,6 +366,21 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         after = replace(after, run_version=unit.version + 1)
         writes = [*writes, record(after, run, S.RUNNING)]
         return Outcome(unit, after, reason, writes=writes, updates=taken.updates, events=events, keep_claim=True)
+
+    def _calls(self, unit: Query) -> int:
+        source = self._sources.get(unit.client)
+        return 0 if source is None else source.client.calls
+
+    def _with_calls(self, unit: Query) -> Query:
+        """The query with all calls in the counters of its run, also those that failed or led to a page nobody took.
+
+        One query runs at a time, so they are all its own.
+        """
+        made, self._counted = self._calls(unit) - self._counted, self._calls(unit)
+        if not made:
+            return unit
+        run = run_of(unit)
+        return replace(unit, run=msgspec.structs.replace(run, requests_count=run.requests_count + made).document())
 
     def _over(
         self, unit: Query, last: Query, end: Ended, writes: Sequence[Write], *, keep_claim: bool = False
@@ -377,13 +399,13 @@ def _paged(now: Pass, fetched: Fetched, landed: Sequence[Write]) -> _Page:
     size = 0
     for item in items:
         size += len(item.payload)
-        if not parts or len(parts[-1]) == most or size > 2 * _PART_BYTES:
+        if not parts or len(parts[-1]) == most or size > _MOST_BYTES:
             parts.append([])
             size = len(item.payload)
         parts[-1].append(item)
     bad = [one for one in records if isinstance(one, Bad)]
     seen = {item.id for item in items}
-    return _Page(now, fetched.batch, fetched.calls, parts, fetched.digests, bad, seen, landed)
+    return _Page(now, fetched.batch, parts, fetched.digests, bad, seen, landed)
 
 
 def _most(items: Sequence[Item]) -> int:

@@ -63,7 +63,8 @@ def keep_queries(ledger: Ledger, settings: QueriesSettings, now: datetime, who: 
     late = [one for one in there if one.due_at is None or _planned_ahead(one, now, settings)]
     resting = [Ref(query.name, one.unit_id) for one in late if one.claimed_by is None]
     if resting:
-        ledger.wake(resting, who=who, reason="configured", actor=Actor.SCHEDULER)
+        # One that somebody has just erased stays away.
+        resting = ledger.wake(resting, who=who, reason="configured", actor=Actor.SCHEDULER).moved
     return made, len(resting)
 
 

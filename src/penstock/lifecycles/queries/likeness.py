@@ -125,7 +125,7 @@ def _city_key(city: str) -> str:
     return " ".join(words)
 
 
-@lru_cache(16_384)
+@lru_cache(8_192)
 def _title_key(title: str) -> str | None:
     if len(title) > _LONGEST:
         return None

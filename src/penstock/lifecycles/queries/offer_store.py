@@ -114,7 +114,7 @@ class OfferStore:
         sql = (
             f"SELECT o.offer_id, o.company_key FROM {source} JOIN {offers.name} o ON o.client = n_client AND"
             f" o.offer_id = n_id WHERE o.closed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {query_offers.name} q WHERE"
-            " q.client = o.client AND q.offer_id = o.offer_id AND q.gone_at IS NULL"
+            " q.offer_id = o.offer_id AND q.gone_at IS NULL"
             f" AND q.query_key IN ({ledger.database.sql.listed('others')}))"
         )
         listed = msgspec.json.encode(others).decode()

@@ -13,6 +13,9 @@ from penstock.lifecycles.queries.passes import Kind, Pass, begin_of, day_of, rea
 from penstock.lifecycles.queries.registry import Configured
 from penstock.lifecycles.queries.settings import QueriesSettings
 
+_SHARE = 4
+"""One part in so many of a run's limits is kept for history, where new records would fill them."""
+
 
 class Stop(StrEnum):
     """Why a run stopped."""
@@ -97,9 +100,11 @@ def mark_of(query: Query) -> str:
 def next_pass(query: Query, now: datetime, own: Configured, settings: QueriesSettings) -> Pass | None:
     """What the run reads next: what is new first, then history; None: nothing is left."""
     under_way = read_pass(query.reading)
-    if under_way is not None:
-        return under_way
-    recent = run_of(query).recent
+    if under_way is not None and not _turn_of_history(query, under_way, own):
+        # Where history was read meanwhile, it no longer proves that what it did not see is gone.
+        stale = under_way.number < query.readings
+        return msgspec.structs.replace(under_way, number=query.readings + 1, whole=False) if stale else under_way
+    recent = run_of(query).recent or under_way is not None
     if query.covered_through is not None and not recent:
         return _recent(query, now, own, settings)
     if query.seeded_at is not None or (query.covered_through is None and recent):
@@ -112,6 +117,22 @@ def next_pass(query: Query, now: datetime, own: Configured, settings: QueriesSet
         # What was read meanwhile has higher numbers: none may be seen in a lower one afterwards.
         return msgspec.structs.replace(history, number=query.readings + 1)
     return history
+
+
+def _waits_for(query: Query, own: Configured) -> bool:
+    """Whether history waits for its turn, which has come."""
+    under_way = read_pass(query.reading)
+    return under_way is not None and _turn_of_history(query, under_way, own)
+
+
+def _turn_of_history(query: Query, under_way: Pass, own: Configured) -> bool:
+    """Whether what is left of the run's limits is kept for history, which new records would put off for ever."""
+    run = run_of(query)
+    if under_way.kind is not Kind.RECENT or query.seeded_at is not None:
+        return False
+    pages = max(1, own.max_pages // _SHARE)
+    offers = max(run.offers_fetched // max(1, run.pages_fetched), own.max_offers // _SHARE)
+    return run.pages_fetched >= own.max_pages - pages or run.offers_fetched >= own.max_offers - offers
 
 
 def _recent(query: Query, now: datetime, own: Configured, settings: QueriesSettings) -> Pass:
@@ -146,7 +167,8 @@ def what_next(query: Query, now: datetime, own: Configured, settings: QueriesSet
     run = run_of(query)
     if run.closing is not None:
         return "close", "what is no longer listed is closed"
-    if run.stop is None and limit_of(run, own) is None:
+    # Where one page fills the limit, history has the second.
+    if run.stop is None and (limit_of(run, own) is None or (run.pages_fetched == 1 and _waits_for(query, own))):
         following = next_pass(query, now, own, settings)
         if following is not None:
             return "page", following.says()

@@ -73,7 +73,7 @@ class Store(Protocol):
     def close(self, ledger: Ledger, query: Query, ids: Sequence[str], others: Sequence[str], now: datetime) -> Taken:
         """The rows that say that these are no longer listed; `changed` is how many are thereby closed.
 
-        `others` are the keys of the other queries of the configuration.
+        `others` are the keys of the other queries of its client in the configuration.
         """
 
 

@@ -17,6 +17,9 @@ _FLAG = sa.Boolean(create_constraint=False)
 _WHOLE: dict[str, Any] = {"postgresql_with": {"toast_tuple_target": 4080}}
 
 
+_ERASED = sa.text("erased_at IS NOT NULL")
+
+
 def _count(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False, server_default="0")
 
@@ -101,7 +104,6 @@ query_offers = sa.Table(
     sa.Column("record_at", Instant, nullable=False),
     sa.Column("seen_in", sa.BigInteger, nullable=False),
     sa.Column("gone_at", Instant),
-    sa.Index("query_offers_offer", "client", "offer_id"),
     sa.Index("query_offers_date", "query_key", "record_at"),
     sqlite_with_rowid=False,
     sqlite_strict=True,
@@ -124,6 +126,7 @@ companies = sa.Table(
     sa.Column("failed", sa.Text),
     sa.Column("erased_at", Instant),
     sa.Index("companies_stale", "company_key", postgresql_where=sa.text("stale"), sqlite_where=sa.text("stale")),
+    sa.Index("companies_erased", "company_key", postgresql_where=_ERASED, sqlite_where=_ERASED),
     sqlite_with_rowid=False,
     sqlite_strict=True,
 )

@@ -276,7 +276,7 @@ def _note_states(ledger: Ledger, accounts: Mapping[str, Account], there: Mapping
         state = GONE if account is None else PAUSED if account.paused else ACTIVE
         if state != made.state:
             changed.append((name, state, made.state == GONE))
-    return ledger.database.write(lambda cursor: _change_states(ledger, cursor, changed, now)) if changed else 0
+    return ledger.rousing.write(lambda cursor: _change_states(ledger, cursor, changed, now)) if changed else 0
 
 
 def _change_states(ledger: Ledger, cursor: Cursor, changed: Iterable[tuple[str, str, bool]], now: datetime) -> int:

@@ -16,9 +16,10 @@ import structlog
 from penstock.connectors.amazon_ads.client import DOWNLOAD_HOSTS, Amazon, DuplicateReport, ReportState
 from penstock.connectors.amazon_ads.stream import StreamGone
 from penstock.connectors.http.download import Allowed, LinkExpired
-from penstock.connectors.records import BadReport, Record
+from penstock.connectors.records import BadReport
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.statements import waiting
+from penstock.lifecycles.refreshes import differ
 from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
     Seen,
@@ -30,9 +31,10 @@ from penstock.lifecycles.reports.decide import (
     wanted_offset,
 )
 from penstock.lifecycles.reports.hourly import streams as streams_of
-from penstock.lifecycles.reports.load import Loader, Totals, line
+from penstock.lifecycles.reports.load import Loader, Totals
 from penstock.lifecycles.reports.machine import JOB, NO_FAILURES, Aggregation, Report, S, machine
 from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings, gate_of
+from penstock.lifecycles.reports.shape import COLUMNS
 from penstock.lifecycles.reports.sources import Source, connections
 from penstock.lifecycles.reports.tables import PERFORMANCE, report_load
 from penstock.model.clock import Clock, Rng, instant_text
@@ -159,11 +161,11 @@ class Reports(Flow[Report, ReportSettings, Seen]):
             if landed is None:
                 await self._land(report, key, run_id, seen.url if seen is not None else None, io)
             partition = await io.run(self._sink.open_partition, key, run_id)
-            loader = Loader(report, partition.lines())
+            loader = Loader(report, partition.blocks())
             try:
                 async with io.stage(report, PERFORMANCE) as stage:
                     while rows := await io.run(loader.some):
-                        await stage.add(rows)
+                        await stage.add_block(COLUMNS, rows)
             except LedgerRefused as error:
                 # Every value was checked before: what is left for the table to refuse is a key that is there already.
                 raise BadReport(f"a record has the ids of another record: {error}") from error
@@ -179,9 +181,9 @@ class Reports(Flow[Report, ReportSettings, Seen]):
 
         run = await io.run(begin)
         try:
-            async with contextlib.aclosing(records) as batches:
-                async for batch in batches:
-                    await io.run(_write, run, batch)
+            async with contextlib.aclosing(records) as blocks:
+                async for lines in blocks:
+                    await io.run(run.write_lines, lines)
             await io.run(run.finalise)
         except BaseException:
             run.abandon()
@@ -282,11 +284,6 @@ def _parse_failed(report: Report, error: StepError, moment: failure.Moment) -> O
     return failure.of(report, "parse_failures", f"report {report.report_id} could not be loaded: {error}", moment)
 
 
-def _write(run: RawWriter, batch: list[Record]) -> None:
-    for record in batch:
-        run.write(line(record))
-
-
 @contextlib.contextmanager
 def _raw_errors() -> Iterator[None]:
     """What a failure of the raw sink means for the step."""
@@ -322,7 +319,7 @@ def _load_row(report: Report, totals: Totals, before: Mapping[str, Any] | None, 
         "clicks": totals.clicks,
         "cost": cost,
         "sales": sales,
-        "changed": None if before is None else before["digest"] != totals.digest,
+        "changed": None if before is None else differ(before["digest"], totals.digest),
         "rows_difference": None if before is None else totals.rows - before["row_count"],
         "cost_difference": None if before is None else cost - before["cost"],
         "sales_difference": None if before is None else sales - before["sales"],

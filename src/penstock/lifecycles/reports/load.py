@@ -1,38 +1,43 @@
-"""From a landed record to a row: what a report must contain, and what a load changed.
+"""From landed records to rows, thousands at a time, and what a load came to.
 
-A record that is not what was asked for ends in `BadReport`, which names the record, the column and what it holds.
+A block of records is decoded at once into what they should be, and what a decoder cannot know is checked column by
+column. Where that fails, the block goes the slow way (`one_by_one.py`), which gives the same rows, or ends in
+`BadReport` with the record, the column and what it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import islice
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import astuple
 
-from penstock.connectors.records import BadReport, exact
 from penstock.lifecycles.refreshes import Digest
-from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report
-from penstock.model.clock import instant_text
+from penstock.lifecycles.reports.machine import Report
+from penstock.lifecycles.reports.one_by_one import read_row
+from penstock.lifecycles.reports.shape import LARGEST, LONGEST_ID, Shape, shape_of
+from penstock.model.outcome import MAX_ROWS
 
-AT_ONCE = 500
-_LARGEST = 1 << 62
-_LONGEST_ID = 255  # it is part of a key, and PostgreSQL keeps no long keys
-_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=exact)
-_ENCODER = msgspec.json.Encoder(decimal_format="number")
-_ENTITY = {EntityType.TARGET: "keywordId", EntityType.PRODUCT: "adId"}
-_DESCRIBES = {
-    EntityType.TARGET: {"entity": "keyword", "variant": "matchType"},
-    EntityType.PRODUCT: {"entity": "advertisedAsin", "variant": "advertisedSku"},
-}
+Row = tuple[Any, ...]
+
+_LONGEST_AMOUNT = 40  # as `exact` has it
+_ENCODER = msgspec.json.Encoder()
+# What a landed record may make a decoder raise, be it of the decoder's own or of the number's.
+_DOUBTS = (msgspec.DecodeError, ValueError, ArithmeticError)
 
 
-def line(record: Mapping[str, Any]) -> bytes:
-    """A record as it lands: one line of JSON, its decimals as they came."""
-    return _ENCODER.encode(record)
+class Part(NamedTuple):
+    """The rows of a block, in the order of `COLUMNS`, and their sums."""
+
+    rows: list[Row]
+    impressions: int
+    clicks: int
+    cost: Decimal
+    sales: Decimal
 
 
 @dataclass(slots=True)
@@ -46,13 +51,13 @@ class Totals:
     sales: Decimal = field(default_factory=Decimal)
     _digest: Digest = field(default_factory=Digest)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        self.rows += 1
-        self.impressions += row["impressions"]
-        self.clicks += row["clicks"]
-        self.cost += row["cost"]
-        self.sales += row["sales"]
-        self._digest.add("\0".join(map(_canonical, row.values())))
+    def add(self, part: Part) -> None:
+        self.rows += len(part.rows)
+        self.impressions += part.impressions
+        self.clicks += part.clicks
+        self.cost += part.cost
+        self.sales += part.sales
+        self._digest.add(_ENCODER.encode_lines(part.rows))
 
     @property
     def digest(self) -> str:
@@ -61,87 +66,90 @@ class Totals:
 
 
 class Loader:
-    """Reads the lines of a landed report, checks them and makes rows of them, so many at a time."""
+    """Reads the landed records of a report, which come as blocks of whole lines, and makes rows of them."""
 
-    def __init__(self, report: Report, lines: Iterator[bytes]) -> None:
+    def __init__(self, report: Report, blocks: Iterator[bytes]) -> None:
         self.totals = Totals()
-        self._lines = lines
-        self._row = _reader(report)
+        self._blocks = blocks
+        self._shape = shape_of(report)
+        self._quick = quick_reader(self._shape)
+        self._ready: list[Row] = []
 
-    def some(self) -> list[dict[str, Any]]:
-        """The next rows; none at the end. Raises BadReport. It reads a file: run it where blocking work runs."""
-        rows = []
-        for number, text in enumerate(islice(self._lines, AT_ONCE), self.totals.rows + 1):
-            row = self._row(_DECODER.decode(text), number)
-            self.totals.add(row)
-            rows.append(row)
+    def some(self) -> list[Row]:
+        """The next rows, at most as many as a stage's chunk has, in the order of `COLUMNS`; none at the end.
+
+        Raises BadReport. It reads a file: run it where blocking work runs.
+        """
+        if not self._ready and (lines := next(self._blocks, None)) is not None:
+            part = self._quick(lines) or self._one_by_one(lines)
+            self.totals.add(part)
+            self._ready = part.rows
+        rows, self._ready = self._ready[:MAX_ROWS], self._ready[MAX_ROWS:]
         return rows
 
-
-def _reader(report: Report) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    entity, describes = _ENTITY[report.entity_type], _DESCRIBES[report.entity_type]
-    hourly = report.aggregation is Aggregation.HOURLY
-    when, moment = ("hour", instant_text(report.timestamp)) if hourly else ("date", report.report_date.isoformat())
-    needed = [when, "campaignId", "adGroupId", entity, "impressions", "clicks", "cost", "sales7d", "purchases7d"]
-    if not hourly:  # the stream does not describe every entity
-        needed += describes.values()
-
-    def read(record: Mapping[str, Any], number: int) -> dict[str, Any]:
-        missing = [name for name in needed if name not in record]
-        if missing:
-            has = ", ".join(sorted(record)[:20]) or "none"
-            raise BadReport(f"record {number:,} has no column {', '.join(missing)}; its columns are {has}")
-        if record[when] != moment:
-            raise BadReport(f"record {number:,} has the {when} {record[when]!r:.40}; the dataset is of {moment}")
-        return {
-            "campaign_id": _identifier(record, "campaignId", number),
-            "ad_group_id": _identifier(record, "adGroupId", number),
-            "entity_id": _identifier(record, entity, number),
-            **{name: _text(record, column, number) for name, column in describes.items()},
-            "impressions": _count(record, "impressions", number),
-            "clicks": _count(record, "clicks", number),
-            "cost": _amount(record, "cost", number),
-            "sales": _amount(record, "sales7d", number),
-            "purchases": _count(record, "purchases7d", number),
-        }
-
-    return read
+    def _one_by_one(self, lines: bytes) -> Part:
+        first = self.totals.rows + 1
+        rows = [read_row(self._shape, line, number) for number, line in enumerate(lines[:-1].split(b"\n"), first)]
+        *_, impressions, clicks, cost, sales, _ = zip(*rows, strict=True)
+        return Part(rows, sum(impressions), sum(clicks), _sum(map(Decimal, cost)), _sum(map(Decimal, sales)))
 
 
-def _identifier(record: Mapping[str, Any], name: str, number: int) -> str:
-    value = record[name]
-    if isinstance(value, bool) or not isinstance(value, int | str) or not 0 < len(str(value)) <= _LONGEST_ID:
-        raise _wrong(record, name, number, "an id")
-    return str(value)
+def _sum(amounts: Iterable[Any]) -> Decimal:
+    return sum(amounts, Decimal())
 
 
-def _text(record: Mapping[str, Any], name: str, number: int) -> str | None:
-    value = record.get(name)
-    if value is not None and not isinstance(value, str):
-        raise _wrong(record, name, number, "text")
-    return value
+@functools.lru_cache(64)
+def quick_reader(shape: Shape) -> Callable[[bytes], Part | None]:
+    """The quick way through records of this shape; it gives None where one is not what it should be, or may not be."""
+    identifier, text = int | str, str | None
+    count = Annotated[int, msgspec.Meta(gt=-LARGEST, lt=LARGEST)]
+    texts = [(name, text) if shape.described else (name, text, None) for name in shape.texts]
+    record = msgspec.defstruct(
+        "Record",
+        [
+            (shape.when, Literal[shape.moment]),
+            *((name, identifier) for name in shape.ids),
+            *texts,
+            ("impressions", count),
+            ("clicks", count),
+            ("cost", Any),
+            ("purchases7d", count),
+            ("sales7d", Any),
+        ],
+        kw_only=True,
+        gc=False,
+        forbid_unknown_fields=True,
+    )
+    decode = msgspec.json.Decoder(record, float_hook=Decimal).decode_lines
+
+    def typed(lines: bytes) -> Part | None:
+        try:
+            found = decode(lines)
+        except _DOUBTS:
+            return None
+        if len(found) != lines.count(b"\n"):
+            return None
+        _, *described, impressions, clicks, cost, purchases, sales = zip(*map(astuple, found), strict=True)
+        ids = [made for values in described[:3] if (made := _identifiers(values))]
+        amounts = [made for values in (cost, sales) if (made := _amounts(values))]
+        if len(ids) + len(amounts) < 5:  # noqa: PLR2004 - one of them is not what it should be
+            return None
+        rows = [*zip(*ids, *described[3:], impressions, clicks, *amounts, purchases, strict=True)]
+        return Part(rows, sum(impressions), sum(clicks), _sum(cost), _sum(sales))
+
+    return typed
 
 
-def _count(record: Mapping[str, Any], name: str, number: int) -> int:
-    value = record[name]
-    if isinstance(value, Decimal) and value == value.to_integral_value() and abs(value) < _LARGEST:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= _LARGEST:
-        raise _wrong(record, name, number, "a whole number")
-    return value
+def _identifiers(values: Sequence[int | str]) -> list[str] | None:
+    texts = [*map(str, values)]
+    return texts if all(texts) and max(map(len, texts)) <= LONGEST_ID else None
 
 
-def _amount(record: Mapping[str, Any], name: str, number: int) -> Decimal:
-    value = record[name]
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise _wrong(record, name, number, "a number")
-    return Decimal(value)
-
-
-def _canonical(value: Any) -> str:
-    """The same for equal values: 1.50 is 1.5."""
-    return f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
-
-
-def _wrong(record: Mapping[str, Any], name: str, number: int, wanted: str) -> BadReport:
-    return BadReport(f"record {number:,}: {name} is {record[name]!r:.60}, not {wanted}")
+def _amounts(values: Sequence[Any]) -> list[str] | None:
+    """As `one_by_one.written` writes them; None where one is no number, or has an exponent."""
+    if not {*map(type, values)} <= {int, Decimal}:
+        return None
+    texts = [*map(str, values)]
+    if "E" in "".join(texts) or max(map(len, texts)) > _LONGEST_AMOUNT:
+        return None
+    return [text.rstrip("0").rstrip(".") if text[-1] == "0" and "." in text else text for text in texts]

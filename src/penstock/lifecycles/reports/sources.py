@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
+import msgspec
+
 from penstock.connectors.amazon_ads.client import REGIONS, AmazonAds, Created, Region, ReportStatus, daily
 from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
 from penstock.connectors.oauth import Credentials
-from penstock.connectors.records import Record
 from penstock.lifecycles.reports.machine import Aggregation, Report
 from penstock.lifecycles.reports.settings import NO_STREAM, Account, ReportSettings, gate_of
 from penstock.settings.typed import ConfigError
 from penstock.worker.flow import Io
+
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +50,19 @@ class Source:
         assert report.report_id is not None  # noqa: S101 - decide asks only then
         return report.aggregation is Aggregation.HOURLY or await self.ads.cancel(report.report_id)
 
-    async def records(self, report: Report, url: str | None, io: Io) -> AsyncGenerator[list[Record]]:
-        """The records, some hundreds at a time. Raises StreamGone where hours have no source."""
+    async def records(self, report: Report, url: str | None, io: Io) -> AsyncGenerator[bytes]:
+        """The records, one on a line, some hundreds at a time. Raises StreamGone where hours have no source."""
         assert report.report_id is not None  # noqa: S101 - decide asks only then
         if report.aggregation is Aggregation.DAILY:
             # The files lie elsewhere: that place may be away while the API answers.
             gate = io.gate(f"{gate_of(report.account)}/download")
-            async with gate, contextlib.aclosing(self.ads.records(url or "")) as batches:
-                async for batch in batches:
-                    yield batch
+            async with gate, contextlib.aclosing(self.ads.records(url or "")) as blocks:
+                async for lines in blocks:
+                    yield lines
             return
         found = self._stream().records(report.report_id)
         while (some := await io.run(next, found, None)) is not None:
-            yield some
+            yield _ENCODER.encode_lines(some)
 
     def _stream(self) -> AmazonStream:
         if self.stream is None:

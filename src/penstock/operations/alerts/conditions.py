@@ -204,11 +204,23 @@ def starving(watched: Watched, policy: Policy) -> Iterator[Found]:
 
 
 def doctor(watched: Watched, policy: Policy) -> Iterator[Found]:
-    """What the doctor finds wrong with the ledger; what other policies tell is left out."""
+    """What the doctor finds wrong with the ledger; what other policies tell is left out.
+
+    It looks at what changed since its last clean look, and once a week at everything.
+    """
+    from penstock.ledger.care import look
     from penstock.ledger.care.doctor import examine
 
-    ledger = watched.ledger
-    for one in examine(ledger.database, ledger.machines, views=watched.program.app.data.views):
+    database, machines = watched.ledger.database, watched.ledger.machines
+    views = watched.program.app.data.views
+    found, _ = look.look(
+        database,
+        machines,
+        lambda scope: examine(database, machines, views=views, scope=scope),
+        since_last=True,
+        whole_every=look.WHOLE_EVERY,
+    )
+    for one in found:
         if one.check not in _TOLD_ELSEWHERE:
             severity = "critical" if one.severity == "error" else policy.severity
             yield Found(f"{one.check}:{one.subject}"[:200], severity, one.message, {"check": one.check})

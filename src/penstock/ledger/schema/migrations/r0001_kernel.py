@@ -44,13 +44,21 @@ CREATE TABLE gate (
     held_reason TEXT,
     held_at TEXT,
     held_config TEXT,
+    noticed TEXT,
+    stands TEXT GENERATED ALWAYS AS (CASE WHEN held_by IS NOT NULL THEN 'held' WHEN held_by IS NULL AND (CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END) IS NOT NULL AND (CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END) IS DISTINCT FROM noticed THEN CASE WHEN metered OR throttles > 0 THEN 'shut_asked' ELSE 'shut' END WHEN metered OR throttles > 0 THEN 'asked' ELSE 'open' END) STORED,
+    shut_until TEXT GENERATED ALWAYS AS (CASE WHEN held_by IS NULL AND (CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END) IS NOT NULL AND (CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END) IS DISTINCT FROM noticed THEN CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END END) STORED,
     PRIMARY KEY (gate_id),
     CONSTRAINT gate_none_is_open CHECK (gate_id <> 'none' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered AND throttles = 0 AND failing_since IS NULL)),
     CONSTRAINT gate_closed_until_is_instant CHECK (closed_until IS NULL OR closed_until IS strftime('%Y-%m-%dT%H:%M:%fZ', closed_until)),
     CONSTRAINT gate_next_at_is_instant CHECK (next_at IS NULL OR next_at IS strftime('%Y-%m-%dT%H:%M:%fZ', next_at)),
-    CONSTRAINT gate_failing_since_is_instant CHECK (failing_since IS NULL OR failing_since IS strftime('%Y-%m-%dT%H:%M:%fZ', failing_since))
+    CONSTRAINT gate_failing_since_is_instant CHECK (failing_since IS NULL OR failing_since IS strftime('%Y-%m-%dT%H:%M:%fZ', failing_since)),
+    CONSTRAINT gate_noticed_is_instant CHECK (noticed IS NULL OR noticed IS strftime('%Y-%m-%dT%H:%M:%fZ', noticed))
 )
  STRICT;
+
+CREATE INDEX gate_shut ON gate (stands, shut_until);
+
+CREATE INDEX gate_stands ON gate (stands, gate_id);
 
 CREATE TABLE machine_definition (
     name TEXT NOT NULL,
@@ -83,6 +91,8 @@ CREATE TABLE prune_permit (
 )
  WITHOUT ROWID,
  STRICT;
+
+CREATE INDEX prune_permit_open ON prune_permit (machine) WHERE open IS NOT NULL;
 
 CREATE TABLE stage (
     stage_id TEXT NOT NULL,
@@ -202,6 +212,7 @@ CREATE TABLE transition_log (
     data TEXT,
     action_id TEXT,
     "trigger" TEXT,
+    since TEXT,
     PRIMARY KEY (seq),
     CHECK (seq > 0)
 )
@@ -244,12 +255,20 @@ CREATE TABLE gate (
     held_reason TEXT,
     held_at TIMESTAMP WITH TIME ZONE,
     held_config TEXT,
+    noticed TIMESTAMP WITH TIME ZONE,
+    stands TEXT GENERATED ALWAYS AS (CASE WHEN held_by IS NOT NULL THEN 'held' WHEN held_by IS NULL AND (CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END) IS NOT NULL AND (CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END) IS DISTINCT FROM noticed THEN CASE WHEN metered OR throttles > 0 THEN 'shut_asked' ELSE 'shut' END WHEN metered OR throttles > 0 THEN 'asked' ELSE 'open' END) STORED,
+    shut_until TIMESTAMP WITH TIME ZONE GENERATED ALWAYS AS (CASE WHEN held_by IS NULL AND (CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END) IS NOT NULL AND (CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END) IS DISTINCT FROM noticed THEN CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END END) STORED,
     PRIMARY KEY (gate_id),
     CONSTRAINT gate_none_is_open CHECK (gate_id <> 'none' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered AND throttles = 0 AND failing_since IS NULL)),
     CONSTRAINT gate_closed_until_is_instant CHECK (closed_until >= '0001-01-01 UTC' AND closed_until < '10000-01-01 UTC'),
     CONSTRAINT gate_next_at_is_instant CHECK (next_at >= '0001-01-01 UTC' AND next_at < '10000-01-01 UTC'),
-    CONSTRAINT gate_failing_since_is_instant CHECK (failing_since >= '0001-01-01 UTC' AND failing_since < '10000-01-01 UTC')
+    CONSTRAINT gate_failing_since_is_instant CHECK (failing_since >= '0001-01-01 UTC' AND failing_since < '10000-01-01 UTC'),
+    CONSTRAINT gate_noticed_is_instant CHECK (noticed >= '0001-01-01 UTC' AND noticed < '10000-01-01 UTC')
 );
+
+CREATE INDEX gate_shut ON gate (stands, shut_until);
+
+CREATE INDEX gate_stands ON gate (stands, gate_id);
 
 CREATE TABLE machine_definition (
     name TEXT NOT NULL,
@@ -278,6 +297,8 @@ CREATE TABLE prune_permit (
     PRIMARY KEY (id),
     FOREIGN KEY(open) REFERENCES prune_permit (id) DEFERRABLE INITIALLY DEFERRED
 );
+
+CREATE INDEX prune_permit_open ON prune_permit (machine) WHERE open IS NOT NULL;
 
 CREATE TABLE stage (
     stage_id TEXT NOT NULL,
@@ -380,6 +401,7 @@ CREATE TABLE transition_log (
     data JSONB,
     action_id TEXT,
     trigger TEXT,
+    since TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (machine, unit_id, seq)
 );
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
 
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.store.bell import Bell, Listener
 from penstock.ledger.store.database import CONNECTIONS, Dialect, Row
 from penstock.ledger.store.postgres.address import Address
-from penstock.ledger.store.postgres.connection import Connection, answers, connect
+from penstock.ledger.store.postgres.as_csv import as_csv
+from penstock.ledger.store.postgres.connection import PATIENT_SECONDS, Connection, answers, connect
+from penstock.ledger.store.postgres.listener import NOTIFY, PostgresListener
 from penstock.ledger.store.postgres.pool import Pool, is_full
 from penstock.ledger.store.postgres.share import Places, places, too_many
 from penstock.ledger.store.postgres.sql import PostgresSql
 from penstock.ledger.store.presence import Presence
-from penstock.model.clock import Clock, SystemClock, instant_text
+from penstock.model.clock import Clock, Rng, SystemClock, instant_text
 from penstock.model.errors import CommitUnknown, LedgerBusy, LedgerError, LedgerRefused, LedgerUnavailable
 
 T = TypeVar("T")
 
 _TRIES = 5
+_MANY = 0.05  # of a table's rows: a vacuum goes through all of its indexes
 _ALTER_LOCK = 8025314
 _ALTER_MS = 600_000
 _ALTER_TABLE_MS = 10_000
@@ -56,6 +61,12 @@ class PostgresCursor:
         self._execute(sql, parameters)
         return self._cursor.rowcount
 
+    def fill(self, table: str, columns: Sequence[str], lines: bytes, **alike: str) -> None:
+        # COPY takes the lines nearly as they are, and spares both sides the work of a statement's parameters.
+        into = f"COPY {table} ({', '.join([*alike, *columns])}) FROM STDIN (FORMAT csv, NULL 'null', ESCAPE '\\')"
+        with self._cursor.copy(into) as copy:
+            copy.write(as_csv(lines, alike.values()))
+
     def _execute(self, sql: str, parameters: Mapping[str, Any]) -> None:
         # Without parameters psycopg sends the text as it is, so a '%' must not be doubled.
         self._cursor.execute(native(sql) if parameters else sql, parameters or None)
@@ -75,6 +86,8 @@ class PostgresDatabase:
         self.url = address.shown
         self.connections = connections
         self.presence = Presence()
+        self.bell = Bell()
+        self._sender = Rng().token()
         self._parameters = address.parameters()
         self._clock = clock
         self._virtual = not isinstance(clock, SystemClock)
@@ -159,6 +172,39 @@ class PostgresDatabase:
         # Behind a pooler the server's places are not the workers' to count.
         if not cursor.connection.pooled:
             yield from too_many(places(cursor, self.now_sql, **self.bind_now()), self.connections)
+
+    def rouse(self) -> None:
+        self.bell.ring()
+        with contextlib.suppress(LedgerError):
+            self.write(lambda cursor: cursor.run(NOTIFY, sender=self._sender))
+
+    def listen(self) -> Listener | None:
+        try:
+            connection = self._pool.listen()
+            if connection is None:
+                return None
+            if connection.pooled:  # the session would be lent to others
+                self._pool.drop_listening()
+                return None
+            return PostgresListener(connection, self._sender, self._pool.may_listen, self._pool.drop_listening)
+        except psycopg.Error as error:
+            self._pool.drop_listening()
+            raise self._unreachable(error) from error
+
+    def reclaim(self, table: str, rows: int) -> bool:
+        # On a connection of its own: in no transaction, and without a writer's limit of time. Who does not own the
+        # table is told so by a notice, and somebody else's vacuum is not waited for.
+        try:
+            with Connection.connect(**self._parameters, autocommit=True) as connection:
+                connection.limit, connection.answers = PATIENT_SECONDS, self._answers
+                sql = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
+                ((there,),) = connection.execute(sql, (table,)).fetchall()
+                if rows < there * _MANY:
+                    return False
+                connection.execute(f"VACUUM (SKIP_LOCKED) {table}")
+        except psycopg.Error:
+            return False  # the server's own vacuum comes too
+        return True
 
     def close(self) -> None:
         self._pool.close()

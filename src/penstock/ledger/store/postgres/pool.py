@@ -3,6 +3,8 @@
 The lease's connection is opened first, from then on stays open, and is never lent: a renewal waits for nobody's work,
 and a server without a free place has one for it. All other work shares the rest. Where there is no rest, because many
 workers share a small server, work borrows one connection at a time and closes it after each transaction.
+
+A worker's process has one more of its own to listen on, where work keeps at least one beside it and the lease's.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from penstock.model.errors import LedgerUnavailable
 
 IDLE_SECONDS = 30.0
 _WAIT_SECONDS = 10.0
+_LISTENERS_LEAST = 3
 _FULL_PAUSES = (0.05, 0.1, 0.2, *([0.4] * 24))
 # libpq gives no code for an error at connecting; these are PostgreSQL's words for 53300, and pgbouncer's.
 _FULL = (
@@ -45,6 +48,7 @@ class Pool:
         self._lent = 0
         self._reading = 0
         self._leased: Connection | None = None
+        self._listening: Connection | None = None
         self._lease_lock = threading.Lock()
         self._closed = False
 
@@ -104,6 +108,23 @@ class Pool:
             self._leased.close()
             self._leased = None
 
+    def may_listen(self) -> bool:
+        """Whether there is a place for a connection that listens."""
+        return self.size >= _LISTENERS_LEAST and not self._closed
+
+    def listen(self) -> Connection | None:
+        """A connection to listen on; None where there is no place, or is one already. Raises psycopg's errors."""
+        if self._listening is not None or not self.may_listen():
+            return None
+        self._listening = self._connect()
+        return self._listening
+
+    def drop_listening(self) -> None:
+        """Its place is free for work."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
     def close_idle(self) -> None:
         """Close what is not in use: after a failover all of it may lead to the wrong server."""
         with self._changed:
@@ -115,13 +136,14 @@ class Pool:
         """Close everything; what is lent is closed when it comes back."""
         self._closed = True
         self.close_idle()
+        self.drop_listening()
         if self._lease_lock.acquire(timeout=1):
             self.drop_lease()
             self._lease_lock.release()
 
     @property
     def _places(self) -> int:
-        return max(1, self.size - 1)
+        return max(1, self.size - 1 - (self._listening is not None))
 
     def _free_or_place(self, *, reading: bool) -> Connection | None:
         """An idle connection; None: the right to open another."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from psycopg.types.json import Jsonb
+
 from penstock.ledger.store.postgres.connection import BY_INDEX
 
 if TYPE_CHECKING:
@@ -72,8 +74,14 @@ class PostgresSql:
     def lock_events(self, cursor: Cursor) -> None:
         cursor.run("LOCK TABLE event_log IN SHARE ROW EXCLUSIVE MODE")
 
+    def encoded(self, document: bytes) -> Jsonb:
+        return Jsonb(document, dumps=bytes)
+
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         cursor.run(f"SET LOCAL lock_timeout = {milliseconds}")
+
+    def commit_lazily(self, cursor: Cursor) -> None:
+        cursor.run("SET LOCAL synchronous_commit = off")
 
     def by_index(self, cursor: Cursor) -> None:
         settings = ", ".join(f"set_config('{name}', 'off', true)" for name in BY_INDEX)

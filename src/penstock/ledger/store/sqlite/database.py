@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ import msgspec
 from pysqlite3 import dbapi2 as driver
 
 from penstock.ledger.care.finding import Finding
+from penstock.ledger.store.bell import Bell, Listener
 from penstock.ledger.store.database import Dialect, Row
 from penstock.ledger.store.presence import Presence
 from penstock.ledger.store.sqlite.sql import SqliteSql
@@ -48,11 +49,13 @@ _PRAGMAS = {
     "mmap_size": 0,
     "journal_size_limit": 67_108_864,
     "wal_autocheckpoint": 4_000,
-    "cache_size": -32_768,
+    "cache_size": -12_288,
 }
 _STATEMENTS = 1_000
 """So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
 Of the driver's own 128 none is still there when it comes again, and to compile one takes longer than to run it."""
+_FILLED_AT_ONCE = 500
+_FILLING_CACHE = -8_192
 _STEPS = 20_000  # some milliseconds of SQLite's own work
 _CLOSE_SECONDS = 1.0
 _THREAD_SECONDS = 45.0  # longer than a thread waits for other processes, which then says whom it waits for
@@ -110,6 +113,21 @@ class SqliteCursor:
     def run(self, sql: str, **parameters: Any) -> int:
         return self._cursor.execute(sql, parameters).rowcount  # type: ignore[no-any-return]
 
+    def fill(self, table: str, columns: Sequence[str], lines: bytes, **alike: str) -> None:
+        # Not a statement for each row: the driver would let go of the interpreter's lock as often (see `gather`).
+        # Nor one for all: it would need much memory. Sorted, a row finds its page where the one before has left it.
+        names = ", ".join([*alike, *columns])
+        picks = ", ".join([*(f":{name}" for name in alike), *(f"value ->> {n}" for n in range(len(columns)))])
+        insert = f"INSERT INTO {table} ({names}) SELECT {picks} FROM jsonb_each(:rows)"
+        rows = sorted(lines[:-1].split(b"\n"))
+        # Each page is met once: what is kept of them is no use to the rows that follow, and their number has no end.
+        self.run(f"PRAGMA cache_size = {_FILLING_CACHE}")
+        try:
+            for start in range(0, len(rows), _FILLED_AT_ONCE):
+                self.run(insert, rows=f"[{b','.join(rows[start : start + _FILLED_AT_ONCE]).decode()}]", **alike)
+        finally:
+            self.run(f"PRAGMA cache_size = {_PRAGMAS['cache_size']}")
+
 
 class SqliteDatabase:
     """A ledger in one file."""
@@ -132,6 +150,7 @@ class SqliteDatabase:
         self.path = Path(path).absolute()
         self.url = f"sqlite:///{self.path}"
         self.presence = Presence()
+        self.bell = Bell()
         self._clock = clock
         self._refuse_bad_place()
         self._writer_lock = threading.Lock()
@@ -241,7 +260,7 @@ class SqliteDatabase:
             reader = self._connect(create=False)
             reader.execute("PRAGMA query_only = ON")
             # There are several, and what they read is mostly read once; the system keeps the file in memory anyway.
-            reader.execute("PRAGMA cache_size = -4096")
+            reader.execute("PRAGMA cache_size = -2048")
         try:
             result = self._transaction(reader, "BEGIN", work)
         except LedgerBroken:
@@ -257,6 +276,30 @@ class SqliteDatabase:
         from penstock.ledger.store.sqlite.surroundings import surroundings
 
         return surroundings(self.path, cursor)
+
+    def rouse(self) -> None:
+        self.bell.ring()
+
+    def listen(self) -> Listener | None:
+        from penstock.ledger.store.sqlite.listener import SqliteListener
+
+        self.write(lambda cursor: cursor.rows("SELECT 1"))  # so that the writer's connection and the log are there
+        return SqliteListener(self.path.with_name(self.path.name + "-wal"), self._data_version, self._clock)
+
+    def _data_version(self) -> int | None:
+        """Another than before when a connection that is not the writer's has committed; None while it is in use."""
+        if not self._writer_lock.acquire(blocking=False):
+            return None
+        try:
+            rows = self._writer.execute("PRAGMA data_version").fetchall() if self._writer is not None else []
+        except driver.Error as error:
+            raise self._explain(error) from error
+        finally:
+            self._writer_lock.release()
+        return int(rows[0][0]) if rows else None
+
+    def reclaim(self, table: str, rows: int) -> bool:  # noqa: ARG002 - free pages are used again
+        return True
 
     def close(self) -> None:
         # A thread that still reads, or waits behind somebody's lock, keeps its connection; the process's end closes it.

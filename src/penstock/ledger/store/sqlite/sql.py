@@ -72,8 +72,14 @@ class SqliteSql:
     def lock_events(self, cursor: Cursor) -> None:
         """There is one writer at a time."""
 
+    def encoded(self, document: bytes) -> bytes:
+        return document
+
     def wait_for_locks(self, cursor: Cursor, milliseconds: int) -> None:
         """Whoever writes has waited already."""
+
+    def commit_lazily(self, cursor: Cursor) -> None:
+        """It is a connection's setting, and cannot be changed in a transaction."""
 
     def by_index(self, cursor: Cursor) -> None:
         """It does."""

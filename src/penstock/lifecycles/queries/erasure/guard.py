@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Batch, Item
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.queries.likeness import LONGEST_COMPANY
 from penstock.lifecycles.queries.offer_store import COMPANY, company_id
 from penstock.lifecycles.queries.store import found_by, keyed
@@ -37,12 +38,10 @@ def is_erased_line(record: Any) -> bool:
 
 def without_erased(ledger: Ledger, client: str, columns: Sequence[str], batch: Batch) -> Batch:
     """The page, with nothing of what was erased but that it is there: places and dates are as they were."""
-    ids = {one.id for one in batch.records if one.id is not None}
     offers = batch.records if tuple(columns) == OFFER_COLUMNS else ()
-    keys = {key for one in offers if isinstance(one, Bad) for key in _company_keys(one)}
-    keys |= {key for name in _names(offers) if (key := company_id(name)) is not None}
-    gone = _erased(ledger, client, ids)
-    forgotten = _forgotten(ledger, keys)
+    of_records, of_companies = _ever(ledger)
+    gone = _erased(ledger, client, {one.id for one in batch.records if one.id is not None}) if of_records else set()
+    forgotten = _forgotten(ledger, _named_keys(offers)) if of_companies else set()
     if not gone and not forgotten:
         return batch
     named = {place: found for place, one in enumerate(offers) if (found := _company_keys(one))}
@@ -89,6 +88,26 @@ def _company_keys(one: Item | Bad) -> Collection[str]:
         return {key for text in texts_of(one.payload) if (key := company_id(text)) is not None}
     key = company_id(one.values[COMPANY])
     return () if key is None else (key,)
+
+
+def _named_keys(offers: Sequence[Item | Bad]) -> set[str]:
+    keys = {key for one in offers if isinstance(one, Bad) for key in _company_keys(one)}
+    return keys | {key for name in _names(offers) if (key := company_id(name)) is not None}
+
+
+def _ever(ledger: Ledger) -> tuple[bool, bool]:
+    """Whether any record, and any company, was ever erased: mostly none was, and no page needs a closer look."""
+    sql = (
+        f"SELECT EXISTS (SELECT 1 FROM {erased_records.name}),"
+        f" EXISTS (SELECT 1 FROM {companies.name} WHERE erased_at IS NOT NULL)"
+    )
+
+    def read(cursor: Cursor) -> Sequence[Sequence[Any]]:
+        ledger.database.sql.by_index(cursor)
+        return cursor.rows(sql)
+
+    ((records, names),) = ledger.read(read)
+    return bool(records), bool(names)
 
 
 def _erased(ledger: Ledger, client: str, ids: Collection[str]) -> set[str]:

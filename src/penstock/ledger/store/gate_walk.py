@@ -1,0 +1,174 @@
+"""Finding the gates that let units through and have units behind them, without a look at any other.
+
+A walk goes from gate to gate in the order of their names and leaps over what does not matter: from a gate to the next
+that anybody waits behind (by the index of what is due), from there to the next that stands as wanted (by the index of
+how gates stand), and so on. So it takes as many steps as the smaller of the two sets has gates, and it ends early.
+
+A step costs several times what a look behind one more gate of a list costs. Where many steps come to nothing, as when
+units wait for later behind most gates, the walk is broken off, and the other gates that stand so are gone through.
+"""
+
+from __future__ import annotations
+
+from penstock.ledger.store.database import Database
+from penstock.ledger.store.statements import accused, waiting
+from penstock.model.machine import Machine
+
+#: How a gate stands (see `schema.tables.gate`): open to anybody, or to be asked first; the same, but shut for a time.
+OPEN = "open"
+ASKED = "asked"
+SHUT = {OPEN: "shut", ASKED: "shut_asked"}
+#: A CTE with the present instant, which is then the same in all of the statement.
+MOMENT = "moment AS MATERIALIZED (SELECT {} AS now)"
+# So many steps that come to nothing a walk makes.
+_STEPS = 100
+
+
+def one_moment(database: Database) -> str:
+    """The present instant beside `MOMENT`. SQLite's is a parameter, and it would look up the CTE time and again."""
+    return "(SELECT now FROM moment)" if database.dialect == "postgresql" else database.now_sql
+
+
+def head(database: Database, machine: Machine, gate: str, *, suspects: bool = False, levels: bool = False) -> str:
+    """When the first of a machine's units behind a gate is due; NULL where none waits.
+
+    `levels`: of the suspects between `:low` and `:high` only.
+    """
+    due, free = machine.due, waiting(machine.due, "d", suspects=suspects)
+    if levels:
+        free = accused(due, "d")
+    source = _source(database, machine, "d", suspects=suspects)
+    # LIMIT keeps the planners from turning it round into one look at all that waits.
+    return f"(SELECT d.{due} FROM {source} WHERE d.gate_id = {gate} AND {free} ORDER BY d.{due} LIMIT 1)"
+
+
+def walk(
+    database: Database,
+    machine: Machine,
+    stands: str,
+    *,
+    name: str,
+    most: str,
+    now: str,
+    last: str = "",
+    suspects: bool = False,
+    given: str = "true",
+) -> str:
+    """A recursive CTE `name` (gate_id, head): gates that stand so, with units behind them.
+
+    They are in rotation after `last`, or simply in their order. It ends when the heads of `most` gates are due. Its
+    first row is no gate. Where it was broken off, `rest` knows the others.
+    """
+    postgres = database.dialect == "postgresql"
+    kind = "timestamptz" if postgres else "TEXT"
+    due = f"CASE WHEN w.head <= {now} THEN 1 ELSE 0 END"
+    first = head(database, machine, "g.gate_id", suspects=suspects, levels=suspects)
+    if postgres and not suspects:  # of whom not everyone is asked for
+        first = f"CASE WHEN g.gate_id = g.waits THEN g.due ELSE {first} END"
+    rotates = bool(last)
+    step = (_step_postgres if postgres else _step_sqlite)(database, machine, stands, suspects=suspects, rotates=rotates)
+    # Below the last gate it has begun anew.
+    anew = "CASE WHEN w.anew = 1 OR g.gate_id <= w.gate_id THEN 1 ELSE 0 END" if rotates else "0"
+    ends = f" AND ({anew} = 0 OR g.gate_id <= {last})" if rotates else ""
+    return f"""{name}(gate_id, head, found, missed, anew) AS MATERIALIZED (
+  SELECT CAST({last or "''"} AS TEXT), CAST(NULL AS {kind}), 0, 0, 0 WHERE {given}
+  UNION ALL SELECT g.gate_id, {first}, w.found + {due}, w.missed + 1 - {due}, {anew} FROM {name} w {step}
+    AND w.found + {due} < {most} AND w.missed < {_STEPS}{ends})"""
+
+
+def _step_sqlite(database: Database, machine: Machine, stands: str, *, suspects: bool, rotates: bool) -> str:
+    onwards, anew = (
+        f"""(SELECT o.gate_id FROM gate o INDEXED BY gate_stands WHERE o.stands = '{stands}' AND o.gate_id >= (
+      SELECT k.gate_id {_waits(database, machine, after, suspects=suspects)} ORDER BY k.gate_id LIMIT 1)
+    ORDER BY o.gate_id LIMIT 1)"""
+        for after in ("w.gate_id", "''")
+    )
+    following = f"COALESCE({onwards}, CASE WHEN w.anew = 0 THEN {anew} END)" if rotates else onwards
+    return f"CROSS JOIN gate g WHERE g.gate_id = {following}"
+
+
+def _step_postgres(database: Database, machine: Machine, stands: str, *, suspects: bool, rotates: bool) -> str:
+    due = f"k.{machine.due}"
+    onwards, anew = (
+        f"""SELECT k.gate_id AS waits, k.due, o.gate_id FROM (
+      SELECT k.gate_id, {due} AS due {_waits(database, machine, after, suspects=suspects)}
+      ORDER BY k.gate_id, {due} LIMIT 1) AS k CROSS JOIN LATERAL (
+      SELECT o.gate_id FROM gate o WHERE o.stands = '{stands}' AND o.gate_id >= k.gate_id
+      ORDER BY o.gate_id LIMIT 1) AS o"""
+        for after in ("w.gate_id", "''")
+    )
+    # The second is carried out only where the first has nothing.
+    following = f"{onwards} UNION ALL {anew} WHERE w.anew = 0 LIMIT 1" if rotates else onwards
+    return f"CROSS JOIN LATERAL ({following}) AS g WHERE true"
+
+
+def _waits(database: Database, machine: Machine, after: str, *, suspects: bool) -> str:
+    anybody = "k.suspicion > 0" if suspects else waiting(machine.due, "k")
+    return f"FROM {_source(database, machine, 'k', suspects=suspects)} WHERE k.gate_id > {after} AND {anybody}"
+
+
+def rest(database: Database, name: str, stands: str, *, last: str = "") -> str:
+    """The gates `g` that the walk `name` did not come to, because it was broken off: where they come from."""
+    ahead = "g.gate_id > w.gate_id"
+    if last:
+        ahead = f"(w.anew = 0 OR g.gate_id <= {last}) AND ({ahead} OR w.anew = 0 AND g.gate_id <= {last})"
+    return (
+        f"FROM {name} w CROSS JOIN gate g{_by(database, 'gate_stands')} WHERE w.missed = {_STEPS}"
+        f" AND g.stands = '{stands}' AND {ahead}"
+    )
+
+
+def gates_with_due(
+    database: Database,
+    machine: Machine,
+    stands: str,
+    *,
+    name: str,
+    most: str,
+    now: str,
+    suspects: bool = False,
+    given: str = "true",
+) -> str:
+    """CTEs, the last of them `name` (gate_id): at most so many gates with due units, in rotation after `:gate`.
+
+    A gate whose time is over and that nobody has noticed yet is open too (see `Gates.notice`).
+    """
+    path = walk(
+        database,
+        machine,
+        stands,
+        name=f"{name}_walk",
+        most=most,
+        now=now,
+        last=":gate",
+        suspects=suspects,
+        given=given,
+    )
+    behind = f"{head(database, machine, 'g.gate_id', suspects=suspects, levels=suspects)} <= {now}"
+    lapsed = f"g.stands = '{SHUT[stands]}' AND g.shut_until <= {now}"
+    return f"""{path},
+{name} AS MATERIALIZED (SELECT gate_id FROM (SELECT gate_id FROM {name}_walk WHERE head <= {now}
+    UNION ALL SELECT g.gate_id {rest(database, f"{name}_walk", stands, last=":gate")} AND {behind}
+    UNION ALL SELECT g.gate_id FROM gate g{_by(database, "gate_shut")} WHERE {given} AND {lapsed} AND {behind}) AS found
+  ORDER BY {rotation()} LIMIT {most})"""
+
+
+def rotation(gate_id: str = "gate_id") -> str:
+    """The order in which gates take turns: upwards from the one after `:gate`, and then from the beginning."""
+    return f"({gate_id} > :gate) DESC, {gate_id}"
+
+
+def enough(database: Database, wanted: str) -> str:
+    """How many gates a claim of so many looks for: where others may be claiming the same, more than it needs."""
+    if database.dialect == "postgresql":
+        return f"(CAST({wanted} AS BIGINT) + 20)"
+    return wanted
+
+
+def _source(database: Database, machine: Machine, alias: str, *, suspects: bool) -> str:
+    index = f"{machine.table}_suspects" if suspects else f"{machine.table}_due"
+    return f"{machine.table} {alias}{_by(database, index)}"
+
+
+def _by(database: Database, index: str) -> str:
+    return f" INDEXED BY {index}" if database.dialect == "sqlite" else ""
