@@ -158,7 +158,7 @@ def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequ
         raise
     # A text that holds a secret, or is too long, is met here once for all of them.
     if (PATTERNS and holds(lines.decode())) or len(lines) > MAX_VALUE:
-        rows = _plain_lists(ref, table, names, rows)
+        rows = _plain_lists(ref, table, names, rows).rows()
         lines = _ENCODER.encode_lines(rows)
     return Block(names, len(rows), lines)
 
