@@ -14,7 +14,7 @@ COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-
            --python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint docs nightly bench chaos lock pgbouncer chromium pictures clean
+.PHONY: help env demo test compiled lint docs nightly bench chaos lock pgbouncer chromium pictures clean
 
 help: ## List these commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,10 +24,15 @@ env: $(VENV)/.stamp-dev ## Create .venv with everything that tests and checks ne
 demo: $(VENV)/.stamp-run ## Run the demonstration in demo/, with its desk, until Ctrl-C (DEMO_ARGS=--once: to its end alone).
 	$(BIN)/penstock demo --dir demo $(DEMO_ARGS)
 
-# Compiled once, also where the environment forbids Python to write bytecode: hundreds of tests start processes.
-test: lint pgbouncer chromium ## Run every check, then the tests.
-	@$(BIN)/python -m compileall -q src
+# Each worker imports every test, and hundreds of tests start processes: all is compiled once, the tests by pytest itself,
+# while mypy has the other core; also where the environment forbids Python to write bytecode.
+test: pgbouncer chromium ## Run every check, then the tests.
+	@$(MAKE) --no-print-directory -j 2 --output-sync lint compiled
 	$(PYTEST)
+
+compiled: $(VENV)/.stamp-dev
+	@$(BIN)/python -m compileall -q src tests
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # the run itself tells what is wrong
 
 lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.
 	$(BIN)/ruff check

@@ -4,7 +4,7 @@ The desk is `penstock web` and the worker `penstock up`, each a process of its o
 second, in turn for lists, units, histories, counts and pages. Their waits are measured from the moment at which each
 question was due, so that a slow answer is not hidden by questions that were never asked. The worker's steps wait half a
 second each, a thousand at once; it is measured alone, beside the readers, and alone again. Then a hundred pages are
-held open while the worker works: each is told of changes and fetches itself, as a browser's does.
+held open while the worker works: each is told what changed and fetches the regions that follow it, as a browser's does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -161,18 +162,28 @@ async def read(address: str, seconds: float, units: int) -> list[float]:
     return waits
 
 
+_REGION = re.compile(r'data-region="([^"]*)" data-follows="([^"]*)"')
+
+
 async def hold(address: str, seconds: float) -> int:
-    """Keep pages open, and fetch each again when it is told to; how often that was."""
+    """Keep pages open, and fetch of each what follows the changes that it is told of; how often that was."""
     fetched = 0
     async with _client(address) as client:
 
         async def page(number: int) -> None:
             nonlocal fetched
             place = ("/", "/machines/noop")[number % 2]
+            async with client.get(place) as answer:
+                regions = _REGION.findall(await answer.text())
             async with client.get("/live") as events:
                 async for line in events.content:
-                    if line.startswith(b"event: changed"):
-                        async with client.get(place) as answer:
+                    if line.startswith(b"data: "):
+                        told = {*line.decode().removeprefix("data: ").split()}
+                        everything = "*" in told
+                        told |= {"*"}  # some regions follow everything
+                        named = regions if everything else [one for one in regions if told & {*one[1].split()}]
+                        wanted = [name for name, _ in named]
+                        async with client.get(place, params={"regions": ",".join(wanted)}) as answer:
                             answer.raise_for_status()
                             await answer.read()
                         fetched += 1

@@ -164,7 +164,6 @@ def load(url: str, rows: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for number, run in enumerate(RUNS):
             connection.execute(f"CREATE TABLE mapped_{number} AS {_select(postgres=True)} WHERE run_id = '{run}'")
-        connection.execute("VACUUM (ANALYZE) raw_diamonds_nivoda")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from penstock.model.retry import RetryPolicy
 from penstock.model.state import State, done, fault, rest, work
 from penstock.model.unit import Unit, replace
 from penstock.worker.flow import Flow, Io
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 from penstock.worker.schedule_unit import Schedule
 
 PROVIDER = "CHAOS_PROVIDER"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from penstock.model.clock import SystemClock
 from penstock.settings import redaction
+from tests.support.copies import copied, made_file, made_template
 from tests.support.databases import temporary_database
 from tests.support.postgres import Cluster, in_memory
 from tests.support.proxy import Proxy
@@ -29,6 +31,13 @@ TOGETHER = (
 """Modules that take long to set up: the tests of each run in one process, so that it is done once."""
 BROWSER = "tests/browser/"
 """A folder likewise: one browser and one staged ledger for all of it."""
+LONG = ("tests/cli/test_demo.py", "tests/lifecycles/queries/test_year.py", "tests/test_tutorial.py")
+"""Modules whose tests take longest: they begin early, so that no worker is left alone with one at the end."""
+WAITING = (
+    *("tests/crash/", "tests/test_chaos.py"),
+    *("tests/cli/test_up.py", "tests/cli/test_web.py", "tests/cli/test_simulator.py"),
+)
+"""Where tests mostly wait, for leases and processes: half of the workers begin with them, the others have the cores."""
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -64,7 +73,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return BROWSER
             return module if module in TOGETHER else nodeid
 
+        def _assign_work_unit(self, node: Any) -> None:
+            if self.nodes.index(node) % 2 == 0:  # from the end, where those are that wait
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
     return Scheduler(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith(WAITING) - item.nodeid.startswith(LONG))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the collector need not look at a million objects again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -121,11 +145,16 @@ def proxied_url(proxy: Proxy, postgres_url: str) -> str:
 
 
 @pytest.fixture(scope="session")
+def sqlite_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the sample machines, to be copied: much faster than making another."""
+    return made_file(tmp_path_factory, World)
+
+
+@pytest.fixture(scope="session")
 def postgres_world(postgres_server: str) -> Iterator[str]:
-    """Name of a database with the sample machines, to be copied: much faster than making another."""
-    with temporary_database(postgres_server) as url:
-        World(url).close()
-        yield urlsplit(url).path[1:]
+    """Name of a database likewise."""
+    with made_template(postgres_server, World) as name:
+        yield name
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -138,12 +167,8 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def world_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a database for the sample machines; a test that takes it runs once on each engine."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'penstock.db'}"
-        return
-    server = request.getfixturevalue("postgres_server")
-    with temporary_database(server, template=request.getfixturevalue("postgres_world")) as url:
+    """URL of a database with the sample machines; a test that takes it runs once on each engine."""
+    with copied(request, tmp_path, "sqlite_world", "postgres_world") as url:
         yield url
 
 

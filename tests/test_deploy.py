@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 import pytest
@@ -22,6 +25,9 @@ from penstock.app.shipped import SHIPPED, shipped
 from penstock.cli.main import cli
 from penstock.observe.catalogue import prometheus_name
 from tests.operations.conftest import ORDERS, Desk
+from tests.support.crawl import fetched
+from tests.support.databases import temporary_database
+from tests.support.fleet import COMMAND, Member, until
 from tests.support.pages import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -114,6 +120,101 @@ def test_the_two_units_differ_in_what_they_run_alone():
         for name in ("penstock.service", "penstock-worker@.service")
     )
     assert first == second
+
+
+class Started:
+    """A program as a file of deploy/ starts it, in a folder of its own; its other paths are those of the test."""
+
+    def __init__(self, words: list[str], folder: Path, name: str) -> None:
+        assert words[0] in {INSTALLED, "penstock"}
+        config = [str(folder / "penstock.toml") if word.startswith("/etc/penstock/") else word for word in words[1:]]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "PENSTOCK_CONFIG": str(folder / "penstock.toml"),
+        }
+        self.member = Member([*COMMAND, *config], environment, folder / f"{name}.log", cwd=folder, umask=0o027)
+
+    def ready(self) -> str:
+        """The address at which it says that it is ready."""
+        said = until(lambda: self.member.said("web.serving") or not self.member.alive, "it serves")
+        assert said is not True, self.member.text()
+        address = str(said[0]["address"])
+        until(lambda: fetched(f"{address}readyz")[0] == 200, "it is ready")
+        return address
+
+    def ended(self, code: int = 0) -> None:
+        """As systemd and Compose end it: by SIGTERM, within the time that they give it."""
+        self.member.process.send_signal(signal.SIGTERM)
+        assert self.member.process.wait(30) == code, self.member.text()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.member.alive:
+            self.member.kill()
+
+
+def execs(name: str) -> list[str]:
+    return re.findall(r"^ExecStart=(.*)$", (DEPLOY / name).read_text(), re.MULTILINE)[0].split()
+
+
+@pytest.mark.timeout(120)
+def test_the_units_run_what_they_say(tmp_path):
+    """Started, reloaded, joined by a further worker, ended; a wrong configuration ends with the code of no restart."""
+    unit = (DEPLOY / "penstock.service").read_text()
+    file = tmp_path / "penstock.toml"
+    own = 'lifecycles = ["penstock.examples.invoices:lifecycle"]\n'
+    written = f'{own}[ledger]\nurl = "sqlite:///{tmp_path}/ledger.db"\n[web]\naddress = "127.0.0.1:0"\n'
+    file.write_text(written)
+    with Started(execs("penstock.service"), tmp_path, "up") as first:
+        address = first.ready()
+        assert stat.S_IMODE((tmp_path / "ledger.db").stat().st_mode) & 0o027 == 0
+        with Started(execs("penstock-worker@.service"), tmp_path, "worker") as second:
+            until(lambda: fetched(f"{address}read/workers")[1].count("<tr>") == 3, "two workers are shown")
+            assert "ExecReload=/bin/kill -HUP $MAINPID" in unit
+            file.write_text(f"{written}[log]\nlevel = 'debug'\n")
+            first.member.process.send_signal(signal.SIGHUP)
+            until(
+                lambda: first.member.said("config.reloaded") or first.member.said("configuration.read"),
+                "it reads again",
+            )
+            second.ended()
+        first.ended()
+    file.write_text("nonsense = 1\n")
+    with Started(execs("penstock.service"), tmp_path, "wrong") as wrong:
+        assert wrong.member.process.wait(60) == 2
+    assert "RestartPreventExitStatus=2" in unit
+
+
+@pytest.mark.timeout(180)
+def test_the_services_run_what_they_say(tmp_path, postgres_server):
+    """In the order in which Compose starts them, on a database of their own: upgrade, two workers, then the desk."""
+    services = COMPOSE["services"]
+    with temporary_database(postgres_server) as url:
+        text = (DEPLOY / "penstock.toml").read_text()
+        text = text.replace("postgresql://penstock@postgres/penstock", url).replace("/var/lib/penstock", str(tmp_path))
+        text = re.sub(r"(?m)^password = .*$", "", text)
+        (tmp_path / "penstock.toml").write_text(text + '\n[web]\naddress = "127.0.0.1:0"\n')
+        with Started(services["upgrade"]["command"], tmp_path, "upgrade") as upgrade:
+            assert upgrade.member.process.wait(60) == 0, upgrade.member.text()
+        desk = [word.replace(":8642", ":0") for word in services["desk"]["command"]]
+        with Started(desk, tmp_path, "early") as early:  # nobody could sign in: it ends, and is started again
+            assert early.member.process.wait(60) != 0
+            assert "token" in early.member.text()
+        create = ["penstock", "token", "create", "me", "--role", "admin"]
+        with Started(create, tmp_path, "token") as token:
+            assert token.member.process.wait(60) == 0, token.member.text()
+        worker = services["worker"]["command"]
+        with Started(worker, tmp_path, "one") as one, Started(worker, tmp_path, "two") as two:
+            one.ready()
+            two.ready()
+            with Started(desk, tmp_path, "desk") as served:
+                assert served.ready().startswith("http://0.0.0.0:")
+                served.ended()
+            one.ended()
+            two.ended()
 
 
 def test_hadolint_finds_nothing_wrong_with_the_container_file():

@@ -68,7 +68,10 @@ def logged() -> dict[str, set[str]]:
     """Event to fields, of every call of the log in the source."""
     found: dict[str, set[str]] = {}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not re.search(r"\blog\b", text):  # nothing to parse
+            continue
+        for node in ast.walk(ast.parse(text)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
                 continue
             owner, event = node.func.value, node.args[0]

@@ -50,6 +50,6 @@ def test_declaring_a_lifecycle_loads_no_database_and_no_web():
     declares = (
         "from penstock import Lifecycle, Data, Machine, State, rest, done, Edge, Actor, Unit, Settings, says, Secret,"
         " Url, reading, operation, Ask, Page, Role, Parameters, Row, argument, option, column, Moves, NOW, job,"
-        " replace, Act, Look, Wait, Outcome, OnError, RetryPolicy, Limit, GateLimits"
+        " JobResult, Decider, replace, Act, Look, Wait, Outcome, OnError, RetryPolicy, Limit, GateLimits"
     )
     assert loaded_by(declares) == "[]"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +31,7 @@ from penstock.settings.kernel import OtlpSettings
 from penstock.settings.typed import Url
 from penstock.simulators.server import in_thread
 from tests.operations.conftest import NOW, ORDERS, Desk
+from tests.support.fleet import COMMAND, Member, until
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 HOSTILE = Metric("gate.open", "gauge", "Open.", ("gate",))
@@ -133,6 +138,58 @@ def test_a_step_is_traced_down_to_its_calls():
     assert facts == {"method": "GET", "path": "/refused", "status": 404, "unit": "invoice:acme/1"}
     assert own.status.message.startswith("Rejected: GET /refused")
     assert not trace.on()
+
+
+@pytest.mark.timeout(120)
+def test_a_real_worker_sends_its_steps_and_their_calls(tmp_path: Path):
+    """`penstock worker` as it is started: one step of one unit, and the calls to the provider within it."""
+
+    async def accounting(request: Request) -> Response:
+        asked.append((request.method, request.url.path))
+        return Response("{}", 404 if request.method == "GET" else 201, media_type="application/json")
+
+    asked: list[tuple[str, str]] = []
+    routes = [Route("/{path:path}", accounting, methods=["GET", "POST", "PUT"])]
+    with received(share=1.0) as (receiver, settings, _), in_thread(Starlette(routes=routes)) as accounts:
+        (tmp_path / "penstock.toml").write_text(
+            'lifecycles = ["penstock.examples.invoices:lifecycle"]\n'
+            f'[ledger]\nurl = "sqlite:///{tmp_path}/ledger.db"\n[invoices]\napi_url = "{accounts}"\n'
+            f'[otlp]\nurl = "{settings.url}"\ntrace_share = 1.0\n'
+        )
+        born = [
+            "invoice",
+            "--set",
+            "tenant=acme",
+            "--set",
+            "number=7",
+            "--set",
+            "amount_minor=100",
+            "--reason",
+            "x",
+            "--yes",
+        ]
+        for command in (["db", "upgrade"], ["units", "create", *born]):
+            subprocess.run([*COMMAND, *command], cwd=tmp_path, check=True, capture_output=True)
+        worker = Member([*COMMAND, "worker"], {**os.environ}, tmp_path / "worker.log", cwd=tmp_path)
+        try:
+            until(lambda: any(method != "GET" for method, _ in asked), "the invoice was sent")
+            worker.process.send_signal(signal.SIGTERM)
+            assert worker.process.wait(60) == 0, worker.text()
+        finally:
+            if worker.alive:
+                worker.kill()
+    steps = {one.span_id: one for one in receiver.spans if one.name == "invoice"}
+    calls = [one for one in receiver.spans if one.name == "call"]
+    units = {a.value.string_value for one in steps.values() for a in one.attributes if a.key == "unit"}
+    assert units == {"invoice:acme/7"}
+    assert len(calls) == len(asked) > 0
+    for one in calls:
+        step = steps[one.parent_span_id]
+        assert one.trace_id == step.trace_id
+        assert step.start_time_unix_nano <= one.start_time_unix_nano <= one.end_time_unix_nano
+        assert one.end_time_unix_nano <= step.end_time_unix_nano
+    told = {a.value.string_value for one in calls for a in one.attributes if a.key == "path"}
+    assert told == {path for _, path in asked}
 
 
 def test_without_a_tracer_a_span_is_nothing():

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.ledger.outbox import EventRow
     from penstock.ledger.stage import Staged
     from penstock.model.clock import Clock, Rng, SystemClock, VirtualClock
+    from penstock.model.decider import Decider
     from penstock.model.errors import (
         BrokenFlow,
         ClaimLost,
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
     from penstock.raw.sink import RawSink
     from penstock.settings.typed import ConfigError, Hours, Place, Secret, Settings, TimeZone, Url, says
     from penstock.worker.flow import Flow, Gate, Io
+    from penstock.worker.job import JobResult
     from penstock.worker.outbox import Subscriber
-    from penstock.worker.schedule import JobResult
     from penstock.worker.schedule_unit import Schedule
     from penstock.worker.worker import Worker, WorkerSettings
 
@@ -72,6 +73,7 @@ __all__ = [
     "Column",
     "ConfigError",
     "Data",
+    "Decider",
     "Decision",
     "Each",
     "Edge",
@@ -188,6 +190,7 @@ _HOMES = {
     "penstock.model.limits": "GateLimits Limit",
     "penstock.model.machine": "Actor Edge Machine OnError Parent",
     "penstock.model.move_set": "MoveSet",
+    "penstock.model.decider": "Decider",
     "penstock.model.outcome": "Act Birth Decision Event Look Move Outcome Update Wait Where Write",
     "penstock.model.retry": "RetryPolicy",
     "penstock.model.state": "Meaning State done fault hold rest work",
@@ -201,7 +204,7 @@ _HOMES = {
     "penstock.settings.typed": "ConfigError Hours Place Secret Settings TimeZone Url says",
     "penstock.worker.flow": "Flow Gate Io",
     "penstock.worker.outbox": "Subscriber",
-    "penstock.worker.schedule": "JobResult",
+    "penstock.worker.job": "JobResult",
     "penstock.worker.schedule_unit": "Schedule",
     "penstock.worker.worker": "Worker WorkerSettings",
 }

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -135,6 +136,49 @@ def test_counts_change_without_a_reload(acting_folder: Path, person: Person):
     assert loads == []
 
 
+def regions_asked(page: Page) -> list[set[str]]:
+    """The regions of each fetch, as they are made."""
+    asked: list[set[str]] = []
+
+    def keep(request: Any) -> None:
+        query = parse_qs(urlsplit(request.url).query)
+        if "regions" in query:
+            asked.append({*query["regions"][0].split(",")})
+
+    page.on("request", keep)
+    return asked
+
+
+def test_only_what_follows_a_change_is_fetched(acting_folder: Path, acting: str, opens: Opens):
+    overview, other = opens(acting).go("/"), opens(acting).go("/machines/report")
+    asked, elsewhere = regions_asked(overview), regions_asked(other)
+    for page in (overview, other):
+        expect(page.locator(".live")).to_have_text("live")
+    legend = overview.locator("[data-region=flow-invoices] .legend a", has_text="QUEUED")
+    before = int(re.sub(r"\D", "", legend.inner_text()))
+    overview.locator("[data-region=flow-invoices] h3 a").focus()
+    with other.expect_request(re.compile("regions=")):
+        fill(acting_folder, 3, "region")
+    expect(legend).to_have_text(f"{before + 3} QUEUED")
+    expect(overview.locator("[data-region=flow-invoices] h3 a")).to_be_focused()
+    assert {"flow-invoices", "needs", "latest", "menu", "clock"} in asked
+    assert {"menu", "clock"} in elsewhere
+
+
+def test_a_list_says_how_many_are_new_and_shows_them_when_asked(acting_folder: Path, person: Person):
+    page = person.go("/read/units?machine=invoice&because=born&limit=1000")
+    page.get_by_text("Change what is asked").click()
+    expect(page.locator(".live")).to_have_text("live")
+    before = page.locator("tbody tr").count()
+    fill(acting_folder, 4, "listed")
+    expect(page.locator(".fresh")).to_have_text("4 new")
+    expect(page.locator("tbody tr")).to_have_count(before)
+    page.locator(".fresh").click()
+    expect(page.locator("tbody tr")).to_have_count(before + 4)
+    expect(page.locator(".fresh")).to_have_count(0)
+    expect(page.locator("details.ask")).to_have_attribute("open", "")  # what was opened stays open
+
+
 def test_a_viewer_sees_no_action_that_is_enabled(acting_folder: Path, acting: str, opens: Opens):
     token = token_of(acting_folder, "viewer")
     found = pages(acting, token, most=80)
@@ -146,7 +190,7 @@ def test_a_viewer_sees_no_action_that_is_enabled(acting_folder: Path, acting: st
         assert page.locator('.column a[href*="/do/"]').count() == 0, link
         assert page.locator(".column form[method=post] button:not([disabled])").count() == 0, link
     for link, text in found.items():
-        body = text.partition('data-region="page"')[2]
+        body = text.partition("<main")[2]
         assert body, link
         assert not re.search(r'href="[^"]*/do/', body), link
         assert not re.search(r"<button class=\"button first\">(?:Do it|Show what)", body), link
@@ -159,3 +203,39 @@ def test_up_serves_the_same_beside_its_worker(acting_folder: Path, opens: Opens)
         until(lambda: page.reload() and page.locator("tbody tr").count(), "a worker is shown")
         expect(page.locator("tbody tr")).to_have_count(1)
         page.close()
+
+
+def test_thousands_are_acted_on_at_once_and_that_is_cancelled(acting_folder: Path, acting: str, opens: Opens):
+    """From a list, for all that match and not only for the page that is shown."""
+    many = 1_500
+    fill(acting_folder, many, "bulk")
+    page = opens(acting).go("/read/units?machine=invoice&status=QUEUED&limit=20")
+    expect(page.locator("tbody tr")).to_have_count(20)
+    ((matching,),) = rows(acting_folder, "SELECT count(*) FROM invoice WHERE status = 'QUEUED'")
+    assert matching >= many
+    page.get_by_role("link", name="park…", exact=True).click()
+    act(page)
+    page.get_by_role("status").get_by_role("link").click()
+    expect(page.locator("h1")).to_have_text("Bulk actions: show")
+    expect(page.locator("main")).to_contain_text(f"{matching:,}")
+    assert rows(acting_folder, "SELECT count(*) FROM invoice WHERE parked_at IS NOT NULL") == [(0,)]  # no worker runs
+    page.get_by_role("link", name="cancel…").click()
+    act(page)
+    assert done_by(acting_folder, "bulk_action")[-1] == (f"operator:{user()}", "cancelled")
+
+
+def test_thousands_are_acted_on_while_somebody_watches(acting_folder: Path, acting: str, opens: Opens):
+    """A worker carries it out; the page shows how far it has come, without a reload."""
+    page = opens(acting).go("/do/units/park?machine=invoice&status=QUEUED")
+    act(page)
+    page.get_by_role("status").get_by_role("link").click()
+    expect(page.locator("main .pill.work")).to_have_text("running")
+    with serving(acting_folder, "worker", "--web", name="bulk"):
+        expect(page.locator("main .pill.done")).to_have_text("done")
+    ((total, moved, skipped),) = rows(
+        acting_folder, "SELECT total, moved, skipped FROM bulk_action WHERE status = 'done'"
+    )
+    assert moved + skipped == total  # what the worker had in its hands is left as it is
+    assert rows(acting_folder, "SELECT count(*) FROM invoice WHERE parked_at IS NOT NULL") == [(moved,)]
+    assert moved > 0
+    assert total >= 1_500

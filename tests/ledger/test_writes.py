@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.ledger.commit import Refused, Won
+from penstock.ledger.commit import Refused, Won, statements_of
 from penstock.ledger.schema.columns import plain
 from penstock.ledger.store.statements import ALIKE_FROM
 from penstock.model.errors import BrokenFlow
@@ -114,6 +114,41 @@ def test_outcomes_of_one_batch_write_in_their_order(world):
     outcomes = [Outcome(u, replace(u, due_at=None), "x", writes=[Write(reading, rows(u.number))]) for u in units]
     assert world.commit(worker, *outcomes) == [Won(), Won()]
     assert notes(world) == ["2"]
+
+
+def listed(*notes: tuple[int, str], on_conflict: Any = "update") -> Write:
+    """Rows of one sensor that are lists: position and note of each."""
+    rows = [["s", position, note] for position, note in notes]
+    return Write(reading, rows, on_conflict=on_conflict, columns=("sensor", "position", "note"))
+
+
+def test_few_rows_that_are_lists_share_a_statement_with_those_of_other_outcomes():
+    pages = [listed((0, "a"), (1, "b")), listed((1, "c"), (2, "d")), listed((3, "e"), on_conflict="ignore")]
+    found = [(mode[0], [row[1:] for row in rows]) for _, _, mode, rows in statements_of(pages)]
+    assert found == [("update", [[0, "a"], [1, "c"], [2, "d"]]), ("ignore", [[3, "e"]])]
+
+
+def test_many_rows_that_are_lists_are_a_statement_of_their_own_and_what_follows_them_too():
+    many = listed(*[(n, "many") for n in range(ALIKE_FROM)])
+    found = [len(rows) for _, _, _, rows in statements_of([listed((0, "a")), many, listed((0, "b"))])]
+    assert found == [1, ALIKE_FROM, 1]
+
+
+@pytest.mark.parametrize("size", [1, ALIKE_FROM])
+def test_rows_that_are_lists_are_written_in_the_order_of_their_outcomes(world, size):
+    def notes_of(note: str) -> list[tuple[int, str]]:
+        return [(n, note) for n in range(size)]
+
+    for number, writes in enumerate(
+        [
+            [listed(*notes_of("old"), on_conflict="ignore"), listed(*notes_of("new"))],
+            [Write(reading, [{"sensor": "s", "position": 0, "count": 5}]), listed(*notes_of("newer"))],
+            [listed(*notes_of("newest")), listed(*notes_of("late"), on_conflict="ignore")],
+        ]
+    ):
+        assert isinstance(write(world, *writes, name=str(number)), Won)
+        assert notes(world) == [["new", "newer", "newest"][number]] * size
+    assert world.rows("SELECT count FROM reading WHERE position = 0") == [(5,)]
 
 
 def test_a_refused_row_refuses_its_outcome_alone(world):

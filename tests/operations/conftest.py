@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -24,6 +25,7 @@ from penstock.operations.plan import Each, Moves
 from penstock.operations.reader import Reader
 from penstock.settings.file import Configuration
 from penstock.settings.kernel import KernelSettings
+from tests.support.copies import copied, made_file, made_template
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 WORKER, OPERATOR = {Actor.WORKER}, {Actor.OPERATOR}
@@ -172,6 +174,33 @@ class Desk:
 
     def later(self, **span: float) -> None:
         self.clock.advance(timedelta(**span).total_seconds())
+
+
+def make(url: str) -> Ledger:
+    return Desk(url, App(ORDERS)).ledger
+
+
+@pytest.fixture(scope="session")
+def sqlite_orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_file(tmp_path_factory, make)
+
+
+@pytest.fixture(scope="session")
+def postgres_orders(postgres_server: str) -> Iterator[str]:
+    with made_template(postgres_server, make) as name:
+        yield name
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """As elsewhere; beside `desk` it is the address of the desk's ledger."""
+    if "desk" in request.fixturenames:
+        with copied(request, tmp_path, "sqlite_orders", "postgres_orders") as url:
+            yield url
+    elif request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'penstock.db'}"
+    else:
+        yield request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from penstock.model.unit import Ref
 from penstock.operations.alerts import book
 from penstock.operations.alerts.machine import A
 from penstock.operations.alerts.watch import watch
+from penstock.operations.outlook import budgeted
+from penstock.operations.reader import Reader
 from penstock.settings.kernel import GateSettings, KernelSettings
 from penstock.worker.schedule import keep_schedules
 from penstock.worker.schedule_unit import Schedule
@@ -26,6 +28,8 @@ from tests.operations.conftest import NOW, ORDER, ORDERS, Desk, O, Order
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 SLOW = KernelSettings(gates={"shop": GateSettings(limits=(Limit("calls", rate=1 / 3_600, burst=1),))})
+INSIDE = KernelSettings(gates={"shop": GateSettings(max_in_flight=1)})
+"""How many may be inside at once is no budget."""
 
 
 async def _nothing(*_):
@@ -139,6 +143,14 @@ def test_a_gate_starves_and_somebody_is_told(slow):
     assert watch(slow.program, slow.ledger, slow.clock.now(), "test", ["quota"]).resolved == 0
     slow.later(minutes=10)
     assert watch(slow.program, slow.ledger, slow.clock.now(), "test", ["quota"]).resolved == 1
+
+
+@pytest.mark.parametrize(("kernel", "has"), [(KernelSettings(), False), (INSIDE, False), (SLOW, True)])
+def test_where_no_gate_has_a_budget_nothing_can_starve(ledger_url, kernel, has):
+    made = Desk(ledger_url, App(ORDERS), kernel=kernel)
+    with contextlib.closing(made.ledger) as ledger:
+        ledger.birth([order(1, due_at=NOW, gate_id="shop/acme")], actor=Actor.API, who="test")
+        assert budgeted(made.program, Reader(ledger.database, ledger.machines.values())) is has
 
 
 def test_what_waits_behind_a_closed_gate_comes_when_it_opens(slow):

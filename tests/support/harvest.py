@@ -33,7 +33,8 @@ from penstock.operations.reader import Reader
 from penstock.settings.typed import Secret
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
-from penstock.worker.schedule import JobResult, Schedules
+from penstock.worker.job import JobResult
+from penstock.worker.schedule import Schedules
 from penstock.worker.schedule_unit import Schedule
 from penstock.worker.worker import Worker, WorkerSettings
 

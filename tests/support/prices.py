@@ -36,7 +36,8 @@ from penstock.operations.declare import Ask, Operation
 from penstock.operations.reader import Reader
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import AnyFlow, Io
-from penstock.worker.schedule import JobResult, Schedules
+from penstock.worker.job import JobResult
+from penstock.worker.schedule import Schedules
 from penstock.worker.schedule_unit import Schedule
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.price_shop import CURRENCY, PriceShop

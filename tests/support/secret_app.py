@@ -20,7 +20,7 @@ from penstock.model.state import State, done, fault, rest
 from penstock.model.unit import Unit, replace
 from penstock.settings.typed import Secret, Settings, says
 from penstock.worker.flow import Flow, Gate, Io
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 from penstock.worker.schedule_unit import Schedule
 
 _WORKER = frozenset({Actor.WORKER})

@@ -27,7 +27,8 @@ from penstock.simulators.google_grids import Grid
 from penstock.simulators.google_sheets import SPREADSHEET, GoogleSheetsSimulator
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
-from penstock.worker.schedule import JobResult, Schedules
+from penstock.worker.job import JobResult
+from penstock.worker.schedule import Schedules
 from penstock.worker.schedule_unit import Schedule
 from penstock.worker.schedule_unit import machine as schedules
 from penstock.worker.worker import Worker, WorkerSettings

@@ -30,6 +30,9 @@ DAYS = 4
 RTL = "\u202eevil.exe"
 HOSTILE = f"<script>document.title='owned'</script><img src=x onerror=document.title='owned'>{RTL}\x1b[31m \"&"
 
+LONG = "long" * 60
+"""A name without a place to break it at."""
+
 
 class LeftOver:
     """A part that leaves work behind: a price change that waits to be approved, a gate that is held."""
@@ -46,6 +49,7 @@ class LeftOver:
         wanted = operations.PreviewParameters(rule=EVERYTHING)
         world.do(rules.lifecycle, operations.preview, wanted, "the next step", "ana")
         world.ledger.gates.pause("demo/held", "operator:ana", HOSTILE)
+        world.ledger.gates.pause(f"demo/{LONG[:100]}", "operator:ana", LONG * 8)
 
     def told(self, world: World, since: datetime, until: datetime) -> Iterator[Told]:
         return iter(())
@@ -76,14 +80,14 @@ def _stage(folder: Path, url: str, days: int) -> None:
     shown.parts.append(LeftOver())
     with shown.serving(url) as program, opened(program, url, shown.clock) as ledger:
         shown.run(ledger, program)
-        born = Invoice(tenant="hostile", number=HOSTILE, amount_minor=-1)
-        ledger.birth([born], actor=Actor.API, who=HOSTILE.replace("\x1b", ""))
+        born = [Invoice(tenant="hostile", number=text, amount_minor=-1) for text in (HOSTILE, LONG)]
+        ledger.birth(born, actor=Actor.API, who=HOSTILE.replace("\x1b", ""))
 
 
-def fill(folder: Path, count: int) -> None:
-    """That many invoices more."""
+def fill(folder: Path, count: int, tenants: str = "tenant") -> None:
+    """That many invoices more, of tenants whose names begin so."""
     program = load(folder / FILE, environment={})
-    made = [Invoice(tenant=f"tenant{n % 7}", number=f"{n:05}", amount_minor=n + 1) for n in range(count)]
+    made = [Invoice(tenant=f"{tenants}{n % 7}", number=f"{n:05}", amount_minor=n + 1) for n in range(count)]
     with opened(program, program.configuration.ledger_url(), SystemClock()) as ledger:
         for first in range(0, count, 1_000):
             ledger.birth(made[first : first + 1_000], actor=Actor.API, who="test")

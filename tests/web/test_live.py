@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
+import psycopg
 import pytest
 
+from penstock.ledger import roll_up
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
 from penstock.web import live
+from tests.support.machines import invoice, partition
 from tests.support.shop import S
 from tests.support.web import Site
+from tests.support.world import World
 
 
 async def listen(application: Any, wanted: int, done: asyncio.Event) -> list[str]:
@@ -55,9 +60,78 @@ def test_everybody_who_watches_hears_of_a_change(shop_site: Site, monkeypatch: p
         return await asyncio.gather(*watching)
 
     for heard in asyncio.run(main()):
-        assert heard.count("event: changed\ndata: now\n\n") == 1
+        assert heard.count("event: changed\ndata: order\n\n") == 1
         assert "retry: 3000\n\n" in heard
 
 
 def test_the_more_watch_the_less_often_they_are_told():
     assert [live.pause_after(watching) for watching in (1, 10, 100)] == [1.0, 1.0, 10.0]
+
+
+def looked(world: World, changes: live.Changes) -> set[str]:
+    return world.ledger.read(changes.names)
+
+
+def test_a_look_names_the_machines_that_moved(world: World):
+    changes = live.Changes()
+    world.born(invoice("1"))
+    assert looked(world, changes) == set()  # at first nothing is new
+    assert looked(world, changes) == set()
+    world.born(invoice("2"), invoice("3"))
+    assert looked(world, changes) == {"invoice"}
+    world.born(partition(source="a"), invoice("4"))
+    roll_up.roll_up(world.ledger.database)
+    assert looked(world, changes) == {"invoice", "partition"}
+    world.ledger.gates.pause("accounting/acme", "operator:ana", "to look")
+    assert looked(world, changes) == {live.GATES}
+    assert looked(world, changes) == set()
+
+
+def test_very_much_is_everything(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live, "_MANY", 3)
+    changes = live.Changes()
+    looked(world, changes)
+    world.born(*(invoice(str(number)) for number in range(5)))
+    assert looked(world, changes) == {live.EVERYTHING}
+    assert looked(world, changes) == set()
+
+
+def test_what_is_seen_late_is_named_late(postgres_url: str):
+    """A number is drawn before its transaction ends, and others end first."""
+    world = World(postgres_url)
+    changes = live.Changes()
+    looked(world, changes)
+    with psycopg.connect(postgres_url) as slow:
+        slow.execute(
+            "INSERT INTO invoice (unit_id, tenant, number, status, amount_minor)"
+            " VALUES ('acme/2', 'acme', '2', 'QUEUED', 1)"
+        )
+        world.born(partition(source="a"))
+        assert looked(world, changes) == {"partition"}
+        slow.commit()
+    assert looked(world, changes) == {"invoice"}
+    assert looked(world, changes) == set()
+    world.close()
+
+
+def test_a_page_is_made_of_regions_and_those_are_sent_that_are_asked_for(still_site: Site):
+    whole = still_site.browser().get("/").text
+    regions = re.findall(r'data-region="([^"]+)"', whole)
+    assert {"menu", "clock", "needs", "latest", "time", "next", "gates"} < {*regions}
+    assert len(regions) == len({*regions})
+    for asked in (["gates"], ["menu", "latest"], ["nothing"]):
+        part = still_site.browser().get(f"/?regions={','.join(asked)}").text
+        assert {*re.findall(r'data-region="([^"]+)"', part)} == {*asked} & {*regions}
+        assert "<html" not in part
+    follows = dict(re.findall(r'data-region="([^"]+)" data-follows="([^"]*)"', whole))
+    assert follows["gates"] == live.GATES
+    assert any("order" in names.split() for region, names in follows.items() if region.startswith("flow-"))
+
+
+@pytest.mark.parametrize("path", ["/machines/order", "/read/units?machine=order", "/units/order/acme/5", "/forecast"])
+def test_regions_of_any_page_can_be_asked_for(still_site: Site, path: str):
+    asked = f"{path}{'&' if '?' in path else '?'}regions=page"
+    part = still_site.browser().get(asked)
+    assert part.status == 200
+    assert re.findall(r'data-region="([^"]+)"', part.text) == ["page"]
+    assert "regions=" not in part.text  # no link takes it along

@@ -14,7 +14,8 @@ from penstock.model.clock import Rng, SystemClock, VirtualClock, instant_text
 from penstock.model.errors import Throttled, Transient
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref, replace
-from penstock.worker.schedule import JobResult, belated, keep_schedules, mend_schedules
+from penstock.worker.job import JobResult
+from penstock.worker.schedule import belated, keep_schedules, mend_schedules
 from penstock.worker.schedule import late_schedules as late
 from penstock.worker.schedule_unit import S, Schedule, cadence_of, machine
 from tests.worker import test_schedule

@@ -17,8 +17,9 @@ from penstock.model.outcome import Act, Wait
 from penstock.model.simulation import simulate
 from penstock.model.unit import Ref
 from penstock.worker.executor import InlineExecutor
-from penstock.worker.schedule import JobResult, Schedules, decide, keep_schedules
-from penstock.worker.schedule_unit import S, Schedule, cadence_of, machine
+from penstock.worker.job import JobResult
+from penstock.worker.schedule import Schedules, keep_schedules
+from penstock.worker.schedule_unit import S, Schedule, cadence_of, decide, machine
 from penstock.worker.worker import Worker, WorkerSettings
 
 START = datetime(2026, 11, 15, 12, 0, 1, tzinfo=UTC)

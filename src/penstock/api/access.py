@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.api.problems import Problem
 from penstock.app.person import user
-from penstock.model.secrets import SESSION, TOKEN, parts, same
+from penstock.model.secrets import SESSION, TOKEN, masked, parts, same, unmasked
 from penstock.operations.declare import Role
 from penstock.operations.tokens import Token, session_token, valid_token
 
@@ -33,7 +33,7 @@ _SAME = ("same-origin", "none")
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who asks. `csrf` is what their forms must carry."""
+    """Somebody who asks. `csrf` is what their forms must carry, masked (`Access.csrf`)."""
 
     name: str
     role: Role
@@ -90,6 +90,10 @@ class Access:
             return self._local
         return None
 
+    def csrf(self, person: Person | None) -> str:
+        """What a page of theirs carries: another text in each, because pages are compressed."""
+        return masked(self._desk.rng, person.csrf) if person is not None and person.csrf else ""
+
     @property
     def is_open(self) -> bool:
         """Whether a person at this machine needs no token. Behind a proxy, loopback may be anybody."""
@@ -120,7 +124,7 @@ def csrf_of(secret: str) -> str:
 
 
 def _check_csrf(person: Person, given: str) -> None:
-    if not same(person.csrf, given):
+    if not person.csrf or not same(person.csrf, unmasked(given)):
         detail = f"the CSRF token is missing or old; load the page again, or send it as {CSRF_HEADER}"
         raise Problem(HTTPStatus.FORBIDDEN, detail)
 

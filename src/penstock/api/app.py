@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.api.access import Access, Origins
 from penstock.api.answers import Bounded, Secure, secure
+from penstock.api.compressed import compressed
 from penstock.api.hosts import Hosts
 from penstock.api.openapi import document
 from penstock.api.problems import Problem, problem_of
@@ -63,10 +64,10 @@ def make_application(
         routes=[
             Route("/healthz", general.alive),
             Route("/readyz", general.ready),
-            Route("/metrics", general.measured),
+            Route("/metrics", compressed(general.measured)),
             Route("/sign-in", signing.sign_in, methods=["POST"]),
             Route("/sign-out", signing.sign_out, methods=["POST"]),
-            Route(f"{PREFIX}/openapi.json", general.described),
+            Route(f"{PREFIX}/openapi.json", compressed(general.described)),
             *routes(desk, access),
             *pages,
         ],

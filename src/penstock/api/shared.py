@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response, StreamingResponse
 
+from penstock.api.compressed import compressed, takes_gzip
 from penstock.model.clock import Clock
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def _lasting(answer: Any) -> bool:
 
 
 def share(desk: Desk, access: Access, endpoint: Endpoint) -> Endpoint:
-    """An endpoint whose answers are shared by those who ask the same as the same person."""
+    """An endpoint whose answers are compressed, and shared by those who ask the same as the same person."""
+    endpoint = compressed(endpoint)
 
     @wraps(endpoint)
     async def answered(request: Request) -> Response:
@@ -117,7 +119,9 @@ def share(desk: Desk, access: Access, endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         scope, version = request.scope, desk.program.configuration.version
         address = (scope["scheme"], scope["root_path"], scope["path"], scope["query_string"])
-        answer: Response = await desk.shared.once((address, version, person), lambda: endpoint(request))
+        answer: Response = await desk.shared.once(
+            (address, takes_gzip(request), version, person), lambda: endpoint(request)
+        )
         return answer
 
     return answered

@@ -16,7 +16,7 @@ from penstock.api.access import Access, cookie_name, csrf_of
 from penstock.api.desk import is_loopback
 from penstock.api.problems import Problem
 from penstock.model.clock import Clock
-from penstock.model.secrets import SESSION, draw, parts
+from penstock.model.secrets import SESSION, draw, masked, parts
 from penstock.operations.declare import Role
 from penstock.operations.tokens import begin_session, end_session
 
@@ -91,7 +91,7 @@ class Signing:
         if is_form:
             answer = RedirectResponse(_local(request, given.get("next", "")), HTTPStatus.SEE_OTHER)
         else:
-            told = SignedIn(name=token.name, role=str(token.role), csrf=csrf_of(drawn.text))
+            told = SignedIn(name=token.name, role=str(token.role), csrf=masked(self._desk.rng, csrf_of(drawn.text)))
             answer = Response(msgspec.json.encode(told), media_type="application/json")
         _set(request, answer, drawn.text, int((ends - now).total_seconds()))
         return answer

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from penstock.connectors.sinks.notice import Sink
     from penstock.ledger.outbox import EventRow
     from penstock.worker.flow import Io
+    from penstock.worker.job import JobResult
     from penstock.worker.outbox import Subscriber
-    from penstock.worker.schedule import JobResult
     from penstock.worker.schedule_unit import Schedule
 
 WATCH, DOCTOR, HEARTBEAT = "watch-alerts", "watch-doctor", "heartbeat"
@@ -29,7 +29,7 @@ async def watch_alerts(settings: KernelSettings, schedule: Schedule, io: Io, por
     """One look over all workers: schedules tick once."""
     from penstock.operations.alerts.policy import EVENT, conditions_of
     from penstock.operations.alerts.watch import watch
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     kinds = [kind for kind in (EVENT, *conditions_of(ports.program)) if kind not in SLOW]
     who, now = f"schedule:{schedule.name}", io.now()
@@ -40,7 +40,7 @@ async def watch_alerts(settings: KernelSettings, schedule: Schedule, io: Io, por
 async def watch_doctor(settings: KernelSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     """A large ledger takes minutes."""
     from penstock.operations.alerts.watch import watch
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     who, now = f"schedule:{schedule.name}", io.now()
     return JobResult(str(await io.ledger(lambda ledger: watch(ports.program, ledger, now, who, SLOW))))
@@ -51,7 +51,7 @@ async def heartbeat(settings: KernelSettings, schedule: Schedule, io: Io, ports:
     """A worker runs this, the ledger answers, and no critical alert fires: whoever misses the call knows more."""
     from penstock.connectors.sinks.posting import post
     from penstock.operations.alerts.watch import firing_critical
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     if settings.alerts.heartbeat_url is None:
         return JobResult("no address is configured")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app import alerts as kernel_alerts
 from penstock.app.kernel_jobs import collect_raw, prune, roll_up_flow, sweep_stages
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.ledger import delivery
+from penstock.model.decider import Decider
 from penstock.operations import (
     actions,
     change,
@@ -32,6 +33,7 @@ from penstock.operations import (
 from penstock.operations.alerts import commands as alerts
 from penstock.operations.alerts.machine import machine as alert
 from penstock.operations.bulk.machine import bulk_action
+from penstock.operations.bulk.machine import decide as decide_bulk
 from penstock.operations.pictures import Shares
 from penstock.settings.kernel import KernelSettings
 from penstock.worker import schedule_unit
@@ -58,6 +60,11 @@ def _build(settings: KernelSettings, ports: Ports) -> Sequence[AnyFlow]:  # noqa
     return [Schedules(ports.program.jobs()), Deliveries(ports.program.subscribers()), BulkActions()]
 
 
+def _decides() -> Mapping[str, Decider]:
+    # A delivery is not among them: it depends on who subscribes, which is known once all is built.
+    return {schedule_unit.machine.name: Decider(schedule_unit.decide), bulk_action.name: Decider(decide_bulk)}
+
+
 lifecycle = Lifecycle(
     "kernel",
     "What every program has: schedules, deliveries, gates, units and their care.",
@@ -65,6 +72,7 @@ lifecycle = Lifecycle(
     machines=[schedule_unit.machine, delivery.machine, bulk_action, alert],
     data=_data,
     build=_build,
+    decides=_decides,
     jobs=[prune, sweep_stages, collect_raw, roll_up_flow, *kernel_alerts.JOBS],
     schedules=kernel_alerts.schedules,
     subscribers=kernel_alerts.subscribers,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.raw.collect import Collected
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
     from penstock.worker.schedule_unit import Schedule
 
 SWEEP_STAGES = "sweep-stages"
@@ -31,7 +31,7 @@ async def prune(settings: KernelSettings, schedule: Schedule, io: Io, ports: Por
     """Interrupted, it has done a part, and the next run does the rest."""
     from penstock.ledger.care.prune import Ages, Pruner
     from penstock.operations.alerts.prune import prune_resolved
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     ages, now = Ages(settings.prune), io.now()
     kept = ages.of("alert")
@@ -51,7 +51,7 @@ async def sweep_stages(settings: KernelSettings, schedule: Schedule, io: Io, por
     """A run removes a bounded number of rows, and comes back at once while there are more."""
     from penstock.ledger import stage
     from penstock.operations.bulk.actions import sweep_items
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     staged = ports.program.app.data.staged
     swept = await io.ledger(lambda ledger: stage.sweep(ledger.database, staged, at_most=stage.AT_MOST))
@@ -68,7 +68,7 @@ async def roll_up_flow(settings: KernelSettings, schedule: Schedule, io: Io, por
     does, after twice as long as before, until ticks are nearer. After a pause nobody knows how much will.
     """
     from penstock.ledger.roll_up import bookmark, recount_as_asked, roll_up
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
     from penstock.worker.schedule_unit import cadence_of
 
     def work(ledger: Ledger) -> tuple[bool, int]:
@@ -92,7 +92,7 @@ async def collect_raw(settings: KernelSettings, schedule: Schedule, io: Io, port
     """With `settings = { superseded = "90d" }` superseded runs of that age go too."""
     from penstock.raw.collect import collect_by_age
     from penstock.raw.store import RawUnavailable
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     now, age = io.now(), superseded_age(schedule.settings or {})
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.stage import Staged
     from penstock.ledger.store.database import Database
+    from penstock.model.decider import Decider
     from penstock.model.forecast import Expected
     from penstock.model.limits import GateLimits
     from penstock.observe.catalogue import Metric, Sample
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow, Io
+    from penstock.worker.job import JobResult
     from penstock.worker.outbox import Subscriber
-    from penstock.worker.schedule import JobResult
     from penstock.worker.schedule_unit import Schedule
 
 S = TypeVar("S", bound=Settings)
@@ -88,6 +89,8 @@ class Lifecycle(Generic[S]):
     migrations: str | None = None
     #: Its flows under these settings.
     build: Callable[[S, Ports], Sequence[AnyFlow]] = lambda settings, ports: ()  # noqa: ARG005 - one shape
+    #: How units of its machines are decided, where that is to be known without building the flows: by machine.
+    decides: Callable[[], Mapping[str, Decider]] = dict
     jobs: Sequence[Job[S]] = ()
     #: Limits of its gates, where the configuration gives none.
     gates: Callable[[S], Sequence[GateLimits]] = lambda settings: ()  # noqa: ARG005 - one shape

@@ -385,7 +385,7 @@ class Committer:
         return statements.update_units(self._database, machine, table, changed, keep_claim=flag, alike=alike)
 
 
-Statement = tuple[sa.Table, tuple[str, ...], statements.Mode, list[list[Any]]]
+Statement = tuple[sa.Table, tuple[str, ...], statements.Mode, list[Sequence[Any]] | statements.Columns]
 
 
 def statements_of(writes: Iterable[Write]) -> Iterator[Statement]:
@@ -393,40 +393,55 @@ def statements_of(writes: Iterable[Write]) -> Iterator[Statement]:
 
     One statement cannot touch a key twice: the last row of a key wins, or the first where conflicts are ignored. A key
     that comes again with other columns or in another mode, or where the newer wins, begins a new round of its table.
-    Rows that are lists are a statement of their own, after the others.
+    Many rows that are lists are a statement of their own, after the others; few share one, as the pages of a batch do.
     """
     lists = []
-    groups: dict[Any, tuple[sa.Table, dict[Any, list[Any]]]] = {}
+    groups: dict[Any, tuple[sa.Table, dict[Any, Sequence[Any]]]] = {}
     rounds: dict[str, list[dict[Any, Any]]] = {}
+    apart: set[str] = set()
     for write in writes:
         table, mode = write.table, (write.on_conflict, write.newer, tuple(write.first))
         settled = write.newer is None and not write.first
         keys = [c.name for c in table.primary_key]
-        shapes = rounds.setdefault(table.name, [{}])
-        shape: Any = (None, mode)
-        rows: dict[Any, list[Any]] | None = None
-        given: Any = write.rows
-        if write.columns is not None:
+        if write.columns is not None and (table.name in apart or not (settled and _is_page(write, keys))):
+            apart.add(table.name)
+            given: Any = write.rows
             lists.append((table, tuple(write.columns), mode, given))
             continue
-        for row in given:
+        shapes = rounds.setdefault(table.name, [{}])
+        shape: Any = (None, mode)
+        rows: dict[Any, Sequence[Any]] | None = None
+        for names, key, values in _keyed(write, keys):
             # Made anew only where it differs: rows of one write mostly have one shape, and are many.
-            names = tuple(row)
             if names != shape[0]:
                 shape, rows = (names, mode), None
-            key: Any = tuple([row.get(k) for k in keys])
             if (not settled and key in shapes[-1]) or shapes[-1].setdefault(key, shape) != shape:
                 shapes.append({key: shape})
                 rows = None
             if rows is None:
                 _, rows = groups.setdefault((table.name, len(shapes), shape), (table, {}))
-            if mode[0] == "error":
-                key = len(rows)
-            if mode[0] == "update" or key not in rows:
-                rows[key] = [*row.values()]
+            place: Any = len(rows) if mode[0] == "error" else key
+            if mode[0] == "update" or place not in rows:
+                rows[place] = values
     for (_, _, (columns, how)), (table, found) in groups.items():
         yield table, columns, how, [*found.values()]
     yield from lists
+
+
+def _is_page(write: Write, keys: Sequence[str]) -> bool:
+    """Whether rows that are lists are so few that a statement of their own would cost more than looking at each."""
+    named = write.columns or ()
+    return len(write.rows) < statements.ALIKE_FROM and write.on_conflict != "error" and all(k in named for k in keys)
+
+
+def _keyed(write: Write, keys: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[Any, ...], Sequence[Any]]]:
+    """Columns, key and values of each row."""
+    rows: Any = write.rows
+    if write.columns is None:
+        return ((tuple(row), tuple([row.get(k) for k in keys]), [*row.values()]) for row in rows)
+    names = tuple(write.columns)
+    places = [names.index(k) for k in keys]
+    return ((names, tuple([row[place] for place in places]), row) for row in rows)
 
 
 _EVENT_COLUMNS = ("tenant_id", "event_key", "event_type", "severity", "payload", "machine", "unit_id", "correlation_id")

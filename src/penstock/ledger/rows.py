@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
 _TEXTS = {str, type(None)}
-_INT64 = range(-(2**63), 2**63)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -114,9 +113,10 @@ def _plain_lists(ref: str, table: Table, columns: Sequence[str], rows: Sequence[
     width = len(columns)
     if {*map(len, rows)} - {width}:
         raise BrokenFlow(f"{ref}: a row of {table.name} must have {width} values, one for each column")
-    unseen = not holds_secret(rows)
+    turned = [*zip(*rows, strict=True)]
+    unseen = not (PATTERNS and holds("\n".join(map(_texts, turned))))
     made = []
-    for name, values in zip(columns, zip(*rows, strict=True), strict=False):
+    for name, values in zip(columns, turned, strict=False):
         try:
             made.append(plain_column(values, unseen=unseen))
         except (TypeError, ValueError, RecursionError):
@@ -158,17 +158,24 @@ def block_of(ref: str, table: Table, columns: Sequence[str], rows: Sequence[Sequ
         raise
     # A text that holds a secret, or is too long, is met here once for all of them.
     if (PATTERNS and holds(lines.decode())) or len(lines) > MAX_VALUE:
-        rows = _plain_lists(ref, table, names, rows)
+        rows = _plain_lists(ref, table, names, rows).rows()
         lines = _ENCODER.encode_lines(rows)
     return Block(names, len(rows), lines)
 
 
 def _plain_or_text(values: Sequence[Any]) -> Sequence[Any]:
     """A column made plain, but for texts, which are encoded as they are."""
-    kinds = {*map(type, values)}
-    if kinds <= _TEXTS or (kinds == {int} and min(values) in _INT64 and max(values) in _INT64):
-        return values
-    return plain_column(values, unseen=True)
+    return values if {*map(type, values)} <= _TEXTS else plain_column(values, unseen=True)
+
+
+def _texts(values: Sequence[Any]) -> str:
+    """All texts of a column."""
+    if len({*map(id, values)}) == 1:
+        values = values[:1]
+    try:
+        return "\n".join(values)  # all texts, as most columns are
+    except TypeError:
+        return "\n".join([value for value in values if type(value) is str])
 
 
 def size_of(row: Mapping[str, Any]) -> int:

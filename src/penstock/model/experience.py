@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
 from statistics import median
 
 from msgspec import Struct
@@ -25,7 +26,7 @@ _REMEMBERED = 30
 _ENOUGH = (1, 2, 2, 1)
 """How many departures of units that are so much alike are believed."""
 _VISITS = 8
-_TOGETHER = 1.0
+_TOGETHER = timedelta(seconds=1)
 _LOOKED_BACK = 64
 _RARE = 0.1
 _PASSING = re.compile(r"\d{4}-\d\d(?:-\d\d.*)?\Z|[0-9a-f]{8}-[0-9a-f]{4}-.*")
@@ -71,6 +72,7 @@ class Way(Struct, frozen=True):
     brings: Mapping[Brought, float]
 
 
+@lru_cache(maxsize=20_000)
 def kind_of(unit_id: str) -> str:
     """The parts of a key that units of later days have too."""
     return "/".join(part for part in unit_id.split("/") if not _PASSING.match(part))
@@ -171,17 +173,20 @@ class Experience:
         one = Departure(row.target, row.trigger, seconds, Counter())
         visit = before.visits[str(row.source)] + 1
         for level in _levels(row.machine, str(row.source), kind_of(row.unit_id), visit):
-            self._departures.setdefault(level, deque(maxlen=_REMEMBERED)).append(one)
+            kept = self._departures.get(level)
+            if kept is None:
+                kept = self._departures[level] = deque(maxlen=_REMEMBERED)
+            kept.append(one)
         self._newest.append((row, one))
 
     def _attach(self, row: Happened) -> None:
         """To the departure that it came with: of the same key, else the last of its lifecycle, else the last."""
         home = self._homes.get(row.machine)
+        earliest = row.at - _TOGETHER
         near = [
             (one, departure)
             for one, departure in reversed(self._newest)
-            if 0 <= (row.at - one.at).total_seconds() <= _TOGETHER
-            and (row.actor == OUTBOX or self._homes.get(one.machine) == home)
+            if earliest <= one.at <= row.at and (row.actor == OUTBOX or self._homes.get(one.machine) == home)
         ]
         if not near:
             return

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from penstock.model.clock import Rng
 
 _FORM = re.compile(r"(pst|pss)_([0-9a-f]{20})_([0-9a-f]{64})")
+_MASKED = re.compile(r"[0-9a-f]{128}")
+_BYTES = 32
 TOKEN, SESSION = "pst", "pss"
 
 
@@ -39,6 +41,24 @@ def parts(text: str, kind: str = TOKEN) -> tuple[str, str] | None:
 def hash_of(secret: str) -> str:
     """What is kept of it."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def masked(rng: Rng, secret: str) -> str:
+    """256 bits in hexadecimal digits, as they may stand in a compressed page: another text each time."""
+    mask = bytes.fromhex(rng.secret())
+    return mask.hex() + _crossed(mask, bytes.fromhex(secret)).hex()
+
+
+def unmasked(text: str) -> str:
+    """What was masked; nothing for a text that was not."""
+    if _MASKED.fullmatch(text) is None:
+        return ""
+    both = bytes.fromhex(text)
+    return _crossed(both[:_BYTES], both[_BYTES:]).hex()
+
+
+def _crossed(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
 def same(one: str, other: str) -> bool:

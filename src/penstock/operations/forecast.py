@@ -136,10 +136,13 @@ def _gate(door: Door, affords: int | None, now: datetime) -> GateAheadRow:
 
 def starving(program: Any, ledger: Ledger, now: datetime) -> Iterator[tuple[str, datetime, str]]:
     """Gates whose budget will not do for what is due within a day: which, when, and in a sentence."""
-    from penstock.operations.outlook import prospect_of
+    from penstock.operations.outlook import budgeted, prospect_of
     from penstock.operations.reader import Reader
 
-    found = prospect_of(program, Reader(ledger.database, ledger.machines.values()), now, now + AHEAD)
+    reader = Reader(ledger.database, ledger.machines.values())
+    if not budgeted(program, reader):
+        return  # what has no end never runs out, and a forecast is dear
+    found = prospect_of(program, reader, now, now + AHEAD)
     for door in found.doors:
         hour = door.starves()
         if hour is not None:

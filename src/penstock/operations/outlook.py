@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.ledger import flow, prospect
 from penstock.ledger.delivery import machine as delivery
+from penstock.ledger.gates.status import gate_statuses
 from penstock.ledger.history import units_as_of
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.errors import PenstockError, UsageError
@@ -48,6 +49,13 @@ def prospect_of(program: Any, reader: Reader, now: datetime, until: datetime, *,
     """What will happen between two instants. `past`: as the history knew it then, and not as units stand now."""
     making = _Making(program, reader, now, until, past)
     return reader.database.read(making.made)
+
+
+def budgeted(program: Any, reader: Reader) -> bool:
+    """Whether any gate has a budget that could run out."""
+    configured = program.limits()
+    gates = reader.database.read(lambda cursor: gate_statuses(reader.database, cursor))
+    return any(one.limits or ((own := limits_of(one.gate_id, configured)) and own.limits) for one in gates)
 
 
 class _Making:

@@ -25,7 +25,7 @@ from penstock.operations.selection import (
     machines_of,
     read_refs,
 )
-from penstock.operations.why import Why, explain
+from penstock.operations.why import Deciding, Why, explain
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
@@ -308,13 +308,18 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
 def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
     ref = Ref.parse(wanted.unit)
     ask.reader.get(ref)
-    return explain(ask.reader, _flow_of(ask, ref.machine), ref)
+    return explain(ask.reader, _deciding(ask, ref.machine), ref)
 
 
-def _flow_of(ask: Ask[KernelSettings], machine: str) -> AnyFlow | str:
-    """The flow that moves the machine's units; a sentence where there is none, or it cannot be made."""
+def _deciding(ask: Ask[KernelSettings], machine: str) -> AnyFlow | Deciding | str:
+    """How the machine's units are decided: declared, or by their flow; a sentence where that cannot be made."""
+    owner = ask.program.app.owner(machine)
+    declared = owner.decides().get(machine)
+    if declared is not None:
+        settings = ask.program.settings(owner)
+        return Deciding(declared.name or machine, declared.decide, settings, declared.peek)
     try:
-        flows = ask.program.flows_of(ask.program.app.owner(machine))
+        flows = ask.program.flows_of(owner)
     except UsageError as error:
         return f"its flow cannot be made: {error}"
     return next((flow for flow in flows if flow.machine.name == machine), f"this program has no flow for {machine}")

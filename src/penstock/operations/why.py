@@ -5,9 +5,9 @@ The decision at the end of the chain is made by the flow's own `decide`, the one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.ledger.history import WorkerStatus
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.store.database import Cursor
+    from penstock.model.outcome import Decision
     from penstock.worker.flow import AnyFlow
 
 _PLACE = "place"
@@ -54,7 +55,16 @@ class Why(msgspec.Struct, frozen=True):
     ]
 
 
-def explain(ledger: Ledger | Reader, flow: AnyFlow | str, ref: Ref) -> Why:
+class Deciding(NamedTuple):
+    """How units of one machine are decided, where their flow was not built."""
+
+    name: str
+    decide: Callable[[Any, datetime, Any, Any], Decision]
+    settings: Any
+    peek: Callable[[Any, Any], Any] | None
+
+
+def explain(ledger: Ledger | Reader, flow: AnyFlow | Deciding | str, ref: Ref) -> Why:
     """Follow the chain of one unit. Raises UnknownMachine, BadReference or UnknownUnit."""
     from penstock.ledger.gates.status import gate_statuses
     from penstock.ledger.history import workers_of
@@ -90,7 +100,7 @@ def _state(machine: Machine, unit: GuardedUnit) -> Link:
     return Link("state", says)
 
 
-def _job(machine: Machine, flow: AnyFlow | str) -> Iterator[Link]:
+def _job(machine: Machine, flow: AnyFlow | Deciding | str) -> Iterator[Link]:
     """What its steps are called, where that is not the machine's own name."""
     if not isinstance(flow, str) and flow.name != machine.name:
         yield Link("job", flow.name)
@@ -196,8 +206,14 @@ def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: Gua
         yield Link("children", f"{done:,} of {expected:,} {child.name} units have ended; the last one wakes it")
 
 
+def _peeked(ledger: Ledger | Reader, unit: Unit, flow: AnyFlow | Deciding) -> Any:
+    if isinstance(flow, Deciding):
+        return flow.peek(unit, ledger) if flow.peek is not None else None
+    return flow.peek(unit, ledger.as_ledger() if isinstance(ledger, Reader) else ledger)
+
+
 def _decision(
-    ledger: Ledger | Reader, machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | str
+    ledger: Ledger | Reader, machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | Deciding | str
 ) -> Iterator[Link]:
     if isinstance(flow, str):
         yield Link("decision", flow, holds=True, blocks=True)
@@ -210,7 +226,7 @@ def _decision(
     try:
         decision = flow.decide(unit, moment, flow.settings, None)
         if isinstance(decision, Look):
-            seen = flow.peek(unit, ledger.as_ledger() if isinstance(ledger, Reader) else ledger)
+            seen = _peeked(ledger, unit, flow)
             decision = decision if seen is None else flow.decide(unit, moment, flow.settings, seen)
     except Exception as error:  # noqa: BLE001 - a handler's bug is what is being asked about
         yield Link("decision", f"decide fails: {type(error).__name__}: {error}", holds=True, blocks=True)

@@ -15,8 +15,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import sqlalchemy as sa
-
 from penstock.ledger.schema.columns import document
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database, open_database
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 PENDING, SUCCESS, FAILED = "pending", "success", "failed"
 _AT_ONCE = 20_000
 _TRIES = 3
-_PAIR = {"customer_id": sa.Text(), "query_name": sa.Text()}
 _COLUMNS = "status, current_run_id, schema_version, record_count, updated_at, error_message, attempt_count"
 
 
@@ -150,10 +147,13 @@ class PartitionReader:
         """How many partitions of a range stand how; those without a row count as pending. One statement."""
         if self._as_of is not None:
             return _summed(wanted, self.each(wanted))
+        from sqlalchemy import Text
+
+        columns = {"customer_id": Text(), "query_name": Text()}
         pairs = statements.batch_text(product(wanted.customers, wanted.queries))
         sql = (
             f"SELECT n_customer_id, n_query_name, {self._count(SUCCESS)}, {self._count(FAILED)}"
-            f" FROM {statements.batch(self._database, _PAIR)}"
+            f" FROM {statements.batch(self._database, columns)}"
         )
         rows = self._database.read(lambda cursor: cursor.rows(sql, batch=pairs, **self._bounds(wanted)))
         series = [SeriesStatus(c, q, ok, bad, wanted.days - ok - bad) for c, q, ok, bad in sorted(map(tuple, rows))]

@@ -20,17 +20,20 @@ if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
     from penstock.web.frame import Frame
 
+_NOW = "now"
+"""When an answer was made: every page says that at its top."""
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
 
 
 @dataclass(slots=True)
 class Table:
-    """Rows with headings. `wide` are columns that a narrow page leaves out, `right` those with numbers."""
+    """Rows with headings; each heading and each cell with how it looks. `lines` is text as it stands."""
 
     title: str
     headings: list[tuple[str, str]]
     rows: list[list[tuple[Markup, str]]]
     note: str = ""
+    lines: str = ""
     #: For each row, what can be done with it; empty: nothing.
     acts: list[list[dict[str, str]]] = field(default_factory=list)
 
@@ -93,7 +96,7 @@ class Answers:
                 tables.append(self.table(one.name.replace("_", " "), value))
             elif isinstance(value, msgspec.Struct):
                 tables += self._record(value, one.name.replace("_", " "))
-            elif value not in ([], (), {}):
+            elif value not in ([], (), {}) and one.name != _NOW:
                 facts.items.append((_heading(one), one.says, self._cell(one, answer)))
         if facts.items:
             yield facts
@@ -156,8 +159,8 @@ def _heading(one: FieldInfo) -> str:
 
 
 def _kind(one: FieldInfo) -> str:
-    """How its column looks: numbers to the right, long texts only where there is room."""
+    """How its column looks: numbers to the right, long texts paler."""
     if one.extra("show") == "text":
-        return "muted wide-only"
+        return "muted"
     kinds = one.choices
     return "num" if one.extra("show") is None and kinds and all(kind in (int, float) for kind in kinds) else ""

@@ -24,6 +24,7 @@ from penstock.operations.fields import fields_of
 from penstock.raw.reader import NotReady
 from penstock.web.answers import Answers, Table
 from penstock.web.forms import command_of, form_fields, form_of, grouped, pairs_of
+from penstock.web.live import EVERYTHING
 from penstock.web.pictures import Painter
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ PAST = ("at", "as_of")
 NO_PAST = "nothing can be done in the past; go back to now"
 _NOT_CARRIED = ("limit", "after", "at", "as_of", "dismissed")
 _MOST_LINES = 200
-_OWN = ("csrf", "act", "digest", "reason", "at")
+_OWN = ("csrf", "act", "digest", "reason", "at", "regions")
 
 
 class Declared:
@@ -75,8 +76,9 @@ class Declared:
         if at is not None and past is not None:
             pairs = [*(pair for pair in pairs if pair[0] != past), (past, instant_text(at))]
         view: dict[str, Any] = {
-            "name": place.name,
+            "name": _title(place),
             "says": place.declared.says,
+            "follows": _follows(place),
             "fields": fields,
             "one": False,
             "asked": any(one.value for one in fields),
@@ -88,21 +90,26 @@ class Declared:
             "command": command_of(place, pairs),
             "address": f"{place.path}?{urlencode(pairs)}" if pairs else place.path,
         }
-        known = grouped(pairs)
-        if pairs or not any(one.required for one in fields):
+        known, answered = grouped(pairs), False
+        if all(one.value for one in fields if one.required):
             try:
                 answer = await self._desk.read(self._answer, place, person, from_texts(parameters, pairs))
                 known |= {name: [value] for name, value in values_given(answer).items()}
                 view["one"] = not isinstance(answer, Page | Lines)
                 acting = Acts(self, place, person, at)
                 view |= await self._desk.read(self._shown, place, answer, at, pairs, acting)
+                answered = True
             except (UsageError, NotReady) as error:
                 view["problem"] = inert(str(error))
         view["also"] = self._also(place, known, at)
-        view["operations"] = [
-            one | ({"why": NO_PAST} if at is not None and not one["why"] else {})
-            for one in self.operations(place.lifecycle, person, place.declared.path[:-1], known, only=view["one"])
-        ]
+        view["operations"] = (
+            []
+            if not answered
+            else [
+                one | ({"why": NO_PAST} if at is not None and not one["why"] else {})
+                for one in self.operations(place.lifecycle, person, place.declared.path[:-1], known, only=view["one"])
+            ]
+        )
         return await self._frame.show(request, "reading", _here(place), view)
 
     def _answer(self, place: Place, person: Person, parameters: Any) -> Any:
@@ -115,7 +122,7 @@ class Declared:
         answers = Answers(self._frame, now, at, place.lifecycle)
         if isinstance(answer, Lines):
             lines = [line for line, _ in zip(iter(answer.lines), range(_MOST_LINES), strict=False)]
-            return {"blocks": [Table("", [], [], inert("\n".join(lines)))]}
+            return {"blocks": [Table("", [], [], lines=inert("\n".join(lines), lines=True))]}
         found: dict[str, Any] = {"blocks": answers.blocks(answer, row_acts=acting.of_row)}
         painter = Painter(self._frame, now, at)
         found["pictures"] = [
@@ -241,7 +248,7 @@ class Declared:
         if not person.may(declared.role):
             why_not = f"this needs the role {declared.role}; yours is {person.role}"
         view = {
-            "name": place.name,
+            "name": _title(place),
             "says": declared.says,
             "fields": form_fields(declared.parameters, given),
             "reason": inert(_one(given, "reason")),
@@ -342,5 +349,23 @@ def segments(place: Place) -> list[str]:
     return place.path.strip("/").split("/")
 
 
+def _follows(place: Place) -> str:
+    """What its page follows. A reading of the kernel may tell of any machine."""
+    own = place.lifecycle.name != KERNEL
+    return " ".join(one.name for one in place.lifecycle.machines) if own else EVERYTHING
+
+
 def _here(place: Place) -> str:
-    return place.lifecycle.name if place.lifecycle.name != "kernel" else place.declared.path[0].capitalize()
+    return place.lifecycle.name if place.lifecycle.name != KERNEL else _named(place.declared.path[0])
+
+
+def _named(word: str) -> str:
+    """The first word of a command, as the menu has it."""
+    return {"dead": "Dead letters", "bulk": "Bulk actions"}.get(word, word.capitalize())
+
+
+def _title(place: Place) -> str:
+    """What stands above its page: `dead list` is "Dead letters", and `gates history` "Gates: history"."""
+    first, *rest = place.name.split()
+    rest = rest if rest != ["list"] else []
+    return f"{_named(first)}: {' '.join(rest)}" if rest else _named(first)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.operations.forecast import ForecastAnswer, ForecastWanted, forecast
-from penstock.web.svg.charts import Bar, Tick, time_bar
+from penstock.web.svg.charts import Bar, Tick, ahead, time_bar
 
 if TYPE_CHECKING:
     from penstock.operations.declare import Ask
@@ -73,7 +73,7 @@ class ForecastPage:
             "coming": list(self._coming(answer, at))[:_FIRST],
             "total": answer.total,
             "starving": [one for one in answer.gates if one.starves is not None],
-            "bar": self._bar(answer),
+            "bar": self._short_bar(answer),
             "link": self._frame.link("forecast", at=at),
         }
 
@@ -104,15 +104,26 @@ class ForecastPage:
                 self._frame.unit_link(example, at) if example else "",
             )
 
+    def _short_bar(self, answer: ForecastAnswer) -> Markup:
+        coming = [(hour, Bar(float(n), f"{hour:%d %b %H:%M}: {n:,} changes")) for hour, n in _sums(answer).items()]
+        return Markup(ahead(coming, answer.start, _HOURS, "Changes that are expected within a day"))  # noqa: S704 - escaped by element
+
     def _bar(self, answer: ForecastAnswer) -> Markup:
         first = answer.start.replace(minute=0, second=0, microsecond=0)
         hours = [first + n * _HOUR for n in range(_HOURS + 1)]
-        sums = {hour: sum(one.n for one in answer.coming if one.hour == hour) for hour in hours}
+        sums = dict.fromkeys(hours, 0) | _sums(answer)
         bars = [
             Bar(float(sums[hour]), f"{hour:%d %b %H:%M}: {sums[hour]:,} changes", f"#{anchor(hour)}") for hour in hours
         ]
         ticks = [Tick(n / len(hours), f"{hours[n]:%H:%M}") for n in range(0, _HOURS, 4)]
         return Markup(time_bar(bars, ticks, "Changes that are expected, hour by hour"))  # noqa: S704 - escaped by element
+
+
+def _sums(answer: ForecastAnswer) -> dict[datetime, int]:
+    found: dict[datetime, int] = {}
+    for one in answer.coming:
+        found[one.hour] = found.get(one.hour, 0) + one.n
+    return found
 
 
 def anchor(hour: datetime) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from penstock.model.inert import inert
 from penstock.operations.declare import Reading, Role
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import when, word
+from penstock.web.live import EVERYTHING
 
 if TYPE_CHECKING:
     from penstock.api.access import Access, Person
@@ -89,10 +90,15 @@ class Frame:
 
     def _rendered(self, request: Request, template: str, view: Mapping[str, Any]) -> str:
         root, person = self.desk.root_path, view["person"]
+        asked = request.query_params.get("regions")
+        wanted = None if asked is None else frozenset(asked.split(","))
         return self._environment.get_template(f"{template}.html").render(
             root=root,
             asset=lambda name: f"{root}/static/{name}?{self.static[name][2]}",
-            csrf="" if person is None else person.csrf,
+            frame="base.html" if wanted is None else "regions.html",
+            wanted=wanted,
+            region=partial(_region, wanted),
+            csrf=self.access.csrf(person),
             now=self.desk.clock.now(),
             path=request.url.path.removeprefix(root) or "/",
             **view,
@@ -231,6 +237,17 @@ _UNTIL = {10: "T00:00:00Z", 16: ":00Z", 19: "Z"}
 
 def _inert(value: Any) -> Any:
     return inert(value, lines=True) if type(value) is str else value
+
+
+def _region(wanted: frozenset[str] | None, name: str, follows: str = EVERYTHING, *, caller: Callable[[], str]) -> str:
+    """A part of a page that changes with what it `follows`: names of machines, `gates`, or everything.
+
+    Made only where the page is asked for whole (`wanted` is None), or for this.
+    """
+    if wanted is not None and name not in wanted:
+        return ""
+    whole = '<div class="region" data-region="{}" data-follows="{}">{}</div>'
+    return Markup(whole).format(name, follows, Markup(caller()))  # noqa: S704 - the template has escaped it
 
 
 def pill(state: str, meaning: str | None) -> Markup:

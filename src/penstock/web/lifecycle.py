@@ -61,6 +61,7 @@ class LifecyclePage:
         return {
             "name": lifecycle.name,
             "says": lifecycle.says,
+            "follows": " ".join(one.name for one in lifecycle.machines),
             "bar": self._overview.bar(standing.hours, standing.now, at, {one.name for one in lifecycle.machines}),
             "stacks": [self._cards.stack(machine, standing) for machine in lifecycle.machines],
             "pictures": pictures,

@@ -62,7 +62,7 @@ class MachinePage:
         live = Live(
             counts,
             {(str(one.source), str(one.target), str(one.trigger)): one.n for one in found.edges if one.source},
-            {state: duration(one.stay.total_seconds()) for state, one in stays.items() if one.stay is not None},
+            {state: _stay(one.stay) for state, one in stays.items() if one.stay is not None},
         )
 
         def state_link(state: str) -> str:
@@ -119,3 +119,7 @@ class MachinePage:
     def _stuck(self, ask: Any, machine: Machine, answers: Answers) -> Table | None:
         found = stuck_units(ask, StuckWanted(machine=machine.name, limit=_STUCK))
         return answers.table("", found.rows) if found.rows else None
+
+
+def _stay(given: timedelta) -> str:
+    return duration(given.total_seconds()) if given >= timedelta(seconds=1) else "< 1 s"

@@ -142,7 +142,7 @@ class Overview:
             )
             for day in days
         ]
-        ticks = [Tick(place / DAYS, f"{days[place]:%d %b}") for place in range(0, DAYS, 7)]
+        ticks = [Tick(place / DAYS, f"{days[place]:%d %b}") for place in range(0, DAYS - 6, 7)]
         start = datetime(days[0].year, days[0].month, days[0].day, tzinfo=now.tzinfo)
         end = start + timedelta(days=DAYS)
         share = ((now if at is None else at) - start) / (end - start)

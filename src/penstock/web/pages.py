@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.api import shared
 from penstock.api.access import Access
 from penstock.api.app import make_application
+from penstock.api.compressed import compressed
 from penstock.api.problems import Problem
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
@@ -65,11 +66,11 @@ class Pages:
             Route("/find", self.find),
             Route("/units", _leads("read/units", self._frame)),
             Route("/dead", _leads("read/dead", self._frame)),
-            Route("/static/{name}", self.static),
+            Route("/static/{name}", compressed(self.static)),
             Route("/lifecycles/{name}", share(lifecycle.show)),
             Route("/machines/{machine}", share(machine.show)),
             Route("/read/{path:path}", share(self._declared.read)),
-            Route("/do/{path:path}", self._declared.ask, methods=["GET"]),
+            Route("/do/{path:path}", compressed(self._declared.ask), methods=["GET"]),
             Route("/do/{path:path}", self._declared.act, methods=["POST"]),
             Route("/units/{machine}/{unit_id:path}", share(unit.show)),
         ]

@@ -21,6 +21,7 @@ from penstock.operations.units import HistoryWanted, OneUnit, show_unit, unit_hi
 from penstock.web.answers import Answers
 from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
+from penstock.web.live import GATES
 
 if TYPE_CHECKING:
     from penstock.api.access import Person
@@ -46,7 +47,12 @@ class UnitPage:
         at = self._frame.at(request)
         view = await self._frame.desk.read(self._view, person, machine, ref, at)
         lifecycle = self._frame.desk.program.app.owner(machine.name)
-        view |= {"ref": ref, "machine": machine, "machine_link": self._frame.link("machines", machine.name, at=at)}
+        view |= {
+            "ref": ref,
+            "machine": machine,
+            "machine_link": self._frame.link("machines", machine.name, at=at),
+            "follows": " ".join([machine.name, *(one.name for one in self._born_of(machine)), GATES]),
+        }
         return await self._frame.show(request, "unit", lifecycle.name, view)
 
     def _view(self, person: Person, machine: Machine, ref: str, at: datetime | None) -> dict[str, Any]:
@@ -66,6 +72,7 @@ class UnitPage:
             ]
             try:
                 reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
+                reasons[-1].title = "What holds it back, and what moves it on"
             except UsageError as error:
                 reasons = [*answers.blocks(inert(str(error)))]
         if newest is not None and newest.target is not None:
@@ -107,11 +114,15 @@ class UnitPage:
         found = []
         if parent is not None:
             found.append(("parent", parent, self._frame.unit_link(parent, at)))
-        for child in self._frame.desk.program.app.machines:
-            if child.parent is not None and child.parent.machine == machine.name:
-                names = children_of(ask, child, unit_id, _CHILDREN)
-                found += [("child", one, self._frame.unit_link(one, at)) for one in names]
+        for child in self._born_of(machine):
+            names = children_of(ask, child, unit_id, _CHILDREN)
+            found += [("child", one, self._frame.unit_link(one, at)) for one in names]
         return found
+
+    def _born_of(self, machine: Machine) -> list[Machine]:
+        """The machines whose units have a parent of this one."""
+        machines = self._frame.desk.program.app.machines
+        return [one for one in machines if one.parent is not None and one.parent.machine == machine.name]
 
 
 def _attempts(rows: list[Any], now: datetime) -> list[dict[str, Any]]:

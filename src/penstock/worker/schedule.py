@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -36,13 +35,14 @@ from penstock.model.errors import (
     UsageError,
 )
 from penstock.model.machine import Actor
-from penstock.model.outcome import Act, Birth, Decision, Event, Move, Outcome, Wait, Write
+from penstock.model.outcome import Event, Move, Outcome
 from penstock.model.retry import RetryPolicy
 from penstock.model.unit import Ref, replace
 from penstock.settings.kernel import ScheduleSettings
 from penstock.worker.failure import following_of, traceback_of
 from penstock.worker.flow import Flow, Io
-from penstock.worker.schedule_unit import S, Schedule, cadence_of, machine
+from penstock.worker.job import JobResult
+from penstock.worker.schedule_unit import S, Schedule, cadence_of, decide, machine
 
 log = structlog.get_logger()
 _CRITICAL_FROM = 3
@@ -52,30 +52,7 @@ _AHEAD = timedelta(minutes=1)
 _SOON = RetryPolicy(base=timedelta(minutes=1), cap=timedelta(hours=1), multiplier=4)
 
 
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """What a run came to; it commits with the schedule's next tick."""
-
-    reason: str
-    writes: Sequence[Write] = ()
-    others: Sequence[Birth | Move] = ()
-    events: Sequence[Event] = ()
-    #: Come back at once: there was more to do than one run should carry.
-    again: bool = False
-    #: Come back after so long, unless a tick comes before: there will be more soon.
-    soon: timedelta | None = None
-
-
 Job: TypeAlias = Callable[[Schedule, Io], Awaitable[JobResult]]
-
-
-def decide(schedule: Schedule, now: datetime, settings: None, seen: None) -> Decision:  # noqa: ARG001 - one shape
-    """Run an active schedule that is due; leave every other alone."""
-    if schedule.status is not S.ACTIVE:
-        return Wait(None, f"the schedule is {schedule.status}")
-    if schedule.due_at is not None and schedule.due_at > now:
-        return Wait(schedule.due_at, "not due yet")
-    return Act("run", f"the tick of {schedule.job} is due")
 
 
 class Schedules(Flow[Schedule, None, None]):

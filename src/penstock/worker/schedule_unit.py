@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.model.cadence import Cadence
 from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.outcome import Act, Decision, Wait
 from penstock.model.state import State, hold, rest
 from penstock.model.unit import Unit, replace
 
@@ -70,3 +71,12 @@ def cadence_of(schedule: Schedule) -> Cadence:
         hours=schedule.hours,
         jitter=schedule.jitter,
     )
+
+
+def decide(schedule: Schedule, now: datetime, settings: None, seen: None) -> Decision:  # noqa: ARG001 - one shape
+    """Run an active schedule that is due; leave every other alone."""
+    if schedule.status is not S.ACTIVE:
+        return Wait(None, f"the schedule is {schedule.status}")
+    if schedule.due_at is not None and schedule.due_at > now:
+        return Wait(schedule.due_at, "not due yet")
+    return Act("run", f"the tick of {schedule.job} is due")

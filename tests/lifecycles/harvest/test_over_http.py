@@ -193,8 +193,11 @@ class Down(deque[Fault]):
         return self[0]
 
 
-@pytest.mark.by_day
-@pytest.mark.parametrize("fault", [Fault(503), Fault(500), Fault(cut=True)], ids=["503", "500", "cut"])
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(503), Fault(500), pytest.param(Fault(cut=True), marks=pytest.mark.by_day)],
+    ids=["503", "500", "cut"],
+)
 def test_three_hours_of_outage_in_the_middle_of_a_run_end_no_partition(ledger_url, tmp_path, fault):
     async def test(bench: Bench, simulator: NivodaSimulator) -> None:
         bench.tick()

@@ -25,7 +25,7 @@ from penstock.simulators.server import serving
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.flow import Io
 from penstock.worker.gates import WorkerGates
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 from tests.support.sheets import START, Sheets, sheets
 
 

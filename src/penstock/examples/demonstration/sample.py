@@ -12,7 +12,6 @@ from typing import Any
 from penstock.app.lifecycle import Lifecycle, NoSettings, job
 from penstock.app.ports import Ports
 from penstock.lifecycles import reports
-from penstock.lifecycles.reports.datasets import LIKE, Window, columns_of, datasets
 from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S, machine
 from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.forecast import Expected
@@ -20,7 +19,7 @@ from penstock.model.machine import Actor
 from penstock.model.outcome import Birth
 from penstock.model.unit import replace
 from penstock.worker.flow import Io
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 from penstock.worker.schedule_unit import Schedule
 
 SAMPLE = "sample-report-datasets"
@@ -28,6 +27,8 @@ EVERY_DAYS = 20
 
 
 def _wanted(settings: ReportSettings, day: date, daily: Sequence[str], hourly: Sequence[str]) -> Iterator[Report]:
+    from penstock.lifecycles.reports.datasets import LIKE, Window, columns_of, datasets
+
     hour = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
     for name in daily:
         account = settings.accounts[name]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from penstock.ledger.schema.desk_tables import gate_log
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant, instant_text
@@ -45,6 +44,8 @@ def note(database: Database, cursor: Cursor, at: datetime, changes: Sequence[Cha
     """Write changes down, in the transaction that makes them. The gates are changed already."""
     if not changes:
         return
+    from penstock.ledger.schema.desk_tables import gate_log
+
     source = statements.batch(database, {name: gate_log.c[name].type for name in _GIVEN})
     rows = [[c.gate_id, c.what, None if c.until is None else instant_text(c.until), c.by, c.reason] for c in changes]
     cursor.run(

@@ -88,6 +88,10 @@ def plain_column(values: Sequence[Any], *, unseen: bool) -> Sequence[Any]:
         return values
     if kinds == {Decimal} and all(map(Decimal.is_finite, filter(None, values))):
         return [None if value is None else str(value) for value in values]
+    if kinds == {int}:
+        for extreme in (min, max):
+            _whole(extreme(filter(None, values), default=0))  # raises
+        return values
     if kinds == {float} and all(map(math.isfinite, filter(None, values))):
         return values
     if kinds == {datetime}:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -83,6 +83,9 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        return zip(*self.columns, strict=True)
 
     def rows(self, but: Collection[int] = ()) -> list[Sequence[Any]]:
         """The rows, without some columns."""

@@ -6,7 +6,7 @@ catalogue is asked and what its records become; `nivoda` is the one that is ship
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from penstock.lifecycles.harvest.chunk.machine import harvest_chunk
 from penstock.lifecycles.harvest.partition.machine import harvest_partition, harvest_worker
 from penstock.lifecycles.harvest.run.machine import harvest_run
 from penstock.lifecycles.harvest.settings import HarvestSettings, gate_of
+from penstock.model.decider import Decider
 from penstock.model.limits import GateLimits, Limit
 from penstock.operations.pictures import Runs, Shares
 
@@ -51,6 +52,19 @@ def build(settings: HarvestSettings, ports: Ports) -> Sequence[AnyFlow]:
     ]
 
 
+def decides() -> Mapping[str, Decider]:
+    """What its flows decide, by machine."""
+    from penstock.lifecycles.harvest.chunk.decide import decide as chunk
+    from penstock.lifecycles.harvest.partition.decide import decide as partition
+    from penstock.lifecycles.harvest.run.decide import decide as run
+
+    return {
+        harvest_run.name: Decider(run),
+        harvest_partition.name: Decider(partition),
+        harvest_chunk.name: Decider(chunk),
+    }
+
+
 def gates(settings: HarvestSettings) -> Sequence[GateLimits]:
     """How fast each feed may be called."""
     return [
@@ -75,6 +89,7 @@ lifecycle = Lifecycle(
     machines=MACHINES,
     data=data,
     build=build,
+    decides=decides,
     jobs=[jobs.harvest, jobs.reprice, jobs.prune_raw_records],
     gates=gates,
     schedules=jobs.schedules,

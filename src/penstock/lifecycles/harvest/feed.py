@@ -60,6 +60,8 @@ class Source(Protocol):
 class Feed:
     """One catalogue. `raw_row` gives the raw table's columns that are the record's own; the engine adds the others.
 
+    What a record leaves out of them is NULL.
+
     A raw table has `run_id` and the identity as its primary key, and `partition_id`, `position`, `payload`,
     `payload_hash`, `source_updated_at`, `fetched_at` and `consolidated`. A canonical table has `feed` and the identity
     as its primary key, and `source_updated_at`, `payload_hash`, `first_seen_run_id`, `last_seen_run_id`, `updated_at`,

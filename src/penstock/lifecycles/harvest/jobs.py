@@ -14,7 +14,7 @@ from penstock.worker.schedule_unit import Schedule
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
 
 @job("harvest", "Scans a feed and starts its next run.")
@@ -47,7 +47,7 @@ async def reprice(settings: HarvestSettings, schedule: Schedule, io: Io, ports: 
 async def prune_raw_records(settings: HarvestSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001 - one shape
     from penstock.lifecycles.harvest import prune
     from penstock.lifecycles.harvest.tables import raw_diamonds_nivoda
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     keep = settings.keep_raw
     gone = await io.ledger(lambda ledger: prune.prune_raw_records(ledger, [raw_diamonds_nivoda], keep, io.now()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 
 import sqlalchemy as sa
 
@@ -44,9 +43,7 @@ def prune_raw_records(
     rows = 0
     for run_id in (str(row[0]) for row in found):
         for table in {t.name: t for t in tables}.values():
-            some = f"SELECT position FROM {table.name} WHERE run_id = {own} ORDER BY position LIMIT {_AT_ONCE}"
-            sql = f"DELETE FROM {table.name} WHERE run_id = {own} AND position IN ({some})"
-            while gone := ledger.database.write(partial(_run, sql=sql, run_id=run_id)):
+            while gone := prune_some(ledger, table, run_id):
                 rows += gone
                 if rows >= at_most:
                     return Gone(rows, more=True)
@@ -54,8 +51,13 @@ def prune_raw_records(
     return Gone(rows, more=False)
 
 
-def _run(cursor: Cursor, sql: str, run_id: str) -> int:
-    return cursor.run(sql, run_id=run_id)
+def prune_some(ledger: Ledger, table: sa.Table, run_id: str, at_once: int = _AT_ONCE) -> int:
+    """Remove some raw rows of a run in one transaction; how many."""
+    own = ledger.database.sql.identifier("run_id")
+    some = f"SELECT position FROM {table.name} WHERE run_id = {own} ORDER BY position LIMIT {at_once}"
+    # Up to the last of them: asked whether it is among them, every row of the run might be compared with each.
+    sql = f"DELETE FROM {table.name} WHERE run_id = {own} AND position <= (SELECT max(position) FROM ({some}) AS r)"
+    return ledger.database.write(lambda cursor: cursor.run(sql, run_id=run_id))
 
 
 def _forget(ledger: Ledger, own: str, run_id: str) -> None:

@@ -35,7 +35,7 @@ from penstock.lifecycles.harvest.tables import diamonds, harvest_reprice
 from penstock.model.clock import instant_text
 from penstock.model.outcome import MAX_ROWS, Event
 from penstock.worker.flow import Io
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader

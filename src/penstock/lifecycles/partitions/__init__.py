@@ -9,9 +9,10 @@ from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.partitions import alerts, jobs, operations
 from penstock.lifecycles.partitions.calendar import calendar
 from penstock.lifecycles.partitions.expects import expects
-from penstock.lifecycles.partitions.machine import MACHINES
+from penstock.lifecycles.partitions.machine import MACHINES, extraction, validation
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Rules
+from penstock.model.decider import Decider
 from penstock.operations.pictures import Calendar, Ladder
 
 if TYPE_CHECKING:
@@ -58,6 +59,13 @@ def schedules(_: PartitionSettings) -> Sequence[Schedule]:
     return [Schedule(name=jobs.ENUMERATE, job=jobs.ENUMERATE, every="15m", settings_version="usual")]
 
 
+def decides() -> Mapping[str, Decider]:
+    """What its flows decide, by machine."""
+    from penstock.lifecycles.partitions.decide import decide, decide_validation
+
+    return {extraction.name: Decider(decide), validation.name: Decider(decide_validation)}
+
+
 def holds(ledger: Ledger, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
     """The landed runs that partitions need."""
     from penstock.lifecycles.partitions.keep import held
@@ -94,6 +102,7 @@ def partitions_lifecycle(
         machines=MACHINES,
         data=data,
         build=build,
+        decides=decides,
         jobs=[jobs.enumerate_partitions],
         schedules=schedules,
         expects=expects,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.ledger.store.database import Database
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
     from penstock.worker.schedule_unit import Schedule
 
 ENUMERATE = "enumerate-partitions"
@@ -42,7 +42,7 @@ def missing(database: Database, keys: Iterable[PartitionKey]) -> list[PartitionK
 @job(ENUMERATE, "Makes extractions for the last days that are over.")
 async def enumerate_partitions(settings: PartitionSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001 - one shape
     """Every wanted key that is not there is born, a few thousand per run."""
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     now = io.now()
     keys = chain.from_iterable(wanted.keys() for wanted in settings.wanted(now))

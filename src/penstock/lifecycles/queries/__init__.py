@@ -15,6 +15,7 @@ from penstock.lifecycles.queries.erasure import operations as erasing
 from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machine
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
+from penstock.model.decider import Decider
 from penstock.model.limits import GateLimits, Limit
 from penstock.operations.pictures import Cycle, Windows
 
@@ -58,6 +59,15 @@ def build(settings: QueriesSettings, ports: Ports) -> Sequence[AnyFlow]:
     return [Queries(settings, sources), Erasures(settings, lambda: ports.raw)]
 
 
+def decides() -> Mapping[str, Decider]:
+    """What its flows decide, by machine."""
+    from penstock.lifecycles.queries.decide import decide
+    from penstock.lifecycles.queries.erasure.decide import decide as erase
+    from penstock.lifecycles.queries.lock import peek
+
+    return {query.name: Decider(decide, peek=peek), erasure_machine.name: Decider(erase)}
+
+
 def gates(settings: QueriesSettings) -> Sequence[GateLimits]:
     """One query runs at a time; and how fast each client, and the spreadsheet, may be called."""
     from penstock.lifecycles.queries.sheet_calls import gates as sheet_gates
@@ -91,6 +101,7 @@ lifecycle = Lifecycle(
     data=data,
     tables=tables,
     build=build,
+    decides=decides,
     jobs=[jobs.update_queries, jobs.prune_queries, sheet_job.sync_sheet],
     gates=gates,
     schedules=schedules,

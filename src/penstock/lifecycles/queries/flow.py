@@ -24,7 +24,7 @@ from penstock.lifecycles.queries.decide import Seen, decide
 from penstock.lifecycles.queries.ending import Ended, abandoned, ended
 from penstock.lifecycles.queries.erasure.guard import without_erased
 from penstock.lifecycles.queries.fetch import Asked, Fetched, Halted, fetch
-from penstock.lifecycles.queries.lock import closed_gate, closed_words, holder, running, shut_gates
+from penstock.lifecycles.queries.lock import closed_words, holder, peek, shut_gates
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page, disordered
@@ -97,8 +97,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
         return await io.ledger(lambda ledger: self.peek(unit, ledger))
 
     def peek(self, unit: Query, ledger: Ledger) -> Seen:
-        closed = closed_gate(ledger, unit.query_key, unit.client)
-        return Seen(*closed) if closed is not None else Seen(abandoned=running(ledger, but=unit.unit_id))
+        return peek(unit, ledger)
 
     async def act(self, what: str, unit: Query, seen: Seen | None, io: Io) -> Outcome[Query]:
         self._me = unit.claimed_by

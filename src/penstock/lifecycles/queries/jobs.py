@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.ledger.ledger import Ledger
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
 UPDATE, PRUNE = "update-queries", "prune-queries"
 
@@ -29,7 +29,7 @@ UPDATE, PRUNE = "update-queries", "prune-queries"
 async def update_queries(settings: QueriesSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     import structlog
 
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     log = structlog.get_logger()
     born, woken = await io.ledger(lambda ledger: keep_queries(ledger, settings, io.now(), "schedule"))
@@ -45,7 +45,7 @@ async def update_queries(settings: QueriesSettings, schedule: Schedule, io: Io, 
 @job(PRUNE, "Removes the records of old runs, and old records that were set aside.")
 async def prune_queries(settings: QueriesSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001
     from penstock.lifecycles.queries.prune import prune_records
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     gone, more = await io.ledger(lambda ledger: prune_records(ledger, settings.keep_runs, io.now()))
     return JobResult(f"{gone:,} old records pruned", again=more)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from penstock.lifecycles.queries.decide import Seen
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.settings import client_gate, query_gate
 from penstock.model.clock import instant
@@ -47,11 +48,17 @@ def holder(cursor: Cursor) -> RunLock | None:
     return None
 
 
-def running(ledger: Ledger, but: str) -> list[Query]:
+def running(ledger: Ledger | Reader, but: str) -> list[Query]:
     """Queries that say that they run, but for one: whoever holds the lock knows that they do not."""
     sql = f"SELECT unit_id FROM {query.table} WHERE status = :running AND unit_id <> :but AND claimed_by IS NULL"
     rows = ledger.read(lambda cursor: cursor.rows(sql, running=str(S.RUNNING), but=but))
     return ledger.get_many(query, [row[0] for row in rows]) if rows else []
+
+
+def peek(unit: Query, ledger: Ledger | Reader) -> Seen:
+    """What the ledger says of a query whose turn it is: a gate that is shut, or runs that their workers left behind."""
+    closed = closed_gate(ledger, unit.query_key, unit.client)
+    return Seen(*closed) if closed is not None else Seen(abandoned=running(ledger, but=unit.unit_id))
 
 
 def shut_gates(ledger: Ledger | Reader, gates: Sequence[str]) -> dict[str, GateStatus]:

@@ -6,7 +6,6 @@ piece begins anew, up to three times. Nobody is charged for waiting at the gate.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -51,6 +50,12 @@ class Restless(Rejected):
 
 class _Again(PenstockError):
     """A write was throttled: what it would write may no longer be true."""
+
+
+async def _sleep(seconds: float) -> None:
+    import asyncio  # not by who asks for the gates alone
+
+    await asyncio.sleep(seconds)
 
 
 def gate_of(settings: SheetSettings) -> str:
@@ -127,7 +132,7 @@ class Calls:
             except (Transient, InDoubt):
                 if RETRIES.exhausted(failures):
                     raise
-                await asyncio.sleep(RETRIES.delay(failures, self._io.rng).total_seconds())
+                await _sleep(RETRIES.delay(failures, self._io.rng).total_seconds())
                 failures += 1
             doubt()
 
@@ -156,4 +161,4 @@ class Calls:
         now = self._io.now()
         if closed.until is None or closed.until > now + _PATIENCE:
             raise closed
-        await asyncio.sleep(max(0.0, (closed.until - now).total_seconds()) + 0.001)
+        await _sleep(max(0.0, (closed.until - now).total_seconds()) + 0.001)

@@ -13,7 +13,7 @@ from penstock.worker.schedule_unit import Schedule
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
 SCHEDULE = "queries-sheet"
 

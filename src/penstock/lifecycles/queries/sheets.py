@@ -23,7 +23,7 @@ from penstock.lifecycles.queries.sheet_tables import feedback, sheet_state
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import InDoubt, Rejected, Transient, UsageError
 from penstock.model.outcome import Event, Write
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.reports import alerts, jobs, operations
 from penstock.lifecycles.reports.expects import expects
-from penstock.lifecycles.reports.machine import machine
+from penstock.lifecycles.reports.machine import JOB, machine
 from penstock.lifecycles.reports.settings import ReportSettings
+from penstock.model.decider import Decider
 from penstock.operations.pictures import Ladder
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ def build(settings: ReportSettings, ports: Ports) -> Sequence[AnyFlow]:
     from penstock.lifecycles.reports.flow import make_flow
 
     return [make_flow(settings, ports.raw, ports.clock)]
+
+
+def decides() -> Mapping[str, Decider]:
+    """What its flows decide, by machine."""
+    from penstock.lifecycles.reports.decide import decide
+
+    return {machine.name: Decider(decide, JOB)}
 
 
 def schedules(_: ReportSettings) -> Sequence[Schedule]:
@@ -59,6 +67,7 @@ lifecycle = Lifecycle(
     machines=[machine],
     data=data,
     build=build,
+    decides=decides,
     jobs=[jobs.update_datasets, jobs.prune_datasets],
     schedules=schedules,
     expects=expects,

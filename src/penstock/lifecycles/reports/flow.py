@@ -32,7 +32,7 @@ from penstock.lifecycles.reports.decide import (
 )
 from penstock.lifecycles.reports.hourly import streams as streams_of
 from penstock.lifecycles.reports.load import Loader, Totals
-from penstock.lifecycles.reports.machine import NO_FAILURES, Aggregation, Report, S, machine
+from penstock.lifecycles.reports.machine import JOB, NO_FAILURES, Aggregation, Report, S, machine
 from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings, gate_of
 from penstock.lifecycles.reports.shape import COLUMNS
 from penstock.lifecycles.reports.sources import Source, connections
@@ -46,7 +46,6 @@ from penstock.raw.sink import RawSink, RawWriter
 from penstock.raw.store import AlreadyFinalised, RawCorrupt, RawUnavailable
 from penstock.worker.flow import Flow, Gate, Io
 
-JOB = "update-report-status"
 SCHEMA_VERSION = "1"
 log = structlog.get_logger()
 _SEEN = {ReportState.PENDING: "pending", ReportState.COMPLETED: "ready", ReportState.FAILED: "failed"}

@@ -10,7 +10,7 @@ from penstock.lifecycles.reports.settings import ReportSettings
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
     from penstock.worker.schedule_unit import Schedule
 
 UPDATE, PRUNE = "update-report-datasets", "prune-report-datasets"
@@ -23,7 +23,7 @@ async def update_datasets(settings: ReportSettings, schedule: Schedule, io: Io, 
 
     from penstock.lifecycles.reports import hourly
     from penstock.lifecycles.reports.datasets import update_report_datasets
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     who, now, streams = f"schedule:{schedule.name}", io.now(), hourly.streams(settings, ports.clock)
     done = await io.ledger(lambda ledger: update_report_datasets(ledger, settings, now, who=who, streams=streams))
@@ -38,7 +38,7 @@ async def update_datasets(settings: ReportSettings, schedule: Schedule, io: Io, 
 async def prune_datasets(settings: ReportSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001 - one shape
     """Interrupted, it has done a part, and the next run does the rest."""
     from penstock.lifecycles.reports.datasets import prune_report_datasets
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
     who, now = f"schedule:{schedule.name}", io.now()
     gone = await io.ledger(lambda ledger: prune_report_datasets(ledger, settings, now, who=who, rng=io.rng))

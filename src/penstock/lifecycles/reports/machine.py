@@ -109,6 +109,9 @@ UNBORN: Mapping[str, Any] = {
 """A dataset of which nothing is known yet."""
 
 
+JOB = "update-report-status"
+"""What its steps are called."""
+
 machine = Machine(
     "report",
     Report,

@@ -6,7 +6,7 @@ apply at a time. An account is a price list behind a connector: a shop, or a fil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.app.lifecycle import Data, Lifecycle
@@ -17,6 +17,7 @@ from penstock.lifecycles.rules.needs import needs
 from penstock.lifecycles.rules.run.machine import rule_run
 from penstock.lifecycles.rules.settings import RulesSettings, gate_of
 from penstock.lifecycles.rules.target.machine import rule_target
+from penstock.model.decider import Decider
 from penstock.model.limits import GateLimits, Limit
 from penstock.operations.pictures import Shares
 
@@ -44,6 +45,14 @@ def build(settings: RulesSettings, ports: Ports) -> Sequence[AnyFlow]:
     return [Runs(settings, accounts), Targets(settings, accounts)]
 
 
+def decides() -> Mapping[str, Decider]:
+    """What its flows decide, by machine."""
+    from penstock.lifecycles.rules.run.decide import decide as run
+    from penstock.lifecycles.rules.target.decide import decide as target
+
+    return {rule_run.name: Decider(run), rule_target.name: Decider(target)}
+
+
 def gates(settings: RulesSettings) -> Sequence[GateLimits]:
     """How fast each shop may be called: points of query cost, and calls besides where they are limited."""
     found = []
@@ -67,6 +76,7 @@ lifecycle = Lifecycle(
     machines=MACHINES,
     data=data,
     build=build,
+    decides=decides,
     jobs=[jobs.read_catalogue],
     gates=gates,
     schedules=jobs.schedules,

@@ -18,7 +18,7 @@ from penstock.lifecycles.rules.money import Price
 from penstock.lifecycles.rules.tables import catalogue, catalogue_reading
 from penstock.model.clock import instant
 from penstock.model.outcome import MAX_ROWS, Write
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger

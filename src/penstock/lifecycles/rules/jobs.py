@@ -14,7 +14,7 @@ from penstock.worker.schedule_unit import Schedule
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.worker.flow import Io
-    from penstock.worker.schedule import JobResult
+    from penstock.worker.job import JobResult
 
 
 @job("read-catalogue", "Reads an account's whole catalogue, so that previews know its prices.")

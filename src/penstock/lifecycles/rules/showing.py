@@ -152,7 +152,7 @@ def run_fields(run: Run) -> dict[str, Any]:
 def _detail(ask: Ask[RulesSettings], run: Run, now: datetime) -> RunDetail:
     from penstock.lifecycles.rules.run.ledger import seen_of
 
-    seen = seen_of(ask.reader.as_ledger(), run)
+    seen = seen_of(ask.reader, run)
     decision = decide(run, now, ask.settings, seen)
     return RunDetail(
         **run_fields(run),

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from penstock.ledger.ledger import Ledger
 from penstock.model.errors import LedgerRefused, MustWait
 from penstock.model.machine import Actor
 from penstock.model.move_set import LOCKED, MAX_SET, MOVED, MoveSet
-from penstock.model.outcome import Act, Decision, Outcome, Wait, Where
+from penstock.model.outcome import Outcome, Where
 from penstock.model.unit import replace
-from penstock.operations.bulk.machine import B, BulkAction, bulk_action
+from penstock.operations.bulk.machine import B, BulkAction, bulk_action, decide
 from penstock.operations.bulk.tables import bulk_item
 from penstock.worker.flow import Flow, Io
-
-
-def decide(action: BulkAction, now: datetime, settings: None, seen: None) -> Decision:  # noqa: ARG001 - one shape
-    """Move the next units; when all were looked at, sum up."""
-    if action.status is not B.RUNNING:
-        return Wait(None, f"the action is {action.status}")
-    if action.position < action.total:
-        return Act("move", f"{action.position:,} of {action.total:,} were looked at", counts_attempt=False)
-    return Act("finish", "every unit was looked at", counts_attempt=False)
-
 
 _ROUNDS = 5
 _PAUSE = timedelta(seconds=1)

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.outcome import Act, Decision, Wait
 from penstock.model.state import State, done, work
 from penstock.model.unit import Unit, replace
 
@@ -64,3 +65,12 @@ bulk_action = Machine(
     terminal={B.DONE, B.CANCELLED},
     create=_not_by_hand,
 )
+
+
+def decide(action: BulkAction, now: datetime, settings: None, seen: None) -> Decision:  # noqa: ARG001 - one shape
+    """Move the next units; when all were looked at, sum up."""
+    if action.status is not B.RUNNING:
+        return Wait(None, f"the action is {action.status}")
+    if action.position < action.total:
+        return Act("move", f"{action.position:,} of {action.total:,} were looked at", counts_attempt=False)
+    return Act("finish", "every unit was looked at", counts_attempt=False)

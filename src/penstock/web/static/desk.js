@@ -1,4 +1,4 @@
-// Pages follow what happens: a word from the server, a fetch, and what changed is put in its place.
+// Pages follow what happens: the server names what changed, the regions that follow it are fetched and put in their place.
 "use strict";
 (() => {
   const body = document.body, label = document.querySelector(".live");
@@ -17,57 +17,67 @@
 
   // A list does not jump below a person's eyes: rows that are new are counted, and shown when asked for.
   const key = (row) => (row.querySelector("a") || row).outerHTML;
-  const held = (fresh) => {
+  let show_all = false;
+  const held = (old, fresh) => {
     let count = 0;
+    const lists = old.querySelectorAll("table[data-list]");
     fresh.querySelectorAll("table[data-list]").forEach((table, place) => {
-      const old = document.querySelectorAll("table[data-list]")[place];
-      if (!old) return;
-      const known = new Set([...old.tBodies[0].rows].map(key));
+      if (!lists[place] || show_all) return;
+      const known = new Set([...lists[place].tBodies[0].rows].map(key));
       const found = [...table.tBodies[0].rows].filter((row) => !known.has(key(row))).length;
-      if (found && !again_shown) { count += found; table.replaceWith(old.cloneNode(true)); }
+      if (found) { count += found; table.replaceWith(lists[place].cloneNode(true)); }
     });
     return count;
   };
-  let again_shown = false;
   const tell = (count) => {
     let notice = document.querySelector(".fresh");
     if (!count) { if (notice) notice.remove(); return; }
     if (!notice) {
       notice = document.createElement("button");
       notice.className = "button fresh";
-      notice.addEventListener("click", () => { again_shown = true; refresh(); });
-      document.querySelector("main").insertBefore(notice, document.querySelector("[data-region=page]"));
       notice.setAttribute("role", "status");
+      notice.addEventListener("click", () => { show_all = true; follow("*"); });
+      document.querySelector("main").insertBefore(notice, document.querySelector("main > .column"));
     }
     notice.textContent = `${count} new`;
   };
 
-  let under_way = false, again = false;
-  const refresh = async () => {
-    if (document.hidden) { again = true; return; }
-    if (under_way) { again = true; return; }
-    under_way = true; again = false;
+  // What changed while nobody could be told of it waits here.
+  const changed = new Set();
+  let under_way = false;
+  const touched = ({ dataset: { follows } }) =>
+    changed.has("*") || follows === "*" || follows.split(" ").some((name) => changed.has(name));
+  const follow = async (names) => {
+    names.split(" ").forEach((name) => changed.add(name));
+    if (document.hidden || under_way || !changed.size) return;
+    const regions = new Map([...document.querySelectorAll("[data-region]")].filter(touched).map((one) => [one.dataset.region, one]));
+    changed.clear();
+    const address = new URL(location.href);
+    address.searchParams.set("regions", [...regions.keys()].join());
+    under_way = true;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const answer = await fetch(address, { headers: { Accept: "text/html" } });
       if (answer.ok) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        tell(held(page));
-        again_shown = false;
+        let count = 0, lists = 0;
         for (const fresh of page.querySelectorAll("[data-region]")) {
-          const old = document.querySelector(`[data-region="${fresh.dataset.region}"]`);
-          if (old) morph(old, fresh);
+          const old = regions.get(fresh.dataset.region);
+          lists += fresh.querySelectorAll("table[data-list]").length;
+          count += held(old, fresh);
+          morph(old, fresh);
         }
+        if (lists) { tell(count); show_all = false; }
       }
     } finally { under_way = false; }
-    if (again) setTimeout(refresh, 1000);
+    if (changed.size) setTimeout(follow, 1000, [...changed].join(" "));
   };
 
   if (label && !body.hasAttribute("data-past") && !document.querySelector("form[method=post].fields")) {
     const source = new EventSource(body.dataset.live);
-    source.addEventListener("changed", refresh);
+    source.addEventListener("changed", (event) => follow(event.data));
     source.onerror = () => { label.lastChild.textContent = "offline"; };
     source.onopen = () => { label.lastChild.textContent = "live"; };
-    document.addEventListener("visibilitychange", () => { if (!document.hidden && again) refresh(); });
+    document.addEventListener("visibilitychange", () => { if (!document.hidden && changed.size) follow([...changed].join(" ")); });
   }
 
   // The slider leads there when it is let go.

@@ -74,11 +74,10 @@ def time_bar(bars: Sequence[Bar], ticks: Sequence[Tick], label: str, *, at: floa
             rx=1.5,
         )
         parts.append(linked(rect, bar.link))
-    parts += [element("text", words(tick.text), x=min(max(tick.share * width, 0), width - 40), y=47) for tick in ticks]
+    parts += [element("text", words(tick.text), x=tick.share * width, y=47) for tick in ticks]
     if at is not None:
         x = min(max(at, 0.0), 1.0) * width
         parts.append(element("line", class_="handle", x1=x, x2=x, y1=4, y2=_BASE))
-        parts.append(element("circle", class_="knob", cx=x, cy=_BASE, r=4))
     return chart(width, 50, label, parts)
 
 
@@ -101,7 +100,8 @@ def rows(bars: Sequence[Bar], label: str, *, left: float = 66.0, right: float = 
 
 def spans(named: Sequence[tuple[str, str, float, float]], label: str) -> str:
     """The usual and the longest time, in seconds, for each (name, meaning); the axis is logarithmic."""
-    width, left, each = 340.0, 70.0, 20.0
+    width, each = 340.0, 20.0
+    left = 14 + 5.6 * max((len(name) for name, *_ in named), default=0)
     marks = [("1 s", 1.0), ("1 min", 60.0), ("1 h", 3_600.0), ("1 d", 86_400.0), ("30 d", 2_592_000.0)]
     top = math.log(marks[-1][1])
     bottom = each * max(len(named), 1)

@@ -7,13 +7,12 @@ page, unless the provider's budget is counted: then every page takes its own pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import readable
-from penstock.ledger.store import statements
 from penstock.lifecycles.harvest.feed import Configured, Feed, Span, Window
 from penstock.lifecycles.harvest.partition.decide import Alive, decide, doubt_of, is_short, turn_page
 from penstock.lifecycles.harvest.partition.machine import (
@@ -26,12 +25,13 @@ from penstock.lifecycles.harvest.partition.machine import (
     harvest_worker,
     worker_run_id,
 )
+from penstock.lifecycles.harvest.partition.pages import Comparison, Known, Page
 from penstock.lifecycles.harvest.run.machine import R
 from penstock.lifecycles.harvest.settings import HarvestSettings
 from penstock.lifecycles.harvest.tables import POSITIONS
-from penstock.model.clock import Rng, instant_text
+from penstock.model.clock import Rng
 from penstock.model.errors import Rejected, StepError
-from penstock.model.outcome import Birth, Move, Outcome, Write
+from penstock.model.outcome import Birth, Move, Outcome
 from penstock.model.unit import replace
 from penstock.worker.flow import Flow, Gate, Io
 
@@ -51,6 +51,7 @@ class Partitions(Flow[Partition, HarvestSettings, Alive]):
     def __init__(self, settings: HarvestSettings, feeds: Mapping[str, Configured]) -> None:
         super().__init__(settings)
         self._feeds = feeds
+        self._comparison = Comparison()
 
     def gate(self, unit: Partition) -> Gate:
         configured = self._feeds.get(unit.feed)
@@ -58,6 +59,7 @@ class Partitions(Flow[Partition, HarvestSettings, Alive]):
         return Gate() if configured is None or unit.error is not None else Gate(configured.gate)
 
     async def stop(self) -> None:
+        await self._comparison.close()
         for configured in self._feeds.values():
             await configured.source.close()
 
@@ -114,30 +116,29 @@ class Partitions(Flow[Partition, HarvestSettings, Alive]):
     async def _fetch(self, unit: Partition, io: Io) -> Outcome[Partition]:
         configured = self._feeds[unit.feed]
         offset, size = unit.next_offset, self.settings.page_size
-        over = await io.ledger(lambda ledger: _why_over(ledger, unit))
-        if over is not None:
-            return await self._give_up(unit, over, io)
         asked = io.now()
         items = await configured.source.page(window_of(unit), Span(unit.low, unit.high), offset, size + 1)
         now = io.now()
-        rows = _raw_rows(configured.feed, unit, items, offset, asked)
-        kept = rows[:size]
+        came = Page.of(configured.feed, unit, items, asked)
+        page = came.kept(size)
+        known = await self._comparison.of(unit, page, io)
+        if known.over is not None:
+            return await self._give_up(unit, known.over, io)
         after = replace(
-            turn_page(unit, [row[configured.feed.identity] for row in rows], self.settings),
+            turn_page(unit, came.records, self.settings),
             status=P.FETCHING_PAGES,
-            records=unit.records + len(kept),
+            records=unit.records + len(page.rows),
             pages=unit.pages + 1,
             attempts=0,
             updated_at=now,
             due_at=now,
         )
-        told = await io.ledger(lambda ledger: _worker_told(ledger, configured.feed, unit, kept))
         return Outcome(
             unit,
             after,
             f"page {after.pages}",
-            writes=_writes(configured.feed, kept, unit.expected_records - offset),
-            others=told,
+            writes=page.writes(unit.expected_records - offset),
+            others=_worker_told(unit, page, known),
             keep_claim=not configured.metered and after.pages % PAGES_PER_CLAIM != 0,
         )
 
@@ -243,25 +244,11 @@ def _held(worker: WorkerRun, partition: Partition) -> WorkerRun:
     return replace(worker, worker_id=partition.claimed_by or worker.worker_id)
 
 
-def _worker_told(ledger: Ledger, feed: Feed, partition: Partition, rows: Sequence[Mapping[str, Any]]) -> list[Move]:
+def _worker_told(partition: Partition, page: Page, known: Known) -> list[Move]:
     """The page in the worker's record: records that it brought for the first time, and who fetched them."""
-    worker = worker_of(ledger, partition)
-    fresh = {str(row[feed.identity]) for row in rows}
-    fresh -= _known_records(ledger, feed, partition, fresh)
+    worker, fresh = known.worker, {*page.records} - known.records
     after = replace(_held(worker, partition), records_processed=worker.records_processed + len(fresh))
     return [Move(worker, after, "a page")] if after != worker else []
-
-
-def _known_records(ledger: Ledger, feed: Feed, partition: Partition, among: Iterable[str]) -> set[str]:
-    """Those of the records that an earlier page brought, whichever partition's it was."""
-    source = statements.batch(ledger.database, {"record": statements.TEXT})
-    run_id = ledger.database.sql.identifier("run_id")
-    sql = (
-        f"SELECT {feed.identity} FROM {feed.raw.name} WHERE run_id = {run_id}"
-        f" AND {feed.identity} IN (SELECT n_record FROM {source})"
-    )
-    given = {"run_id": str(partition.run_id), "batch": statements.batch_text([[record] for record in among])}
-    return {str(row[0]) for row in ledger.read(lambda cursor: cursor.rows(sql, **given))}
 
 
 def found_records(ledger: Ledger, feed: Feed, partition: Partition) -> int:
@@ -285,24 +272,3 @@ def work_item(partition: Partition, feed: Feed, settings: HarvestSettings) -> di
         "page_size": settings.page_size,
         "order": dict(feed.order),
     }
-
-
-def _writes(feed: Feed, rows: Sequence[dict[str, Any]], counted: int) -> list[Write]:
-    """A page's rows, of which so many lie within the count. One past it does not take a row that another range has."""
-    within, past = rows[: max(0, counted)], rows[max(0, counted) :]
-    found = [Write(feed.raw, within)] if within else []
-    return [*found, Write(feed.raw, past, on_conflict="ignore")] if past else found
-
-
-def _raw_rows(
-    feed: Feed, partition: Partition, items: Sequence[Any], offset: int, asked: datetime
-) -> list[dict[str, Any]]:
-    # Made plain once for the page instead of once for every row. What is fetched again is consolidated again.
-    page = {
-        "run_id": str(partition.run_id),
-        "partition_id": partition.partition_id,
-        "fetched_at": instant_text(asked),
-        "consolidated": False,
-    }
-    at, raw_row = partition.ordinal * POSITIONS + offset, feed.raw_row
-    return [{**page, "position": position, **raw_row(item)} for position, item in enumerate(items, start=at)]

@@ -21,7 +21,7 @@ from penstock.model.errors import Transient
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Write
 from penstock.worker.flow import Io
-from penstock.worker.schedule import JobResult
+from penstock.worker.job import JobResult
 
 
 async def start_run(configured: Configured, settings: HarvestSettings, io: Io) -> JobResult:

@@ -12,9 +12,10 @@ from penstock.model.unit import key_part
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.store.database import Cursor
+    from penstock.operations.reader import Reader
 
 
-def seen_of(ledger: Ledger, run: Run) -> Seen:
+def seen_of(ledger: Ledger | Reader, run: Run) -> Seen:
     """How the ledger stands around a run."""
     mine = f"rule_run_id = {ledger.database.sql.identifier('run')}"
     given = {"run": str(run.id)}
@@ -39,13 +40,13 @@ def seen_of(ledger: Ledger, run: Run) -> Seen:
     return Seen(ahead=ahead_of(ledger, run), **ledger.read(work))
 
 
-def lane_of(ledger: Ledger, account: str) -> Lane | None:
+def lane_of(ledger: Ledger | Reader, account: str) -> Lane | None:
     """The lane of an account, once a run has taken it."""
     found: list[Lane] = ledger.get_many(rule_lane, [key_part(account)])
     return found[0] if found else None
 
 
-def ahead_of(ledger: Ledger, run: Run) -> str | None:
+def ahead_of(ledger: Ledger | Reader, run: Run) -> str | None:
     """The run that has the lane, if that is another one and it is still applying."""
     lane = lane_of(ledger, run.account)
     if lane is None or lane.status is L.FREE or lane.run_id in (None, run.id):
