@@ -613,7 +613,7 @@ def test_a_worker_that_dies_between_blocks_leaves_what_is_swept(loading):
     half.write()
     loading.die(dead)
     session = loading.worker()
-    (unit,) = session.claim({"load": 1})
+    (unit,) = session.take({"load": 1}, levels=Levels(1, 9)).units
     whole = loading.strict(unit)
     whole.take_block(COLUMNS, block(0, 7))
     with pytest.raises(ClaimLost, match="load:a was taken away"):
