@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from penstock.app.app import App
 from penstock.examples import invoices
+from penstock.ledger.care.look import look
 from penstock.ledger.ledger import Ledger
 from penstock.model.clock import instant_text
 from penstock.model.machine import Actor
@@ -49,14 +50,20 @@ def test_a_late_schedule_and_an_old_claim_are_errors(penstock, ledger_url, tmp_p
     assert "than a step may take (5 min), the oldest is invoice:acme/1" in said["overdue"][2]
 
 
-def test_a_clean_look_is_where_the_next_one_begins(penstock, ledger_url, tmp_path):
+def test_the_command_begins_where_the_job_found_nothing(penstock, ledger_url, tmp_path):
     (tmp_path / "penstock.toml").write_text(CONFIGURATION)
     app = App(invoices.lifecycle)
-    Ledger.open(ledger_url, app.machines, create=True, data_tables=app.data.tables).close()
     said = []
-    for options in ((), ("--since-last",), ()):
+
+    def looked(*options: str) -> None:
         answer = penstock("doctor", *options, "--ledger", ledger_url, "--json", cwd=tmp_path)
         assert answer.code == 0
         said.append(json.loads(answer.out))
+
+    with Ledger.open(ledger_url, app.machines, create=True, data_tables=app.data.tables) as ledger:
+        looked("--since-last")
+        look(ledger.database, ledger.machines, lambda _: [], since_last=False)
+        looked("--since-last")
+        looked()
     assert [one["since"] is None for one in said] == [True, False, True]
     assert f"only what changed since {said[1]['since']} was looked at" in said[1]["verdict"]

@@ -389,7 +389,7 @@ def test_a_delete_under_a_permit_is_logged_as_a_death(hand):
     hand.prune("DELETE FROM invoice WHERE unit_id = 'acme/1'")
     assert hand.type("SELECT unit_id FROM invoice") == [("acme/2",)]
     *rest, at = hand.type(LOG)[-1]
-    assert rest == ["QUEUED", None, "operator:alice", "too old", version]
+    assert rest == ["QUEUED", None, "operator:alice", "too old; last sql", version]
     assert instant(at) == parse_instant(THEN.strip("'"))
 
 

@@ -28,7 +28,7 @@ class FindingRow(Row, frozen=True):
 
 
 class HowMuch(Parameters, frozen=True):
-    since_last: Annotated[bool, option("Look only at what changed since the last clean look.")] = False
+    since_last: Annotated[bool, option("Look only at what changed since the last clean look of watch-doctor.")] = False
 
 
 class Examination(Row, frozen=True):
@@ -43,8 +43,9 @@ class Examination(Row, frozen=True):
 def doctor(ask: Ask[KernelSettings], wanted: HowMuch) -> Examination:
     """It reads, and repairs nothing. Exit code 1 when something is wrong.
 
-    A clean look is remembered. With --since-last it reads only what changed since: the rows of the history, and the
-    units, parents and hours that they tell of. What left no trace in the history only a whole look finds.
+    The job watch-doctor remembers its clean looks. With --since-last only what changed since the last of them is read:
+    the rows of the history, and the units, parents and hours that they tell of. Where none is remembered, everything
+    is. What left no trace in the history only a whole look finds.
     """
     from penstock.ledger.care import doctor as care
     from penstock.ledger.care import look
@@ -66,7 +67,7 @@ def doctor(ask: Ask[KernelSettings], wanted: HowMuch) -> Examination:
             scope=scope,
         )
 
-    found, scope = look.look(database, machines, examine, since_last=wanted.since_last)
+    found, scope = look.look(database, machines, examine, since_last=wanted.since_last, remember=False)
     place = program.configuration.path_text
     found += [Finding("configuration", place, line, "warning") for line in program.warnings()]
     errors = sum(one.severity == "error" for one in found)

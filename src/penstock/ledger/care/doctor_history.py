@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.ledger.care.finding import Finding
-from penstock.ledger.care.look import Scope
+from penstock.ledger.care.look import WHOLE, Scope
 from penstock.ledger.history import BASELINE
 from penstock.ledger.schema.birth_rules import SQL
 from penstock.ledger.schema.definitions import stored
@@ -49,7 +49,7 @@ def _legal(definition: Mapping[str, Any]) -> dict[Pair, set[str]]:
     return {(state, state): stays for state in definition["states"]} | legal
 
 
-def present(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
+def present(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope = WHOLE) -> Iterator[Finding]:
     """The last row of a unit's history says what the unit is now; a unit that is gone has a death."""
     for name, definition in stored(cursor).items():
         table = definition["table"]
@@ -86,7 +86,9 @@ def present(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope:
             yield Finding("present", f"{name}:{unit_id}", text)
 
 
-def contiguous(database: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
+def contiguous(
+    database: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope = WHOLE
+) -> Iterator[Finding]:
     """Each row of a history starts where the row before it ended, under a later version.
 
     The first is a birth, a baseline or a grave. A wake-up by hand raises no version: the unit stays with whoever holds
@@ -126,7 +128,7 @@ def _with_former(scope: Scope) -> str:
     )
 
 
-def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
+def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope = WHOLE) -> Iterator[Finding]:
     """Every birth and every change that the history tells of is, or once was, one of the machine's and its actors'."""
     known = {name: _legal(definition) for name, definition in stored(cursor).items()}
     who = database.sql.before_colon("actor")
@@ -152,7 +154,7 @@ def pairs(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: S
             )
 
 
-def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
+def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine], scope: Scope = WHOLE) -> Iterator[Finding]:
     """Where validators have the word, no unit was last written by anybody whom the machine does not name."""
     who = database.sql.before_colon("changed_by")
     for name, definition in stored(cursor).items():
@@ -179,7 +181,7 @@ def validated(database: Database, cursor: Cursor, _: Mapping[str, Machine], scop
                 yield Finding("validated", f"{name}:{unit_id}", text + more)
 
 
-def permits(_: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope) -> Iterator[Finding]:
+def permits(_: Database, cursor: Cursor, __: Mapping[str, Machine], scope: Scope = WHOLE) -> Iterator[Finding]:
     """No permit to prune was left open, and whatever was pruned had one."""
     for permit, machine, actor in cursor.rows("SELECT id, machine, actor FROM prune_permit WHERE open IS NOT NULL"):
         yield Finding("permits", machine, f"permit {permit} of {actor} is open: it was not made by pruning")

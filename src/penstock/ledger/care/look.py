@@ -96,8 +96,9 @@ def look(
     *,
     since_last: bool,
     whole_every: timedelta | None = None,
+    remember: bool = True,
 ) -> tuple[list[Finding], Scope]:
-    """Have `examine` look at everything, or at what changed since the last clean look; remember what came of it.
+    """Have `examine` look at everything, or at what changed since the last clean look; `remember` what came of it.
 
     It looks at everything where nothing is remembered of a machine, where its definition is another one since, and,
     with `whole_every`, where that was not done for so long.
@@ -106,7 +107,7 @@ def look(
     scope = database.read(lambda cursor: _last(cursor, machines, begun.at, whole_every)) if since_last else WHOLE
     found = examine(scope)
     clean = all(one.severity != "error" for one in found)
-    if clean or scope.whole:
+    if remember and (clean or scope.whole):
         _remember(database, machines, scope, begun, clean=clean)
     return found, scope
 
