@@ -102,8 +102,7 @@ def birth_products(
             cursor.run(sql, **given)
         return born
 
-    born: int = ledger.rousing.write(work)
-    return born
+    return ledger.rousing.write(work)
 
 
 def _statement(ledger: Ledger, product: Product, made: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

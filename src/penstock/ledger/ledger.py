@@ -25,7 +25,7 @@ from penstock.ledger.schema.install import check_definitions, install
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.sets import left_of
 from penstock.ledger.store import statements
-from penstock.ledger.store.bell import Rousing
+from penstock.ledger.store.bell import rousing
 from penstock.ledger.store.database import CONNECTIONS, Cursor, Database, open_database, present
 from penstock.ledger.units import get_many
 from penstock.model.clock import Clock, Rng, SystemClock
@@ -51,7 +51,7 @@ class Ledger:
         self.preparer = Preparer(self.machines, rng)
         self.gates = Gates(database, self.machines)
         #: The database for what is written outside of workers, and may be due.
-        self.rousing: Any = Rousing(database)
+        self.rousing = rousing(database)
         self._committer = Committer(self.rousing, self.machines, self.gates.ensure)
         self._hands = Hands(self.rousing, self.machine)
 

@@ -7,7 +7,7 @@ Those of this process are told by a `Bell`; those of others hear of it by whatev
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor, Database
@@ -51,9 +51,12 @@ class Bell:
             call()
 
 
-class Rousing:
+def rousing(database: Database) -> Database:
     """The same database for whoever is not a worker: what is written may be due, and those who sleep are told."""
+    return cast("Database", _Rousing(database))
 
+
+class _Rousing:
     def __init__(self, database: Database) -> None:
         self._database = database
 
