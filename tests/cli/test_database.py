@@ -174,11 +174,11 @@ def test_prune_counts_asks_and_prunes(penstock, ledger, tmp_path):
     counted = prune("--dry-run")
     rows = {(c["table"], c["machine"]): c["rows"] for c in counted["counts"]}  # type: ignore[attr-defined]
     assert rows[("invoice", "invoice")] == 2
-    assert rows[("transition_log", "invoice")] == 4
+    assert rows[("transition_log", "invoice")] == 6
     assert counted["pruned"] == {}
     assert penstock("history", "invoice:acme/1", "--ledger", ledger, "--json", cwd=tmp_path).out == before
     assert prune("--keep-units", "--machine", "invoice", "--yes")["pruned"] == {"transition_log": 4}
-    assert prune("--machine", "invoice", "--yes")["pruned"] == {"invoice": 2}
+    assert prune("--machine", "invoice", "--yes")["pruned"] == {"invoice": 2, "transition_log": 2}
     doctor = penstock("doctor", "--ledger", ledger, "--json", cwd=tmp_path)
     found = [
         f for f in json.loads(doctor.out)["findings"] if f["check"] in {"present", "contiguous", "permits", "states"}
