@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -210,9 +211,11 @@ def fail_many(folder: Path, many: int) -> None:
     fill(folder, many, "bulk")
     with Ledger.open(load(folder / FILE, environment={}).configuration.ledger_url()) as ledger:
         for source, target in (("QUEUED", "SENDING"), ("SENDING", "FAILED")):
-            sql = "UPDATE invoice SET status = :target, due_at = NULL WHERE status = :source AND unit_id LIKE '%bulk%'"
-            count = ledger.database.write(lambda c, s=sql, f=source, t=target: c.run(s, source=f, target=t))
-            assert count == many
+            sql = (
+                f"UPDATE invoice SET status = '{target}', due_at = NULL"
+                f" WHERE status = '{source}' AND unit_id LIKE '%bulk%'"
+            )
+            assert ledger.database.write(operator.methodcaller("run", sql)) == many
 
 
 def test_thousands_are_acted_on_at_once_and_that_is_cancelled(acting_folder: Path, acting: str, opens: Opens):

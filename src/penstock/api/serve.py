@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -68,18 +69,25 @@ def _server(application: ASGIApp) -> uvicorn.Server:
     )
 
 
-def serve(application: ASGIApp, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C."""
-    with contextlib.suppress(KeyboardInterrupt):  # the server has ended in good order, and says it once more
-        asyncio.run(_server(application).serve([listening]))
-
-
 class _Quiet(uvicorn.Server):
-    """Signals are the worker's business."""
+    """Signals are its caller's business."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def serve(application: ASGIApp, listening: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C, which end it in good order; a second one does not wait for anybody."""
+    server = _Quiet(_server(application).config)
+
+    def stop(*_: object) -> None:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    asyncio.run(server.serve([listening]))
 
 
 @contextlib.contextmanager

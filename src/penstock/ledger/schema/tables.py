@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
 from penstock.ledger.schema.column_types import Document, Instant, sql_type
 from penstock.ledger.schema.columns import python_type
 from penstock.ledger.schema.desk_tables import desk_tables
+from penstock.ledger.schema.standing import SHUT_UNTIL, STANDS
 from penstock.ledger.schema.strict import STRICT
 from penstock.ledger.store.database import Database
 from penstock.ledger.store.statements import dead_letters, in_listed_states, listed_states
@@ -74,14 +75,6 @@ def _instant_check(column: str) -> list[sa.CheckConstraint]:
     ]
 
 
-# A gate opens again when it is neither closed nor spent.
-_OPENS = "CASE WHEN closed_until IS NULL OR next_at > closed_until THEN next_at ELSE closed_until END"
-_SHUT = f"held_by IS NULL AND ({_OPENS}) IS NOT NULL AND ({_OPENS}) IS DISTINCT FROM noticed"
-_STANDS = (
-    f"CASE WHEN held_by IS NOT NULL THEN 'held' WHEN {_SHUT} THEN CASE WHEN metered OR throttles > 0 THEN 'shut_asked'"
-    " ELSE 'shut' END WHEN metered OR throttles > 0 THEN 'asked' ELSE 'open' END"
-)
-
 gate = sa.Table(
     "gate",
     kernel,
@@ -107,8 +100,8 @@ gate = sa.Table(
     # The moment of opening that a worker found to be over: no index knows the time.
     sa.Column("noticed", Instant),
     # What claims find gates by: whether they are held, shut until a moment, to be asked first, or open.
-    sa.Column("stands", sa.Text, sa.Computed(_STANDS, persisted=True)),
-    sa.Column("shut_until", Instant, sa.Computed(f"CASE WHEN {_SHUT} THEN {_OPENS} END", persisted=True)),
+    sa.Column("stands", sa.Text, sa.Computed(STANDS, persisted=True)),
+    sa.Column("shut_until", Instant, sa.Computed(SHUT_UNTIL, persisted=True)),
     sa.CheckConstraint(
         f"gate_id <> '{NO_GATE}' OR (closed_until IS NULL AND next_at IS NULL AND held_by IS NULL AND NOT metered"
         " AND throttles = 0 AND failing_since IS NULL)",
