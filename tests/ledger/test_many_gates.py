@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.ledger.claim import Levels
 from penstock.ledger.gates.budget import Pass
 from penstock.ledger.incarnation import Incarnation
 from penstock.ledger.store.database import Cursor
@@ -64,7 +65,7 @@ class Model:
 @pytest.mark.parametrize("seed", range(2))
 def test_claims_and_idle_questions_answer_as_the_model_does(world, seed, later):
     chance = random.Random(seed)
-    names = [f"{chance.choice('abcxyz')}{number}" for number in range(300 if later else 60)]
+    names = ["", *(f"{chance.choice('abcxyz')}{number}" for number in range(300 if later else 60))]
     model, worker, born = Model(), world.worker("invoice"), 0
     if later:
         # A walk of so many steps that come to nothing is broken off.
@@ -141,6 +142,38 @@ def test_a_gate_is_closed_until_a_moment_that_was_over_when_a_clock_was_wrong(wo
     worker.gates.throttle(Pass("g", 0), 5, "slow down", 0.0)
     assert world.one("SELECT stands FROM gate WHERE gate_id = 'g'") == "shut_asked"
     assert worker.claim({"invoice": 1}) == []
+
+
+def test_a_gate_on_a_budget_whose_pause_was_over_is_asked_though_the_clock_was_set_back(world):
+    """It would be found by every claim and let nobody through: a worker would ask without end."""
+    limited(world, per_second(1, 2))
+    world.born(invoice("1", gate_id="shop/acme"), invoice("2", gate_id="shop/acme"))
+    worker = world.worker("invoice")
+    world.time.advance(10)
+    until = "'2100-01-01T00:00:00.000Z'"
+    world.sql(f"UPDATE gate SET next_at = {until}, noticed = {until} WHERE gate_id = 'shop/acme'")
+    assert worker.idle().seconds() == 0
+    assert len(worker.claim({"invoice": 1})) == 1
+    assert worker.claim({"invoice": 1}) == []
+    assert 0 < worker.idle().seconds() <= 1.001
+
+
+@pytest.mark.parametrize("suspicion", [0, 2], ids=["units", "suspects"])
+def test_units_behind_the_gate_without_a_name_are_claimed(world, suspicion):
+    world.born(*(invoice(str(number), gate_id="") for number in range(3)))
+    worker = world.worker("invoice")
+    if suspicion:
+        world.sql("UPDATE invoice SET suspicion = :n", n=suspicion)
+        assert len(worker.take({"invoice": 2}, levels=Levels(1, 3)).units) == 2
+    else:
+        assert worker.idle().seconds() == 0
+        assert len(worker.claim({"invoice": 2})) == 2
+        world.time.advance(1)
+        world.ledger.gates.close("", 10, "test")
+        assert worker.claim({"invoice": 1}) == []
+        assert worker.idle().seconds() == 10
+        world.time.advance(10)
+        assert len(worker.claim({"invoice": 1})) == 1
 
 
 # The work that it takes.

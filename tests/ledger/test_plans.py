@@ -175,14 +175,14 @@ def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
     sql = worker._idle.sql
     found = plan(world, sql, given(world, worker, sql), generic=generic, reader=True)
     if world.sqlite:
-        # Behind gates that are open, and behind those that are asked first: from gate to gate, and at the first unit of
-        # each; at the first behind those that the walk did not come to, that have just opened, and that are closed. Of
-        # suspects: behind the closed, and once at all.
+        # Behind gates that are open, and behind those that are asked first: from gate to gate, and at the end for the
+        # one without a name; at the first unit of each; at the first behind those that the walk did not come to, that
+        # have just opened, and that are closed. Of suspects: behind the closed, and once at all.
         looks = sorted([*found.scans("invoice", "d|k"), *found.scans("batch_item", "batch_item")])
         of = {table: looks.count(f"{table}_due") for table in ("invoice", "batch_item")}
         of |= {f"{table} suspects": looks.count(f"{table}_suspects") for table in ("invoice", "batch_item")}
-        assert of == {"invoice": 10, "batch_item": 10, "invoice suspects": 3, "batch_item suspects": 3}
-        assert len(looks) == 26
+        assert of == {"invoice": 12, "batch_item": 12, "invoice suspects": 3, "batch_item suspects": 3}
+        assert len(looks) == 30
         return
     assert set(found.scans("invoice", "d")) == {"invoice_due", "invoice_suspects"}
     assert set(found.scans("batch_item", "d")) == {"batch_item_due", "batch_item_suspects"}

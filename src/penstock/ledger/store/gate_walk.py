@@ -20,6 +20,9 @@ ASKED = "asked"
 SHUT = {OPEN: "shut", ASKED: "shut_asked"}
 #: A CTE with the present instant, which is then the same in all of the statement.
 MOMENT = "moment AS MATERIALIZED (SELECT {} AS now)"
+#: A walk after this begins with the first gate; only the one without a name, which may have units too, comes last.
+BEGINNING = "''"
+_ONWARDS_AND_ANEW = ("> w.gate_id", f">= {BEGINNING}")
 # So many steps that come to nothing a walk makes.
 _STEPS = 100
 
@@ -50,14 +53,14 @@ def walk(
     name: str,
     most: str,
     now: str,
-    last: str = "",
+    last: str = BEGINNING,
     suspects: bool = False,
     given: str = "true",
 ) -> str:
-    """A recursive CTE `name` (gate_id, head): gates that stand so, with units behind them.
+    """A recursive CTE `name` (gate_id, head): gates that stand so, with units behind them, in rotation after `last`.
 
-    They are in rotation after `last`, or simply in their order. It ends when the heads of `most` gates are due. Its
-    first row is no gate. Where it was broken off, `rest` knows the others.
+    It ends when the heads of `most` gates are due. Its first row is no gate. Where it was broken off, `rest` knows the
+    others.
     """
     postgres = database.dialect == "postgresql"
     kind = "timestamptz" if postgres else "TEXT"
@@ -65,53 +68,51 @@ def walk(
     first = head(database, machine, "g.gate_id", suspects=suspects, levels=suspects)
     if postgres and not suspects:  # of whom not everyone is asked for
         first = f"CASE WHEN g.gate_id = g.waits THEN g.due ELSE {first} END"
-    rotates = bool(last)
-    step = (_step_postgres if postgres else _step_sqlite)(database, machine, stands, suspects=suspects, rotates=rotates)
+    step = (_step_postgres if postgres else _step_sqlite)(database, machine, stands, suspects=suspects)
     # Below the last gate it has begun anew.
-    anew = "CASE WHEN w.anew = 1 OR g.gate_id <= w.gate_id THEN 1 ELSE 0 END" if rotates else "0"
-    ends = f" AND ({anew} = 0 OR g.gate_id <= {last})" if rotates else ""
+    anew = "CASE WHEN w.anew = 1 OR g.gate_id <= w.gate_id THEN 1 ELSE 0 END"
+    ends = f"({anew} = 0 OR g.gate_id <= {last})"
     return f"""{name}(gate_id, head, found, missed, anew) AS MATERIALIZED (
-  SELECT CAST({last or "''"} AS TEXT), CAST(NULL AS {kind}), 0, 0, 0 WHERE {given}
+  SELECT CAST({last} AS TEXT), CAST(NULL AS {kind}), 0, 0, 0 WHERE {given}
   UNION ALL SELECT g.gate_id, {first}, w.found + {due}, w.missed + 1 - {due}, {anew} FROM {name} w {step}
-    AND w.found + {due} < {most} AND w.missed < {_STEPS}{ends})"""
+    AND w.found + {due} < {most} AND w.missed < {_STEPS} AND {ends})"""
 
 
-def _step_sqlite(database: Database, machine: Machine, stands: str, *, suspects: bool, rotates: bool) -> str:
+def _step_sqlite(database: Database, machine: Machine, stands: str, *, suspects: bool) -> str:
     onwards, anew = (
         f"""(SELECT o.gate_id FROM gate o INDEXED BY gate_stands WHERE o.stands = '{stands}' AND o.gate_id >= (
-      SELECT k.gate_id {_waits(database, machine, after, suspects=suspects)} ORDER BY k.gate_id LIMIT 1)
+      SELECT k.gate_id {_waits(database, machine, where, suspects=suspects)} ORDER BY k.gate_id LIMIT 1)
     ORDER BY o.gate_id LIMIT 1)"""
-        for after in ("w.gate_id", "''")
+        for where in _ONWARDS_AND_ANEW
     )
-    following = f"COALESCE({onwards}, CASE WHEN w.anew = 0 THEN {anew} END)" if rotates else onwards
+    following = f"COALESCE({onwards}, CASE WHEN w.anew = 0 THEN {anew} END)"
     return f"CROSS JOIN gate g WHERE g.gate_id = {following}"
 
 
-def _step_postgres(database: Database, machine: Machine, stands: str, *, suspects: bool, rotates: bool) -> str:
+def _step_postgres(database: Database, machine: Machine, stands: str, *, suspects: bool) -> str:
     due = f"k.{machine.due}"
     onwards, anew = (
         f"""SELECT k.gate_id AS waits, k.due, o.gate_id FROM (
-      SELECT k.gate_id, {due} AS due {_waits(database, machine, after, suspects=suspects)}
+      SELECT k.gate_id, {due} AS due {_waits(database, machine, where, suspects=suspects)}
       ORDER BY k.gate_id, {due} LIMIT 1) AS k CROSS JOIN LATERAL (
       SELECT o.gate_id FROM gate o WHERE o.stands = '{stands}' AND o.gate_id >= k.gate_id
       ORDER BY o.gate_id LIMIT 1) AS o"""
-        for after in ("w.gate_id", "''")
+        for where in _ONWARDS_AND_ANEW
     )
     # The second is carried out only where the first has nothing.
-    following = f"{onwards} UNION ALL {anew} WHERE w.anew = 0 LIMIT 1" if rotates else onwards
+    following = f"{onwards} UNION ALL {anew} WHERE w.anew = 0 LIMIT 1"
     return f"CROSS JOIN LATERAL ({following}) AS g WHERE true"
 
 
-def _waits(database: Database, machine: Machine, after: str, *, suspects: bool) -> str:
+def _waits(database: Database, machine: Machine, where: str, *, suspects: bool) -> str:
     anybody = "k.suspicion > 0" if suspects else waiting(machine.due, "k")
-    return f"FROM {_source(database, machine, 'k', suspects=suspects)} WHERE k.gate_id > {after} AND {anybody}"
+    return f"FROM {_source(database, machine, 'k', suspects=suspects)} WHERE k.gate_id {where} AND {anybody}"
 
 
-def rest(database: Database, name: str, stands: str, *, last: str = "") -> str:
+def rest(database: Database, name: str, stands: str, *, last: str = BEGINNING) -> str:
     """The gates `g` that the walk `name` did not come to, because it was broken off: where they come from."""
-    ahead = "g.gate_id > w.gate_id"
-    if last:
-        ahead = f"(w.anew = 0 OR g.gate_id <= {last}) AND ({ahead} OR w.anew = 0 AND g.gate_id <= {last})"
+    below = f"g.gate_id <= {last}"
+    ahead = f"(w.anew = 0 OR {below}) AND (g.gate_id > w.gate_id OR w.anew = 0 AND {below})"
     return (
         f"FROM {name} w CROSS JOIN gate g{_by(database, 'gate_stands')} WHERE w.missed = {_STEPS}"
         f" AND g.stands = '{stands}' AND {ahead}"
