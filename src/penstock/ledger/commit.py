@@ -393,11 +393,12 @@ def statements_of(writes: Iterable[Write]) -> Iterator[Statement]:
 
     One statement cannot touch a key twice: the last row of a key wins, or the first where conflicts are ignored. A key
     that comes again with other columns or in another mode, or where the newer wins, begins a new round of its table.
-    Many rows that are lists are a statement of their own, after the others; few share one, as the pages of a batch do.
+    Rows that are lists come after the others: many are a statement of their own, few share one, as the pages of a
+    batch do.
     """
     lists = []
     groups: dict[Any, tuple[sa.Table, dict[Any, Sequence[Any]]]] = {}
-    rounds: dict[str, list[dict[Any, Any]]] = {}
+    rounds: dict[tuple[bool, str], list[dict[Any, Any]]] = {}
     apart: set[str] = set()
     for write in writes:
         table, mode = write.table, (write.on_conflict, write.newer, tuple(write.first))
@@ -408,7 +409,8 @@ def statements_of(writes: Iterable[Write]) -> Iterator[Statement]:
             given: Any = write.rows
             lists.append((table, tuple(write.columns), mode, given))
             continue
-        shapes = rounds.setdefault(table.name, [{}])
+        listed = write.columns is not None
+        shapes = rounds.setdefault((listed, table.name), [{}])
         shape: Any = (None, mode)
         rows: dict[Any, Sequence[Any]] | None = None
         for names, key, values in _keyed(write, keys):
@@ -419,11 +421,11 @@ def statements_of(writes: Iterable[Write]) -> Iterator[Statement]:
                 shapes.append({key: shape})
                 rows = None
             if rows is None:
-                _, rows = groups.setdefault((table.name, len(shapes), shape), (table, {}))
+                _, rows = groups.setdefault((listed, table.name, len(shapes), shape), (table, {}))
             place: Any = len(rows) if mode[0] == "error" else key
             if mode[0] == "update" or place not in rows:
                 rows[place] = values
-    for (_, _, (columns, how)), (table, found) in groups.items():
+    for (_, _, _, (columns, how)), (table, found) in sorted(groups.items(), key=lambda group: group[0][0]):
         yield table, columns, how, [*found.values()]
     yield from lists
 

@@ -255,7 +255,7 @@ def test_absence_is_looked_for_by_reading_each_row_a_few_times(watched):
 
 def test_raw_rows_are_removed_some_at_a_time(watched):
     prune_some(watched, STONES.raw, str(RUN.run_id), CHUNK)
-    watched.check(2 * CHUNK, POSITION)
+    watched.check(2 * CHUNK, KEYS)
 
 
 def test_records_are_priced_again_by_their_keys(watched):

@@ -54,9 +54,8 @@ def prune_raw_records(
 def prune_some(ledger: Ledger, table: sa.Table, run_id: str, at_once: int = _AT_ONCE) -> int:
     """Remove some raw rows of a run in one transaction; how many."""
     own = ledger.database.sql.identifier("run_id")
-    some = f"SELECT position FROM {table.name} WHERE run_id = {own} ORDER BY position LIMIT {at_once}"
-    # Up to the last of them: asked whether it is among them, every row of the run might be compared with each.
-    sql = f"DELETE FROM {table.name} WHERE run_id = {own} AND position <= (SELECT max(position) FROM ({some}) AS r)"
+    some = ledger.database.sql.some_rows(table.name, [c.name for c in table.primary_key], f"run_id = {own}", at_once)
+    sql = f"DELETE FROM {table.name} WHERE {some}"
     return ledger.database.write(lambda cursor: cursor.run(sql, run_id=run_id))
 
 
