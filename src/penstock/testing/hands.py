@@ -87,9 +87,9 @@ class _Checks:
         self._refused = dbapi2.IntegrityError
         table = machine_table(machine, "sqlite")
         # References lead to tables that are not there.
-        for constraint in [c for c in table.constraints if isinstance(c, sa.ForeignKeyConstraint)]:
-            table.constraints.discard(constraint)
-        self._connection.execute(ddl(sa.schema.CreateTable(table), "sqlite", strict=True))
+        self._connection.execute(
+            ddl(sa.schema.CreateTable(table, include_foreign_key_constraints=[]), "sqlite", strict=True)
+        )
 
     def __enter__(self) -> Self:
         return self
