@@ -13,6 +13,7 @@ from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.queries import alerts, jobs, operations, readings, sheet_job
 from penstock.lifecycles.queries.erasure import operations as erasing
 from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machine
+from penstock.lifecycles.queries.expects import expects
 from penstock.lifecycles.queries.machine import query
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.model.decider import Decider
@@ -102,6 +103,7 @@ lifecycle = Lifecycle(
     tables=tables,
     build=build,
     decides=decides,
+    expects=expects,
     jobs=[jobs.update_queries, jobs.prune_queries, sheet_job.sync_sheet],
     gates=gates,
     schedules=schedules,
