@@ -105,8 +105,8 @@ class Birth(Struct, frozen=True):
 class Move(Struct, frozen=True):
     """Another unit's change, by compare-and-set on what was read; if it misses, the whole outcome fails.
 
-    `who` is whoever the history names, if not the one who commits. `keep_crashes`: its crashes and its suspicion are not
-    forgiven, because nothing was done for it.
+    `who` is whoever the history names, if not the one who commits. `keep_crashes`: what crashed before is not forgiven,
+    because nothing was done for it.
     """
 
     before: GuardedUnit
