@@ -130,6 +130,7 @@ def test_a_date_that_is_sent_is_a_little_early_and_never_late(moment, form):
         ("date", "2026-13-02", ValueError),
         ("date", 5, ValueError),
         ("instant", "2026-01-02T00:00:00Z", datetime(2026, 1, 2, tzinfo=UTC)),
+        ("instant", "0001-01-01T00:00:00Z", datetime(1, 1, 1, tzinfo=UTC)),
         ("instant", "", None),
         ("json", {"b": 1, "a": [None]}, '{"a":[null],"b":1}'),
         ("json", None, None),
@@ -196,6 +197,8 @@ def test_no_record_breaks_anything(records):
         ('{"id": 1}', "there is no date at 'd'"),
         ('{"id": 1, "d": NaN}', "there is no date at 'd'"),
         ('{"id": 1, "d": 5}', "the date at 'd' cannot be read as 'iso'"),
+        ('{"id": 1, "d": "0001-01-01T00:00:00Z"}', "the date at 'd' cannot be read as 'iso'"),
+        ('{"id": 1, "d": "9999-12-31T23:59:59Z"}', "the date at 'd' cannot be read as 'iso'"),
         (
             '{"id": 1, "d": "2026-01-01", "integer": ["x"], "date": [1]}',
             "'integer.0' is not a whole number of 64 bits; 'date.0' is not a date",

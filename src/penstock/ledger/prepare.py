@@ -123,10 +123,7 @@ class Preparer:
         change = self._change(before, after, outcome.reason, outcome.actor, outcome.who or who)
         change.keep_claim = outcome.keep_claim
         if outcome.keep_crashes or outcome.keep_claim:
-            for name in FORGIVEN:
-                if name not in change.changed:
-                    change.changed = (*change.changed, name)
-                    change.row.append(getattr(before, name))
+            _keep(change, before)
         entry = PreparedOutcome(change)
         units = (
             change.machine.parent is not None
@@ -307,6 +304,9 @@ class Preparer:
         entry.gates = {*entry.gates, *(b.unit.gate_id for b in births if isinstance(b.unit, Unit))}
         moves = [item for item in others if isinstance(item, Move)]
         entry.moves = [self._from_outside(m.before, m.after, m.reason, m.actor, m.who or who) for m in moves]
+        for change, move in zip(entry.moves, moves, strict=True):
+            if move.keep_crashes and isinstance(move.before, Unit):
+                _keep(change, move.before)
         entry.gates = {*entry.gates, *(m.after.gate_id for m in moves if isinstance(m.after, Unit))}
         for change, move in zip(entry.moves, moves, strict=True):
             entry.tallies = (*entry.tallies, *self._tally(change, move.before, {}))
@@ -341,6 +341,14 @@ def _numbers(machine: Machine) -> frozenset[str]:
 
 def _unit(item: Birth | Move) -> GuardedUnit:
     return item.unit if isinstance(item, Birth) else item.before
+
+
+def _keep(change: Change, before: Unit) -> None:
+    """What a commit forgives stays as it is."""
+    for name in FORGIVEN:
+        if name not in change.changed:
+            change.changed = (*change.changed, name)
+            change.row.append(getattr(before, name))
 
 
 def _ref(change: Change) -> str:

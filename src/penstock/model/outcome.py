@@ -105,7 +105,8 @@ class Birth(Struct, frozen=True):
 class Move(Struct, frozen=True):
     """Another unit's change, by compare-and-set on what was read; if it misses, the whole outcome fails.
 
-    `who` is whoever the history names, if not the one who commits.
+    `who` is whoever the history names, if not the one who commits. `keep_crashes`: what crashed before is not forgiven,
+    because nothing was done for it.
     """
 
     before: GuardedUnit
@@ -113,6 +114,7 @@ class Move(Struct, frozen=True):
     reason: str
     actor: Actor = Actor.WORKER
     who: str | None = None
+    keep_crashes: bool = False
 
 
 class Event(Struct, frozen=True):

@@ -11,9 +11,11 @@ import structlog
 from msgspec import structs
 
 from penstock.connectors.searches import Bad
+from penstock.ledger.suspicion import CRASH_LIMIT
 from penstock.lifecycles.queries.alerts import CRITICAL_FROM, FAILING_FROM
 from penstock.lifecycles.queries.machine import S
 from penstock.lifecycles.queries.settings import QuerySettings, client_gate, query_gate
+from penstock.model.clock import instant
 from penstock.model.errors import Fatal, Rejected, Throttled, Transient
 from penstock.model.unit import replace
 from penstock.testing import KILL, Fault, inject
@@ -298,6 +300,20 @@ def test_whoever_runs_next_closes_what_a_dead_worker_left(queries_url):
         assert [row[2] for row in spans].count("ERROR") == 1
         assert all(one[1] <= two[0] for one, two in pairwise(spans))
         assert {world.state(name).status for name in queries} == {S.SUCCESS}
+
+
+def test_queries_that_crash_take_their_time_and_are_parked_although_others_close_their_runs(queries_url):
+    queries = {name: QuerySettings(client="jobs", parameters={"q": name}) for name in ("x", "y")}
+    client = Lists(ladder(5))
+    client.trouble.extend([RuntimeError("a bug")] * 20)
+    with bench(queries_url, client, queries) as world:
+        world.work()
+        world.later()
+        assert len(client.asked) == CRASH_LIMIT * len(queries)
+        states = [world.state(name) for name in queries]
+        assert all("a bug" in str(one.parked_reason) for one in states)
+        begun = [instant(row[0]) for row in world.rows("SELECT started_at FROM ingestion_runs ORDER BY started_at")]
+        assert begun[-1] - begun[0] > timedelta(seconds=2)
 
 
 def test_a_query_that_is_paused_in_the_middle_of_a_run_stops_at_its_next_page(queries_url):

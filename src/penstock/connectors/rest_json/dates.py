@@ -15,6 +15,7 @@ _LONGEST = 40
 _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 _PER_SECOND = {"unix": 1, "unix_ms": 1_000}
 _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_FIRST, _LAST = 1900, 9000  # years: beyond them arithmetic with days overflows, and no record has such a date
 
 
 def instant_reader(form: DateFormat, zone: tzinfo) -> Callable[[Any], datetime]:
@@ -29,6 +30,19 @@ def instant_reader(form: DateFormat, zone: tzinfo) -> Callable[[Any], datetime]:
         return lambda value: _utc(_midnight(read_date(value), zone))
     unit = timedelta(seconds=1) / _PER_SECOND[form]
     return lambda value: _utc(EPOCH + _number(value) * unit)
+
+
+def place_reader(form: DateFormat, zone: tzinfo) -> Callable[[Any], datetime]:
+    """The same for the date that says where in the list a record is: one beyond reason is none."""
+    read = instant_reader(form, zone)
+
+    def within(value: Any) -> datetime:
+        moment = read(value)
+        if not _FIRST <= moment.year <= _LAST:
+            raise ValueError("not a date of our days")
+        return moment
+
+    return within
 
 
 def read_date(value: Any) -> date:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.connectors.rest_json.columns import Reader, read_all, reader
-from penstock.connectors.rest_json.dates import instant_reader
+from penstock.connectors.rest_json.dates import place_reader
 from penstock.connectors.rest_json.paths import Gatherer, Getter, gatherer, getter
 from penstock.connectors.rest_json.settings import FieldType, RestSettings
 from penstock.connectors.searches import OFFER_COLUMNS, Bad, Item
@@ -49,7 +49,7 @@ class Mapper:
         zone = parse_zone(settings.time_zone)
         self._settings = settings
         self._id, self._date = getter(settings.id), getter(settings.date)
-        self._instant = instant_reader(settings.date_format, zone)
+        self._instant = place_reader(settings.date_format, zone)
         if settings.table is not None:
             given = {name: (field.path, field.type, field.format) for name, field in settings.fields.items()}
         else:

@@ -86,9 +86,10 @@ def _failed(query: Query, run: Run, stop: Stop, now: datetime) -> Ended:
 
 
 def abandoned(query: Query, now: datetime) -> Ended:
-    """The run of somebody who is gone. It is nobody's failure."""
+    """The run of somebody who is gone. It is nobody's failure, and runs again at once, or when its crash lets it."""
     why = "abandoned: the worker that ran it is gone"
-    after = replace(query, status=S.ERROR, error=why, last_error_at=now, run=None, run_version=None, due_at=now)
+    due = max(now, query.due_at or now)
+    after = replace(query, status=S.ERROR, error=why, last_error_at=now, run=None, run_version=None, due_at=due)
     return Ended(after, Stop.ABANDONED, why, now, [])
 
 

@@ -162,7 +162,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
             after,
             "a run began",
             writes=[*records, record(after, run, S.RUNNING)],
-            others=[Move(one, end.query, end.reason) for one, end in ends],
+            others=[Move(one, end.query, end.reason, keep_crashes=True) for one, end in ends],
             keep_claim=True,
             keep_crashes=True,
         )
