@@ -78,6 +78,7 @@ def test_slow_reads_of_steps_delay_neither_claims_nor_commits_nor_the_lease(real
                 await until(functools.partial(loaded, name), "another unit goes through")
                 assert await asyncio.to_thread(reaped) == 0, "the lease was renewed"
                 rounds += 1
+                await asyncio.sleep(0.1)
             assert worker.counts.lost == 0
             over.set()
             await until(lambda: worker.counts.committed == 40 + rounds, "the readers finish")
