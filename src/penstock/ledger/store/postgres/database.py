@@ -18,7 +18,7 @@ from penstock.ledger.store.database import CONNECTIONS, Dialect, Row
 from penstock.ledger.store.postgres.address import Address
 from penstock.ledger.store.postgres.as_csv import as_csv
 from penstock.ledger.store.postgres.connection import PATIENT_SECONDS, Connection, answers, connect
-from penstock.ledger.store.postgres.listener import NOTIFY, PostgresListener
+from penstock.ledger.store.postgres.listener import NOTIFY, PostgresListener, is_crowded
 from penstock.ledger.store.postgres.pool import Pool, is_full
 from penstock.ledger.store.postgres.share import Places, places, too_many
 from penstock.ledger.store.postgres.sql import PostgresSql
@@ -183,7 +183,7 @@ class PostgresDatabase:
             connection = self._pool.listen()
             if connection is None:
                 return None
-            if connection.pooled:  # the session would be lent to others
+            if connection.pooled or is_crowded(connection):  # a session would be lent to others, or be one too many
                 self._pool.drop_listening()
                 return None
             return PostgresListener(connection, self._sender, self._pool.may_listen, self._pool.drop_listening)

@@ -19,6 +19,13 @@ _CHANNEL = "'penstock_' || (SELECT oid FROM pg_namespace WHERE nspname = current
 NOTIFY = f"SELECT pg_notify({_CHANNEL}, :sender)"
 
 
+def is_crowded(connection: Connection) -> bool:
+    """Whether a third of the server's places are taken: the rest is for leases and work. Raises psycopg's errors."""
+    sql = "SELECT 3 * count(*) > current_setting('max_connections')::int FROM pg_stat_activity WHERE datid IS NOT NULL"
+    ((crowded,),) = connection.execute(sql).fetchall()
+    return bool(crowded)
+
+
 class PostgresListener:
     """Hears everybody but the `sender` that is its own process."""
 
