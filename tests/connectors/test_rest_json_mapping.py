@@ -310,6 +310,25 @@ def test_links_that_lead_away_or_nowhere_are_refused(link):
     assert len(str(refused.value)) < 400
 
 
+@pytest.mark.parametrize(
+    "link",
+    [
+        "https://me:hunter2@evil.example:8443/hunter2?api_key=hunter2#hunter2",
+        "//me:hunter2@evil.example/x",
+        "https://me:hunter2@api.example.com/b?token=hunter2",
+        "https://evil.example/?token=hunter2",
+        "me:hunter2@evil.example/x",
+        "https://me:hunter2@[",
+        "https://me:hunter2@evil.example:99999/",
+    ],
+)
+def test_a_refused_link_shows_nothing_that_opens_something(link):
+    with pytest.raises(Rejected) as refused:
+        followed("GET /", "https://api.example.com", "/a/list?p=1", link)
+    assert "hunter2" not in str(refused.value)
+    assert "me:" not in str(refused.value)
+
+
 @hypothesis.settings(max_examples=100)
 @hypothesis.given(st.text(max_size=30) | st.text("/\\@:.?#ahtps", max_size=30))
 def test_no_link_leaves_the_host(link):

@@ -30,23 +30,35 @@ def next_in_header(header: str) -> str | None:
 def followed(call: str, origin: str, current: str, link: str) -> str:
     """Path and parameters of the page that a link leads to, from the page `current` of the API at `origin`.
 
-    Raises Rejected for a link that leads anywhere else, and for one that leads back to the same page.
+    Raises Rejected for a link that leads anywhere else, and for one that leads back to the same page. Of a refused
+    link only the host is told: the rest of it may open something.
     """
-    shown = inert(link[:200])
     if len(link) > LONGEST:
         raise Rejected(f"{call}: the link to the next page has {len(link):,} characters; {LONGEST:,} is the most")
     try:
         parts = urlsplit(urljoin(f"{origin}{current}", link.strip()))
-        leads_home = _site(parts) == _site(urlsplit(origin)) and parts.username is None and parts.password is None
+        leads_home = _site(parts) == _site(urlsplit(origin))
     except ValueError:
-        raise Rejected(f"{call}: the link to the next page is not an address: {shown}") from None
+        raise Rejected(f"{call}: the link to the next page is not an address") from None
     if not leads_home:
-        raise Rejected(f"{call}: the link to the next page leads away from {origin}, and is not followed: {shown}")
+        raise Rejected(
+            f"{call}: the link to the next page leads away from {origin}, and is not followed: {_shown(parts)}"
+        )
+    if "@" in parts.netloc:
+        raise Rejected(f"{call}: the link to the next page has a user name in it, and is not followed")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     target = quote(target, safe=_PRINTABLE)
     if target == current:
-        raise Rejected(f"{call}: the link to the next page repeats the page itself: {shown}")
+        raise Rejected(f"{call}: the link to the next page repeats the page itself")
     return target
+
+
+def _shown(parts: SplitResult) -> str:
+    """Where an address leads, without names, passwords, paths and parameters."""
+    if not parts.hostname:
+        return "it names no host"
+    port = "" if parts.port is None else f":{parts.port}"
+    return inert(f"{parts.scheme}://{parts.hostname}{port}"[:200])
 
 
 def _site(parts: SplitResult) -> tuple[str, str, int | None]:
