@@ -177,6 +177,44 @@ def test_a_size_that_the_api_does_not_keep_is_refused_and_not_taken_for_the_end(
     on(harmless, "offset", given=given, largest=20)
 
 
+@pytest.mark.parametrize("style", ["page", "page_fixed", "offset"])
+@pytest.mark.parametrize("given", [1, 2, 5, 9, 10])
+def test_a_page_of_a_few_records_is_not_taken_for_the_end(style, given):
+    async def test(api: Api) -> None:
+        with pytest.raises(Rejected, match=f"has {given} records where .* and more follow"):
+            await api.walk()
+
+    ((kind, own),) = PAGING[style].items()
+    # Without a parameter of the size the simulator gives what is usual, or as many as it gives at most.
+    on(test, style, given={"paging": {kind: own | {"size": 30}}}, largest=given)
+
+
+@NUMBERED
+@pytest.mark.parametrize("count", [1, 5, 9])
+def test_a_short_list_costs_one_more_request_unless_a_total_says_that_it_ends(style, count):
+    async def test(api: Api) -> None:
+        found, pages = await api.walk()
+        assert len(found) == count
+        assert pages[-1].last
+        assert len(api.simulator.requests) == len(pages) + 1
+
+    async def told(api: Api) -> None:
+        found, pages = await api.walk()
+        assert len(found) == count
+        assert len(api.simulator.requests) == len(pages) == 1
+
+    on(test, style, records=count)
+    on(told, style, records=count, given={"total": "meta.total"})
+
+
+def test_a_list_that_grows_while_its_end_is_looked_for_is_no_error():
+    async def test(api: Api) -> None:
+        page = await api.client.page({}, Wanted())
+        assert (len(page.records), page.last) == (20, False)
+
+    on(test, "page_fixed", records=19, churn=Churn(added=2, bumped=0, removed=0))
+
+
 @pytest.mark.parametrize("style", ["page", "offset"])
 def test_a_page_that_repeats_for_ever_is_noticed(style):
     async def test(api: Api) -> None:

@@ -1,7 +1,7 @@
 """The ways in which a list is read: by the numbers of its pages, by places, by cursors, by links, or in one answer.
 
-Where an API says nothing of the end, a short page is not taken for it as long as the API may simply give less than it
-was asked for: that would leave out the rest of the list in silence.
+A short page is never taken for the end of a list: an API may simply give less than it was asked for, and the rest
+would be left out in silence. The end is where a total says so, or where nothing follows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from penstock.connectors.rest_json.settings import CursorPaging, LinkPaging, Off
 from penstock.connectors.searches import Bad, Batch, Item, Parameters, Wanted
 from penstock.model.errors import Rejected
 
-_LEAST_PAGE = 10
-"""No API gives less than this where more was asked for."""
 _CERTAIN = 2
 """How often a page must repeat another to be no chance."""
 Records = Sequence[Item | Bad]
@@ -94,7 +92,6 @@ class ByNumber:
         self.overlaps = settings.size_parameter is not None
         self._last = math.inf if settings.last is None else settings.last - settings.first
         self._reach = min(settings.most_records or math.inf, (self._last + 1) * settings.size)
-        self._full = 0  # the largest page that the API was seen to fill
         self._repeats = Repeats()
 
     async def page(self, source: Source, parameters: Parameters, wanted: Wanted) -> Batch:
@@ -102,23 +99,34 @@ class ByNumber:
             return Batch((), place=wanted.place, cut=True)
         index, size = self._choose(wanted.place)
         reply = await self._ask(source, parameters, wanted, index, size)
-        start, count, total = index * size, len(reply.records), reply.total
-        end = start + count
-        if count > size:
-            raise Rejected(self._says_size(reply.call, size, count))
-        self._repeats.check(reply, parameters, start)
-        more = total is not None and total > end
-        if count == size:
-            self._full = max(self._full, size)
-            out = end >= self._reach or (not self.overlaps and index >= self._last)
-            ended = out and total is not None and not more
-            return Batch(reply.records, start, last=ended, cut=out and not ended, total=total)
-        proved = count == 0 or (not more if total is not None else count < _LEAST_PAGE or size <= self._full)
-        if not proved and index < self._last:
+        self._check(reply, parameters, index, size)
+        if self._unproved(reply, index, size):
             following = await self._ask(source, parameters, wanted, index + 1, size)
             if following.records:
-                raise Rejected(self._says_size(reply.call, size, count))
-        return Batch(reply.records, start, last=not more, cut=more, total=total)
+                # It was no end. A list that grew meanwhile fills the page by now.
+                reply = await self._ask(source, parameters, wanted, index, size)
+                self._check(reply, parameters, index, size)
+                if self._unproved(reply, index, size):
+                    raise Rejected(self._says_short(reply, following, size))
+        start, count, total = index * size, len(reply.records), reply.total
+        end = start + count
+        more = total is not None and total > end
+        if count < size:
+            return Batch(reply.records, start, last=not more, cut=more, total=total)
+        out = end >= self._reach or (not self.overlaps and index >= self._last)
+        ended = out and total is not None and not more
+        return Batch(reply.records, start, last=ended, cut=out and not ended, total=total)
+
+    def _check(self, reply: Reply, parameters: Parameters, index: int, size: int) -> None:
+        if len(reply.records) > size:
+            raise Rejected(self._says_size(reply.call, size, len(reply.records)))
+        self._repeats.check(reply, parameters, index * size)
+
+    def _unproved(self, reply: Reply, index: int, size: int) -> bool:
+        """Whether a page is short, and nothing says that the list ends with it."""
+        count = len(reply.records)
+        told = reply.total is not None and reply.total <= index * size + count
+        return 0 < count < size and not told and index < self._last
 
     def _choose(self, place: int) -> tuple[int, int]:
         """Index and size of the page from a place on, within what the API serves."""
@@ -135,6 +143,14 @@ class ByNumber:
         if self._settings.size_parameter is not None:
             sent[self._settings.size_parameter] = str(size)
         return await source.ask(parameters, source.since(wanted), sent, end_ok=index > 0)
+
+    def _says_short(self, reply: Reply, following: Reply, size: int) -> str:
+        if following.records == reply.records:
+            return (
+                f"{reply.call}: a page repeats the one before it, so nothing says where the list ends;"
+                " check paging.page.parameter, and leave paging out if the API gives the whole list at once"
+            )
+        return self._says_size(reply.call, size, len(reply.records))
 
     def _says_size(self, call: str, size: int, count: int) -> str:
         asked = "were asked for" if self.overlaps else "are expected"
@@ -159,11 +175,15 @@ class ByOffset:
             return Batch((), place=wanted.place, cut=True)
         start = max(0, wanted.place - min(MOST_OVERLAP, self._settings.size // 2))
         size = int(min(self._settings.size, self._reach - start))
-        sent = {self._settings.parameter: str(self._settings.first + start)}
-        if self._settings.size_parameter is not None:
-            sent[self._settings.size_parameter] = str(size)
-        reply = await source.ask(parameters, source.since(wanted), sent, end_ok=start > 0)
+        reply = await self._ask(source, parameters, wanted, start)
         self._repeats.check(reply, parameters, start)
+        if self._unproved(reply, start, wanted.place):
+            following = await self._ask(source, parameters, wanted, wanted.place)
+            if following.records:
+                # It was no end. A list that grew meanwhile passes the place by now.
+                reply = await self._ask(source, parameters, wanted, start)
+                if self._unproved(reply, start, wanted.place):
+                    raise Rejected(self._says_size(reply.call, size, len(reply.records)))
         end, total = start + len(reply.records), reply.total
         more = total is not None and total > end
         if end <= wanted.place:  # nothing new: the list has ended
@@ -171,6 +191,25 @@ class ByOffset:
         ended = total is not None and not more and end - start < size
         cut = end >= self._reach and not (total is not None and not more)
         return Batch(reply.records, start, last=ended or (end >= self._reach and not cut), cut=cut, total=total)
+
+    async def _ask(self, source: Source, parameters: Parameters, wanted: Wanted, start: int) -> Reply:
+        sent = {self._settings.parameter: str(self._settings.first + start)}
+        if self._settings.size_parameter is not None:
+            sent[self._settings.size_parameter] = str(int(min(self._settings.size, self._reach - start)))
+        return await source.ask(parameters, source.since(wanted), sent, end_ok=start > 0)
+
+    @staticmethod
+    def _unproved(reply: Reply, start: int, place: int) -> bool:
+        """Whether a page that begins before a place does not pass it, and nothing says that the list ends there."""
+        end = start + len(reply.records)
+        return start < end <= place and (reply.total is None or reply.total > end)
+
+    @staticmethod
+    def _says_size(call: str, size: int, count: int) -> str:
+        return (
+            f"{call}: a page has {count} records where {size} were asked for, and more follow;"
+            f" correct paging.offset: size = {count} is what the API gives, if size_parameter is right"
+        )
 
 
 class ByCursor:
