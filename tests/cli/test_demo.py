@@ -29,7 +29,7 @@ from tests.support.console import Console
 from tests.support.fleet import until
 from tests.support.replay import Replay
 
-PATIENCE = 240
+PATIENCE = 600
 DAILY = [f"T+{days}d" for days in (1, 3, 5, 7, 14, 30, 60)]
 HOURLY = [f"T+{hours}h" for hours in (24, 72, 312)]
 
@@ -59,7 +59,7 @@ def start(*options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, **pipes)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("ledger_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)], indirect=True)
 def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, penstock, tmp_path):
     """One run for all that is asked of it: it takes its time."""
@@ -80,11 +80,11 @@ def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, pensto
 
 
 def _shown(folder: Path, url: str, *options: str) -> Shown:
-    running = start("--once", "--dir", folder, *options)
-    try:
-        out, err = running.communicate(timeout=PATIENCE)
-    finally:
-        running.kill()
+    with start("--once", "--dir", folder, *options) as running:
+        try:
+            out, err = running.communicate(timeout=PATIENCE)
+        finally:
+            running.kill()
     assert running.returncode == 0, (out, err)
     assert err == ""
     return Shown(folder, url, out)

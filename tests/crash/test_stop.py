@@ -139,7 +139,7 @@ def test_sigterm_ends_a_worker_whoever_holds_the_ledger(ledger_url, tmp_path, ho
     with Fleet(ledger_url, tmp_path / "fleet", stop_seconds=2) as fleet:
         names = [f"{n}" for n in range(5)]
         fleet.upgrade()
-        fleet.born(*names, before_ms=1_000)
+        fleet.born(*names, before_ms=5_000)  # longer than it takes to lock the ledger, on a busy machine too
         (worker,) = fleet.start(plain=plain)
         until(lambda: all(fleet.effects.begun(n) for n in names), "the steps begin")
         with holding(fleet, how):

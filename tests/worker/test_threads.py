@@ -141,7 +141,11 @@ def test_a_renewal_waits_for_no_thread(real_world: World):
     async def main() -> None:
         worker = worker_on(world.ledger, Probe())
         running = asyncio.create_task(worker.run())
-        await until(lambda: others.read(lambda c: c.rows("SELECT count(*) FROM worker"))[0][0], "it has started")
+        leases = "SELECT DISTINCT lease_until FROM worker"
+        # Its row is there before it has begun, and what is left to begin needs a thread too.
+        await until(lambda: others.read(lambda c: c.rows(leases)), "it has a lease")
+        first = others.read(lambda c: c.rows(leases))[0][0]
+        await until(lambda: others.read(lambda c: c.rows(leases))[0][0] != first, "it renews its lease")
         busy = [asyncio.create_task(worker._executor.run(over.wait, PATIENCE)) for _ in range(8)]
         try:
             await asyncio.sleep(2 * LEASE)
