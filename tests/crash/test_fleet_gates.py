@@ -135,8 +135,8 @@ def test_a_hundred_refusals_in_flight_count_once(fleet, provider):
     assert fleet.gate("throttles, epoch") == (0, 1)
 
 
-@by_night("sqlite")
-def test_the_rate_is_reached_and_never_exceeded(ledger_url, tmp_path):
+def _called_at_the_rate(ledger_url: str, tmp_path: Path) -> tuple[float, str]:
+    """Make 400 calls behind a budget, none refused and none too early: the share of the rate that was reached."""
     calls = 400
     with limited_provider(RATE, RATE) as provider, GateFleet(ledger_url, tmp_path, provider) as fleet:
         fleet.gates.providers = ()
@@ -150,11 +150,23 @@ def test_the_rate_is_reached_and_never_exceeded(ledger_url, tmp_path):
         first, last = provider.arrivals[0].at, provider.arrivals[-1].at
         reached = calls / (RATE * (last - first))
         shape = [provider.between(first + n, first + n + 1) for n in range(int(last - first) + 1)]
-        assert reached >= 0.97, f"{reached:.1%} of the rate, by second: {shape}"
         # What came in one window of any length is at most what the provider's bucket bears, and our own reckoning
         # begins with nothing: beyond the places that were waiting to leave it is the rate alone.
         assert calls <= RATE * (last - first) + RATE * 1.25
         fleet.stop()
+        return reached, f"{reached:.1%} of the rate, by second: {shape}"
+
+
+@by_night("sqlite")
+def test_the_rate_is_never_exceeded(ledger_url, tmp_path):
+    reached, shape = _called_at_the_rate(ledger_url, tmp_path)
+    assert reached > 0.5, shape  # how near to 1 is a matter of what else the machine does: asked by night
+
+
+@pytest.mark.nightly
+def test_the_rate_is_reached(ledger_url, tmp_path):
+    reached, shape = _called_at_the_rate(ledger_url, tmp_path)
+    assert reached >= 0.97, shape
 
 
 @by_night("postgres")

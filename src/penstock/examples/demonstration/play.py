@@ -88,6 +88,9 @@ every = "6h"
 [schedules.watch-doctor]
 job = "watch-doctor"
 every = "30d"
+# It looks a day ahead by a forecast of every flow.
+[alerts.policies.quota]
+every = "1d"
 """
 
 

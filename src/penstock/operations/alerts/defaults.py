@@ -89,8 +89,7 @@ POLICIES = (
         window=_DAY,
         every=10 * _MINUTE,
     ),
-    # A forecast looks a day ahead and asks every flow: once an hour is soon enough.
-    Policy(name="quota", says="A provider's budget will not last.", kind="quota", every=_HOUR),
+    Policy(name="quota", says="A provider's budget will not last.", kind="quota", every=10 * _MINUTE),
     Policy(name="doctor", says="The doctor found something wrong.", kind="doctor"),
     Policy(
         name="surroundings",
