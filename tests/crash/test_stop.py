@@ -114,7 +114,7 @@ def holding(fleet: Fleet, how: str) -> Iterator[None]:
 
 
 def _lock(somebody: psycopg.Connection[Any], how: str) -> None:
-    """All tables at once or none: a worker that asks for them meanwhile would be waited for, and the steps end meanwhile."""
+    """All tables or none: to wait for a worker that holds one would take as long as the steps do."""
     for _ in range(500):
         try:
             somebody.execute(f"{how} NOWAIT".encode())
