@@ -153,6 +153,7 @@ def test_provinces_and_words_choose():
     simulator, _ = simulated()
     madrid = everything(simulator, q="Camarero", province="Madrid")
     assert {item["province"]["value"] for item in madrid} == {"Madrid"}
+    assert everything(simulator, q="camarero", province="madrid") == madrid
     both = everything(simulator, q="camarero", province=["33", "Barcelona"])
     assert {item["province"]["value"] for item in both} == {"Madrid", "Barcelona"}
     assert 0 < len(everything(simulator, q="camarero python")) < len(everything(simulator, q="camarero"))

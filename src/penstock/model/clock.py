@@ -152,7 +152,7 @@ def parse_instant(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is not None:
-            return moment.astimezone(UTC)
+            return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     except (ValueError, TypeError, OverflowError) as error:  # the first hours of the year 1 lie before it in UTC
         msg = f"{text!r:.100} is not an instant: {error!s:.100}"
         raise BadInstant(msg) from error

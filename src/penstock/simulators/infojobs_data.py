@@ -83,18 +83,21 @@ class Seen(Struct, frozen=True):
 
 
 class Filter(Struct, frozen=True):
-    """Which offers a search finds: those with all of these words, in one of these provinces, where any are named."""
+    """Which offers a search finds: those with all of these words, in one of these provinces, where any are named.
+
+    A province is a number, or a name in capital or small letters.
+    """
 
     words: frozenset[str] = frozenset()
     provinces: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, q: str, provinces: Sequence[str] = ()) -> Filter:
-        return cls(_words(q), frozenset(provinces))
+        return cls(_words(q), frozenset(map(str.casefold, provinces)))
 
     def finds(self, offer: Offer) -> bool:
         _, number, province = _CITIES[offer.city]
-        where = not self.provinces or str(number) in self.provinces or province in self.provinces
+        where = not self.provinces or str(number) in self.provinces or province.casefold() in self.provinces
         return where and self.words <= offer.words
 
 
