@@ -149,3 +149,17 @@ def test_an_answer_without_content_is_an_empty_list():
             assert (list(page.records), page.last) == ([], True)
 
     on(test)
+
+
+@pytest.mark.parametrize("fault", [Fault(500, {}), Fault(403, {}), Fault(cut=True), throttle("7")])
+def test_an_error_of_a_followed_link_shows_its_path_alone(fault):
+    """Some providers put a key into the links to their next pages."""
+
+    async def test(api: Api) -> None:
+        api.simulator.faults["list"].append(fault)
+        with pytest.raises((Transient, Fatal, Throttled)) as error:
+            await api.client.follow("/link?page=2&api_key=not-to-be-shown")
+        assert "GET /link" in str(error.value)
+        assert "not-to-be-shown" not in str(error.value)
+
+    on(test)

@@ -145,13 +145,14 @@ class Http:
         content: bytes = b"",
         most_bytes: int = MOST_BYTES,
         patience: Patience = _PATIENCE,
+        shown: str | None = None,
     ) -> Response:
         """The response of a call that succeeded or has a status among `answers`. Raises a StepError otherwise.
 
         A `repeatable` call is never in doubt: made twice it does what it does once. It goes `alone`, over a connection
-        of its own, unless it is repeatable.
+        of its own, unless it is repeatable. `shown` stands for the path in errors.
         """
-        call = f"{method} {path}"
+        call = f"{method} {shown or path}"
         repeatable = repeatable or method in _SAFE
         given = _merged(self._headers, _correlation())
         if json is not None:

@@ -68,42 +68,43 @@ class RestJson:
 
     async def ask(self, parameters: Parameters, since: str | None, paging: Mapping[str, str], *, end_ok: bool) -> Reply:
         """One page. With `end_ok` a 404 is an empty one: the list has ended before it."""
-        return await self._reply(self._asking.target(parameters, since, paging), end_ok=end_ok)
+        target = self._asking.target(parameters, since, paging)
+        return await self._reply(target, target, end_ok=end_ok)
 
     async def follow(self, target: str) -> Reply:
-        """One page by its path and parameters."""
+        """One page by its path and parameters; errors show the path alone, for a link may hold a key."""
         if not target.startswith("/"):
             raise Rejected(
                 "the token of the next page is not one of this client's; the list is read from its beginning"
             )
-        return await self._reply(target, end_ok=False)
+        return await self._reply(target, target.partition("?")[0], end_ok=False)
 
-    async def _reply(self, target: str, *, end_ok: bool) -> Reply:
+    async def _reply(self, target: str, shown: str, *, end_ok: bool) -> Reply:
         call = f"GET {target.partition('?')[0]}"
-        response = await self._response(target)
+        response = await self._response(target, shown)
         if response.status_code == _EMPTY or (end_ok and response.status_code == _MISSING):
             return Reply((), None, None, response, target, call)
         if not response.is_success:
-            raise self._refusal(f"GET {target}", response)
+            raise self._refusal(f"GET {shown}", response)
         whole = document(call, response)
         found = records_of(call, self._records(whole), self._settings.records, whole)
         total = _count(self._total(whole)) if self._settings.total is not None else None
         items = self._mapper.items(found, self._slices(response.content))
         return Reply(items, total, whole, response, target, call)
 
-    async def _response(self, target: str) -> Response:
+    async def _response(self, target: str, shown: str) -> Response:
         """The answer; a login that is refused is renewed once."""
         headers = await self._login.headers()
-        response = await self._get(target, headers)
+        response = await self._get(target, shown, headers)
         if response.status_code == _UNAUTHORIZED:
             renewed = await self._login.headers(instead_of=headers)
             if renewed is not None:
-                response = await self._get(target, renewed)
+                response = await self._get(target, shown, renewed)
         return response
 
-    async def _get(self, target: str, headers: Headers | None) -> Response:
+    async def _get(self, target: str, shown: str, headers: Headers | None) -> Response:
         answers = (_UNAUTHORIZED, _FORBIDDEN, _MISSING)
-        return await self._http.call("GET", target, headers=headers, answers=answers)
+        return await self._http.call("GET", target, headers=headers, answers=answers, shown=shown)
 
     def _refusal(self, call: str, response: Response) -> StepError:
         """What it means. Some say by a 403 that too much was asked, and in a header when to ask again."""
