@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from penstock.connectors.http.exchange import Patience
+
 Parameters = Mapping[str, Any]
 """What is searched for, as the configuration says it."""
 OFFER_COLUMNS = (
@@ -19,6 +21,9 @@ OFFER_COLUMNS = (
     *("salary_min", "salary_max", "salary_period", "description", "published_at"),
 )
 """What a job offer says: texts, but for `salary_min` and `salary_max` (numbers) and `published_at` (an instant)."""
+
+PAGE_PATIENCE = Patience(total=60.0)
+"""A page is small, and whoever waits for one holds the lock for which all other queries wait."""
 
 
 class Wanted(Struct, frozen=True):

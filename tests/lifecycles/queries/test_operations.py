@@ -75,7 +75,7 @@ def test_the_whole_pipeline_rests_while_it_is_paused(ledger_url, tmp_path):
         assert {row.waits for row in at.read("list").rows} == {"the whole pipeline is paused by ada: because"}
         at.refused("pause", "the whole pipeline is paused by ada: because; there is nothing to pause")
         assert at.plan("run", every=True).preview.warnings[0].startswith("the whole pipeline is paused by ada")
-        at.refused("resume", "client jobs is not paused, but the whole pipeline is", client="jobs")
+        at.refused("resume", "client jobs is not paused itself, but the whole pipeline is paused by ada", client="jobs")
         assert at.do("resume").says == "let all queries go on"
         at.work()
         assert len(at.read("runs").rows) == 3
@@ -100,6 +100,27 @@ def test_one_query_rests_and_goes_on_at_once_when_it_is_resumed(ledger_url, tmp_
         at.refused("pause", "--for must be more than zero", span=timedelta())
 
 
+def test_a_query_that_is_resumed_is_told_what_else_holds_it(ledger_url, tmp_path):
+    with desk(ledger_url, tmp_path) as at:
+        for held in ({}, {"client": "jobs"}, {"query": "python"}):
+            at.do("pause", **held)
+        assert at.plan("resume", query="python").preview.warnings == [
+            (
+                "It still waits: its client jobs is paused by ada: because;"
+                " 'penstock queries resume --client jobs' opens it."
+            ),
+            "It still waits: the whole pipeline is paused by ada: because; 'penstock queries resume' lets it go on.",
+        ]
+        at.do("resume")
+        at.do("resume", query="python")
+        at.work()
+        assert runs_of(at, "python") == 0
+        assert at.plan("resume", client="jobs").preview.warnings == []
+        at.do("resume", client="jobs")
+        at.work()
+        assert runs_of(at, "python") == 1
+
+
 def test_a_pause_for_a_time_ends_by_itself(ledger_url, tmp_path):
     with desk(ledger_url, tmp_path) as at:
         done = at.do("pause", client="jobs", span=timedelta(hours=2))
@@ -121,7 +142,9 @@ def test_a_client_is_resumed_whatever_stopped_it(ledger_url, tmp_path):
         assert states == {client_gate("jobs"): "stopped", client_gate("other"): "closed"}
         (row,) = [row for row in at.read("list").rows if row.query == "python"]
         assert row.waits.startswith("its client jobs is stopped: ")
-        at.refused("resume", "but its client is; 'penstock queries resume --client other' opens it", query="sales")
+        at.refused("resume", "query sales is not paused itself, but its client other is closed: ", query="sales")
+        at.refused("resume", "; 'penstock queries resume --client other' opens it", query="sales")
+        at.refused("resume", "other is a client, not a query; give --client other", query="other")
         for client in ("jobs", "other"):
             at.do("resume", client=client)
         at.work()

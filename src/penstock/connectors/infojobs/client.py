@@ -25,7 +25,7 @@ from penstock.connectors.infojobs.wire import (
     server_time,
 )
 from penstock.connectors.paging import covering
-from penstock.connectors.searches import OFFER_COLUMNS, Batch, Parameters, Wanted
+from penstock.connectors.searches import OFFER_COLUMNS, PAGE_PATIENCE, Batch, Parameters, Wanted
 from penstock.model.clock import Clock
 from penstock.model.errors import Fatal, Rejected, Transient
 from penstock.settings.secret import ConfigError, Secret
@@ -106,7 +106,7 @@ class InfoJobs:
         ours = {"order": ORDER, "sinceDate": span, "page": str(page), "maxResults": str(size)}
         path = f"{PATH}?{query_text(parameters, ours)}"
         headers = {"Authorization": self._authorization()}
-        response = await self._http.call("GET", path, headers=headers, answers=_ANSWERED)
+        response = await self._http.call("GET", path, headers=headers, answers=_ANSWERED, patience=PAGE_PATIENCE)
         moment = server_time(response.headers)
         self._told = None if moment is None else (moment, self._clock.elapsed())
         try:

@@ -20,7 +20,7 @@ from penstock.connectors.rest_json.paging import Reply, style_of
 from penstock.connectors.rest_json.paths import getter
 from penstock.connectors.rest_json.settings import RestSettings
 from penstock.connectors.rest_json.slices import slicer
-from penstock.connectors.searches import Batch, Parameters, Wanted
+from penstock.connectors.searches import PAGE_PATIENCE, Batch, Parameters, Wanted
 from penstock.model.clock import EPOCH, Clock
 from penstock.model.errors import Rejected, StepError, Throttled
 
@@ -104,7 +104,9 @@ class RestJson:
 
     async def _get(self, target: str, shown: str, headers: Headers | None) -> Response:
         answers = (_UNAUTHORIZED, _FORBIDDEN, _MISSING)
-        return await self._http.call("GET", target, headers=headers, answers=answers, shown=shown)
+        return await self._http.call(
+            "GET", target, headers=headers, answers=answers, patience=PAGE_PATIENCE, shown=shown
+        )
 
     def _refusal(self, call: str, response: Response) -> StepError:
         """What it means. Some say by a 403 that too much was asked, and in a header when to ask again."""

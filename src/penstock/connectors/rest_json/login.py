@@ -11,6 +11,7 @@ from penstock.connectors.http.client import Http
 from penstock.connectors.http.exchange import Transport
 from penstock.connectors.oauth import read_token
 from penstock.connectors.rest_json.settings import AuthSettings, OAuth
+from penstock.connectors.searches import PAGE_PATIENCE
 from penstock.connectors.tokens import Tokens
 from penstock.model.clock import Clock
 from penstock.model.errors import Fatal, Rejected
@@ -115,7 +116,9 @@ class ClientLogin:
         try:
             form["client_secret"] = self._settings.secret.reveal()
             # Alone: a token that answers somebody else's request would open somebody else's account.
-            response = await self._http.call("POST", self._path, form=form, repeatable=True, alone=True)
+            response = await self._http.call(
+                "POST", self._path, form=form, repeatable=True, alone=True, patience=PAGE_PATIENCE
+            )
         except ConfigError as error:
             raise Fatal(str(error)) from error
         except Rejected as error:

@@ -136,12 +136,23 @@ def pause(ask: Ask[QueriesSettings], wanted: PauseParameters) -> GateChange:
 def resume(ask: Ask[QueriesSettings], wanted: GateParameters) -> GateChange:
     """Whatever closed them: a person, a client that limited the rate of calls, or wrong credentials."""
     target = _target(ask, wanted)
+    others = _held_besides(ask, wanted, target)
     if target.gate not in shut_gates(ask.reader, [target.gate]):
-        raise UsageError(_why_no_resume(ask, wanted, target))
+        said = f"{target.subject} is not paused"
+        raise UsageError(
+            f"{said} itself, but {'; and '.join(others)}" if others else f"{said}; {_instead(ask, target)}"
+        )
     waiting = [one.unit for one in target.queries if one.unit is not None and one.unit.status is not S.RUNNING]
     later = [unit for unit in waiting if unit.due_at is not None and unit.due_at > ask.now]
     wakes = [] if target.gate == RUN_GATE else [Ref(query.name, unit.unit_id) for unit in later]
-    return GateChange(target.gate, [target.gate], f"let {target.what} go on", pause=False, wakes=wakes)
+    return GateChange(
+        target.gate,
+        [target.gate],
+        f"let {target.what} go on",
+        pause=False,
+        wakes=wakes,
+        warnings=[f"It still waits: {other}." for other in others],
+    )
 
 
 @operation("seed", "Read more of a query's history, or all of it again.")
@@ -214,7 +225,7 @@ def _target(ask: Ask[QueriesSettings], wanted: GateParameters) -> _Target:
     if wanted.query is not None and wanted.client is not None:
         raise UsageError("give a query or --client, not both")
     if wanted.query is not None:
-        one = find_query(known, wanted.query)
+        one = _named(ask, known, wanted.query)
         return _Target(query_gate(one.key), f"query {one.name}", f"query {one.name}", [one])
     if wanted.client is not None:
         client = find_client(ask, known, wanted.client)
@@ -223,29 +234,44 @@ def _target(ask: Ask[QueriesSettings], wanted: GateParameters) -> _Target:
     return _Target(RUN_GATE, "all queries", "the whole pipeline", known)
 
 
+def _named(ask: Ask[QueriesSettings], known: Sequence[Known], text: str) -> Known:
+    """The query of that name; a client's name is never the beginning of a key. Raises UsageError, UnknownUnit."""
+    clients = {*ask.settings.clients(), *(one.client for one in known)}
+    if text in clients and text not in {one.name for one in known}:
+        raise UsageError(f"{text} is a client, not a query; give --client {text}")
+    return find_query(known, text)
+
+
 def _there(ask: Ask[QueriesSettings], gate: str) -> list[str]:
     """The gate, if the ledger has it already."""
     rows = ask.reader.read(lambda cursor: cursor.rows("SELECT gate_id FROM gate WHERE gate_id = :gate", gate=gate))
     return [str(row[0]) for row in rows]
 
 
-def _why_no_resume(ask: Ask[QueriesSettings], wanted: GateParameters, target: _Target) -> str:
-    """That it is not held, and what else is."""
-    said = f"{target.subject} is not paused"
-    if wanted.query is not None:
-        one = target.queries[0]
-        if one.own is not None and one.own.paused:
-            return f"{said} by hand, but by the configuration: [queries.queries.{one.name}] paused"
-        if client_gate(one.client) in shut_gates(ask.reader, [client_gate(one.client)]):
-            return f"{said}, but its client is; 'penstock queries resume --client {one.client}' opens it"
-    if RUN_GATE in shut_gates(ask.reader, [RUN_GATE]):
-        return f"{said}, but the whole pipeline is; 'penstock queries resume' lets it go on"
+def _held_besides(ask: Ask[QueriesSettings], wanted: GateParameters, target: _Target) -> list[str]:
+    """What else holds what is to be resumed, and how that is ended."""
+    one = target.queries[0] if wanted.query is not None else None
+    client = wanted.client if one is None else one.client
+    shut = shut_gates(ask.reader, [RUN_GATE, *([] if client is None else [client_gate(client)])])
+    found = []
+    if one is not None and one.own is not None and one.own.paused:
+        found.append(f"it is paused by the configuration: [queries.queries.{one.name}]")
+    if one is not None and client_gate(one.client) in shut:
+        words = closed_words(f"its client {client}", shut[client_gate(one.client)])
+        found.append(f"{words}; 'penstock queries resume --client {client}' opens it")
+    if target.gate != RUN_GATE and RUN_GATE in shut:
+        found.append(f"{closed_words('the whole pipeline', shut[RUN_GATE])}; 'penstock queries resume' lets it go on")
+    return found
+
+
+def _instead(ask: Ask[QueriesSettings], target: _Target) -> str:
+    """What a person does instead: for the whole pipeline, resume what is held within it."""
     if target.gate == RUN_GATE:
         names = {client_gate(client): f"--client {client}" for client in {one.client for one in target.queries}}
         names |= {query_gate(one.key): one.name for one in target.queries}
         if shut := shut_gates(ask.reader, list(names)):
-            return f"{said}; 'penstock queries resume {names[next(iter(shut))]}' opens what is"
-    return f"{said}; there is nothing to resume"
+            return f"'penstock queries resume {names[next(iter(shut))]}' opens what is"
+    return "there is nothing to resume"
 
 
 def _resting(one: Known) -> tuple[Query, Configured]:
