@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from penstock.ledger.store.database import Cursor
+from penstock.model.errors import LedgerBusy
 from tests.support.crash_app import SERVER, Kind, S
 from tests.support.fleet import Fleet, until
 
@@ -60,14 +61,22 @@ def test_no_call_leaves_after_a_pause_that_was_longer_than_the_lease(ledger_url,
         late = {name for name, pid in before if pid == other.pid}
         assert late, "the other worker made calls that the first was about to make"
 
-        def wake_up(cursor: Cursor) -> None:
+        def wake_up(cursor: Cursor) -> bool:
             """While it cannot ask the ledger whether its lease was taken away, it has only its own clock to go by."""
             if ledger_url.startswith("postgres"):
                 cursor.run("LOCK TABLE worker IN ACCESS EXCLUSIVE MODE")
             sleeper.signal(signal.SIGCONT)
             time.sleep(3)
+            return True
 
-        fleet.ledger.database.write(wake_up)
+        def woken() -> bool:
+            """It may have been stopped in a transaction: its locks go when the server ends that."""
+            try:
+                return fleet.ledger.database.write(wake_up)
+            except LedgerBusy:
+                return False
+
+        until(woken, "the sleeper is woken while the ledger is locked")
         assert set(calls) == before, "nothing has left"
         until(lambda: len(sleeper.said("worker.started")) == 2, "the sleeper goes on under a fresh id")
         other.signal(signal.SIGTERM)
