@@ -244,14 +244,17 @@ def test_it_is_the_installed_one(environment, tmp_path):
     assert run(environment, tmp_path, "python", "-m", "penstock", "--version").startswith("penstock 0.")
 
 
-def test_a_users_file_is_checked_against_the_wheel(environment, tmp_path):
-    (tmp_path / "typed.py").write_text(TYPED)
-    (tmp_path / "wrong.py").write_text(WRONG)
+def test_what_a_user_writes_is_checked_against_the_wheel(environment, tmp_path):
+    """A file of their own, and the project that `penstock new` writes, in one look: it reads all of the wheel."""
+    run(environment, tmp_path, "penstock", "new", "contacts")
+    project = tmp_path / "contacts"
+    (project / "typed.py").write_text(TYPED)
+    (project / "wrong.py").write_text(WRONG)
     mypy = "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")
-    told = run(environment, tmp_path, "python", *mypy, "typed.py")
+    told = run(environment, project, "python", *mypy, "typed.py", "contacts", "tests")
     assert 'Revealed type is "penstock.ledger.ledger.Ledger"' in told
-    assert "Success: no issues found" in told
-    told = run(environment, tmp_path, "python", *mypy, "wrong.py", code=1)
+    assert "Success: no issues found in 9 source files" in told
+    told = run(environment, project, "python", *mypy, "wrong.py", code=1)
     assert 'Module "penstock" has no attribute "Machnie"' in told
     assert "Lifecycle" in told
     assert "Found 2 errors" in told
