@@ -19,7 +19,7 @@ from benchmarks import noop
 from benchmarks.peers import common
 from penstock.ledger.claim import Claims
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.install import create_triggers
+from penstock.ledger.schema.generated import make_triggers
 from penstock.ledger.store.database import Cursor
 
 CLAIMED = 100
@@ -91,7 +91,7 @@ def without_births(ledger: Ledger) -> Iterator[None]:
     on = " ON noop" if database.dialect == "postgresql" else ""
     database.write(lambda cursor: cursor.run(f"DROP TRIGGER penstock_noop_birth{on}"))
     yield
-    database.write(lambda cursor: create_triggers(database, cursor, [noop.MACHINE]))
+    database.write(lambda cursor: make_triggers(database, cursor, [noop.MACHINE]))
 
 
 def fill(url: str, count: int, *, start: int = 0, gates: int = 0) -> None:

@@ -22,7 +22,7 @@ from penstock.ledger.care.look import look
 from penstock.ledger.care.prune import HISTORY, Ages, Pruner
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.roll_up import roll_up
-from penstock.ledger.schema.install import create_triggers
+from penstock.ledger.schema.generated import make_triggers
 from penstock.ledger.store.database import Cursor
 from penstock.model.clock import Rng, instant_text
 
@@ -79,7 +79,7 @@ def fill(ledger: Ledger, count: int) -> None:
     database.write(begin)
     for first in range(0, count, AT_ONCE):
         database.write(lambda cursor, first=first: some(cursor, first))  # type: ignore[misc]
-    database.write(lambda cursor: create_triggers(database, cursor, [noop.MACHINE]))
+    database.write(lambda cursor: make_triggers(database, cursor, [noop.MACHINE]))
     roll_up(database)
 
 

@@ -101,6 +101,38 @@ def test_a_removed_trigger_comes_back(ledger_url):
     assert schema(make(ledger_url, INVOICE)) == first
 
 
+def test_a_start_makes_nothing_anew_that_is_as_it_should_be(ledger_url):
+    """On PostgreSQL whoever makes a trigger waits for everybody who works, and they for it."""
+    make(ledger_url, INVOICE)
+    marks = {
+        "sqlite": "SELECT name, rowid FROM sqlite_master WHERE type = 'trigger' ORDER BY name",
+        "postgresql": "SELECT tgname, oid::bigint FROM pg_trigger UNION ALL SELECT proname, xmin::text::bigint"
+        " FROM pg_proc WHERE proname LIKE 'penstock%' ORDER BY 1",
+    }
+    with Hand(ledger_url) as hand:
+        before = hand.type(marks[hand.dialect])
+        make(ledger_url, INVOICE)
+        assert hand.type(marks[hand.dialect]) == before
+        assert "penstock_invoice_guard" in {name for name, _ in before}
+
+
+def test_a_trigger_that_was_changed_comes_back(ledger_url):
+    first = schema(make(ledger_url, INVOICE))
+    with Hand(ledger_url) as hand:
+        if hand.dialect == "postgresql":
+            hand.type("ALTER TABLE invoice DISABLE TRIGGER penstock_invoice_guard")
+            hand.type("ALTER TABLE invoice ENABLE TRIGGER penstock_invoice_birth")
+            hand.type(
+                "CREATE OR REPLACE FUNCTION penstock_refuse_move() RETURNS trigger LANGUAGE plpgsql"
+                " AS 'BEGIN RETURN NEW; END'"
+            )
+        else:
+            hand.type("DROP TRIGGER penstock_invoice_guard")
+            hand.type("CREATE TRIGGER penstock_invoice_guard BEFORE UPDATE ON invoice BEGIN SELECT 1; END")
+    assert schema(ledger_url) != first
+    assert schema(make(ledger_url, INVOICE)) == first
+
+
 def test_two_may_install_at_once(ledger_url):
     errors: list[BaseException] = []
 

@@ -15,7 +15,7 @@ from penstock.ledger.care.finding import Finding
 from penstock.ledger.care.look import WHOLE_EVERY, Scope
 from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.roll_up import roll_up
-from penstock.ledger.schema.install import create_triggers
+from penstock.ledger.schema.generated import make_triggers
 from penstock.model.clock import Rng
 from penstock.model.machine import Actor, Machine
 from penstock.model.unit import Ref
@@ -44,7 +44,7 @@ def without(world: World, *triggers: tuple[str, str]) -> Iterator[None]:
     for name, table in triggers:
         world.sql(f"DROP TRIGGER {name}{'' if world.sqlite else f' ON {table}'}")
     yield
-    world.ledger.database.write(lambda cursor: create_triggers(world.ledger.database, cursor, ALL_MACHINES))
+    world.ledger.database.write(lambda cursor: make_triggers(world.ledger.database, cursor, ALL_MACHINES))
 
 
 def test_the_first_look_is_whole_and_the_next_begins_there(world):

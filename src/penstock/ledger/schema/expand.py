@@ -6,6 +6,7 @@ in the database, an index. Everything else needs a migration, written by whoever
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -162,9 +163,11 @@ def checks_of(table: sa.Table, dialect: str) -> dict[str, str]:
     return {name: text for name, text in texts if f"CHECK ({text})" in made}
 
 
-def _checks(table: sa.Table, dialect: str) -> list[sa.CheckConstraint]:
+@functools.cache  # a table as declared; to compile one takes a millisecond, and there are dozens
+def _checks(table: sa.Table, dialect: str) -> tuple[sa.CheckConstraint, ...]:
+    made = ddl(CreateTable(table), dialect)
     found = [c for c in table.constraints if isinstance(c, sa.CheckConstraint)]
-    return [c for c in found if f"CONSTRAINT {c.name} " in ddl(CreateTable(table), dialect)]
+    return tuple(c for c in found if f"CONSTRAINT {c.name} " in made)
 
 
 def _own_checks(table: sa.Table, column: sa.Column[Any]) -> list[sa.CheckConstraint]:

@@ -5,20 +5,18 @@ Only the ledger's own schema and tables are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 import sqlalchemy as sa
 
 from penstock.ledger.care.finding import Finding
 from penstock.ledger.schema import expand
-from penstock.ledger.schema.install import expected_postgres, schema_of
+from penstock.ledger.schema.generated import HERE, expected_postgres, schema_of, wrong_functions, wrong_triggers
 from penstock.ledger.schema.tables import kernel_tables, machine_table
-from penstock.ledger.schema.triggers_postgres import settings_of
 from penstock.ledger.store.database import Cursor
 from penstock.model.machine import Machine
 
 _AGAIN = "run 'penstock db upgrade'"
-_HERE = "current_schema()::regnamespace"
 
 
 def tables(machines: Iterable[Machine]) -> list[sa.Table]:
@@ -44,70 +42,41 @@ def _triggers(
     cursor: Cursor, machines: list[Machine], tables: Collection[str], others: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     functions, expected = expected_postgres(cursor, machines, schema_of(cursor))
+    yield from wrong_triggers(cursor, expected)
     rows = cursor.rows(
-        "SELECT c.relname, t.tgname, t.tgenabled::text, t.tgisinternal, md5(pg_get_triggerdef(t.oid)) ="
-        " (SELECT value FROM penstock_meta WHERE name = 'trigger ' || tgname) FROM pg_trigger t"
-        f" JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relnamespace = {_HERE}"
+        "SELECT c.relname, t.tgname, t.tgenabled::text, t.tgisinternal FROM pg_trigger t"
+        f" JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relnamespace = {HERE}"
     )
-    there = {(str(table), str(name)): (enabled, same) for table, name, enabled, internal, same in rows if not internal}
-    for name, (table, _) in expected.items():
-        enabled, same = there.pop((table, name), (None, None))
-        if enabled is None:
-            yield name, f"is missing; {_AGAIN}"
-        elif enabled != "A":
-            yield name, f"is switched off; {_AGAIN}"
-        elif not same:
-            yield name, f"was changed; {_AGAIN}"
-    for table, name in there:
-        if table in tables and name not in others:
-            yield name, f"is a trigger of {table} that Penstock did not make; drop it"
+    ours = {(table, name) for name, (table, _) in expected.items()}
+    for table, name, _, internal in rows:
+        if not internal and (table, name) not in ours and table in tables and name not in others:
+            yield str(name), f"is a trigger of {table} that Penstock did not make; drop it"
     for table in sorted(
-        {str(table) for table, _, enabled, internal, _ in rows if internal and enabled != "O"}.intersection(tables)
+        {str(table) for table, _, enabled, internal in rows if internal and enabled != "O"} & {*tables}
     ):
         yield table, f"its foreign keys are switched off; ALTER TABLE {table} ENABLE TRIGGER ALL, then {_AGAIN}"
-    yield from _functions(cursor, functions)
+    yield from wrong_functions(cursor, functions)
     yield from _in_between(cursor, tables)
-
-
-def _functions(cursor: Cursor, expected: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Bodies, settings and owners of the functions that triggers call."""
-    rows = cursor.rows(
-        "SELECT p.proname, p.prosrc, p.proconfig, p.prosecdef AND p.proowner = (SELECT relowner FROM pg_class"
-        f" WHERE relname = 'transition_log' AND relnamespace = {_HERE}),"
-        " has_function_privilege('public', p.oid, 'EXECUTE') FROM pg_proc p"
-        f" WHERE p.pronamespace = {_HERE} AND p.pronargs = 0 AND p.proname LIKE 'penstock%'"
-    )
-    there = {str(name): rest for name, *rest in rows}
-    for name, sql in expected.items():
-        body, settings, owned, public = there.get(name, (None, None, None, None))
-        if body != sql.split("$body$")[1]:
-            yield name, f"has a function that is missing or was changed; {_AGAIN}"
-        elif sorted(settings or ()) != sorted(settings_of(sql)):
-            yield name, f"has a function with other settings; {_AGAIN}"
-        elif not owned:
-            yield name, f"has a function that does not run with the rights of the ledger's owner; {_AGAIN} as that role"
-        elif public:
-            yield name, f"has a function that anybody may call; {_AGAIN}"
 
 
 def _in_between(cursor: Cursor, tables: Collection[str]) -> Iterator[tuple[str, str]]:
     """What else can change or hide what a statement does to a table."""
     for table, rule in cursor.rows(
         "SELECT c.relname, r.rulename FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class"
-        f" WHERE c.relnamespace = {_HERE} AND c.relkind IN ('r', 'p')"
+        f" WHERE c.relnamespace = {HERE} AND c.relkind IN ('r', 'p')"
     ):
         if table in tables:
             yield str(table), f"the rule {rule} rewrites statements on it; drop it"
     for table, child in cursor.rows(
         "SELECT c.relname, i.inhrelid::regclass::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent"
-        f" WHERE c.relnamespace = {_HERE}"
+        f" WHERE c.relnamespace = {HERE}"
     ):
         if table in tables:
             yield (
                 str(table),
                 f"{child} inherits from it: rows there count as its own and have no guards; use NO INHERIT",
             )
-    for (table,) in cursor.rows(f"SELECT relname FROM pg_class WHERE relnamespace = {_HERE} AND relrowsecurity"):
+    for (table,) in cursor.rows(f"SELECT relname FROM pg_class WHERE relnamespace = {HERE} AND relrowsecurity"):
         if table in tables:
             yield str(table), "row security hides some of its rows; switch it off"
 
@@ -117,8 +86,8 @@ def _creators(cursor: Cursor) -> Iterator[Finding]:
     rows = cursor.rows(
         "SELECT quote_ident(n.nspname), CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END"
         " FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) a"
-        f" WHERE n.oid = {_HERE} AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner AND a.grantee <>"
-        f" (SELECT relowner FROM pg_class WHERE relname = 'transition_log' AND relnamespace = {_HERE}) ORDER BY 2"
+        f" WHERE n.oid = {HERE} AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner AND a.grantee <>"
+        f" (SELECT relowner FROM pg_class WHERE relname = 'transition_log' AND relnamespace = {HERE}) ORDER BY 2"
     )
     for schema, role in rows:
         who = "anybody" if role == "PUBLIC" else role

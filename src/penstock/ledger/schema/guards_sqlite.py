@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from penstock.ledger.care.finding import Finding
 from penstock.ledger.schema import expand
-from penstock.ledger.schema.install import expected_sqlite
+from penstock.ledger.schema.generated import expected_sqlite
 from penstock.ledger.schema.tables import kernel_tables, machine_table
 from penstock.ledger.store.database import Cursor
 from penstock.model.machine import Machine

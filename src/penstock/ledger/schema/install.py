@@ -14,17 +14,13 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from penstock.ledger import outbox
 from penstock.ledger.schema import (
     definitions,
     expand,
+    generated,
     left,
     migrate,
     seals,
-    seals_postgres,
-    seals_sqlite,
-    triggers_postgres,
-    triggers_sqlite,
 )
 from penstock.ledger.schema import views as views_of
 from penstock.ledger.schema.migrate import KERNEL, Track
@@ -102,7 +98,7 @@ def _install(
         definitions.record(database, cursor, machine)
     seals.refuse_broken(database, cursor, [f for f in seals.families(wanted.machines) if f.child.name in changed])
     progress("triggers")
-    create_triggers(database, cursor, wanted.machines)
+    generated.make_triggers(database, cursor, wanted.machines)
     views_of.make(database, cursor, wanted.views)
 
 
@@ -225,74 +221,3 @@ def _check_file(database: Database, cursor: Cursor) -> None:
     if problem != "ok":
         msg = f"{database.url.removeprefix('sqlite:///')}: {problem}; restore it from a backup; Penstock changes nothing in it"
         raise LedgerBroken(msg)
-
-
-def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machine]) -> None:
-    """Drop and create every generated trigger."""
-    machines = list(machines)
-    if database.dialect == "sqlite":
-        for name in seals.names(machines):  # the declaration may have lost its seals
-            cursor.run(f"DROP TRIGGER IF EXISTS {name}")
-        for name, sql in expected_sqlite(cursor, machines).items():
-            cursor.run(f"DROP TRIGGER IF EXISTS {name}")
-            cursor.run(sql)
-        return
-    schema = schema_of(cursor)
-    functions, triggers = expected_postgres(cursor, machines, schema)
-    ((path,),) = cursor.rows("SELECT current_setting('search_path')")
-    # What a trigger's condition calls is looked up now, and must not be somebody's who may create in the schema.
-    cursor.run("SET LOCAL search_path = pg_catalog, pg_temp")
-    for name in seals.names(machines):  # the declaration may have lost its seals
-        cursor.run(f"DROP FUNCTION IF EXISTS {schema}.{name}() CASCADE")
-    for name, sql in functions.items():
-        cursor.run(sql)
-        # It runs with its owner's rights: nobody else may make it the trigger of a table of theirs.
-        cursor.run(f"REVOKE ALL ON FUNCTION {schema}.{name}() FROM PUBLIC")
-    for name, (table, sql) in triggers.items():
-        cursor.run(f"DROP TRIGGER IF EXISTS {name} ON {schema}.{table}")
-        cursor.run(f"CREATE TRIGGER {name} {sql}")
-        cursor.run(f"ALTER TABLE {schema}.{table} ENABLE ALWAYS TRIGGER {name}")
-    cursor.run("SELECT set_config('search_path', :path, true)", path=path)
-    for name, (table, _) in triggers.items():
-        # PostgreSQL keeps a trigger in words of its own; they are remembered, for the doctor to compare.
-        cursor.run(
-            "INSERT INTO penstock_meta (name, value) SELECT 'trigger ' || tgname, md5(pg_get_triggerdef(oid))"
-            " FROM pg_trigger WHERE tgname = :name AND tgrelid = CAST(:table AS regclass)"
-            " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            name=name,
-            table=f"{schema}.{table}",
-        )
-
-
-def schema_of(cursor: Cursor) -> str:
-    """The schema of a ledger on PostgreSQL, quoted where it must be."""
-    return str(cursor.rows("SELECT quote_ident(current_schema())")[0][0])
-
-
-def expected_sqlite(cursor: Cursor, machines: Sequence[Machine]) -> dict[str, str]:
-    """Name to statement of every trigger that must be there."""
-    expected = triggers_sqlite.kernel_triggers(definitions.stored(cursor))
-    if outbox.installed(cursor):  # whoever's program brought it: event_log is everybody's
-        expected |= outbox.sqlite_triggers()
-    for machine in machines:
-        expected |= triggers_sqlite.machine_triggers(machine)
-    for family in seals.families(machines):
-        expected |= seals_sqlite.triggers(family)
-    return expected
-
-
-def expected_postgres(
-    cursor: Cursor, machines: Sequence[Machine], schema: str
-) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Functions by name, and triggers by name with their table."""
-    functions, triggers = triggers_postgres.kernel_functions(schema), triggers_postgres.kernel_triggers(schema)
-    if outbox.installed(cursor):
-        functions |= outbox.postgres_functions(schema)
-        triggers |= outbox.postgres_triggers(schema)
-    for machine in machines:
-        functions |= triggers_postgres.machine_functions(machine, schema)
-        triggers |= triggers_postgres.machine_triggers(machine, schema)
-    for family in seals.families(machines):
-        functions |= seals_postgres.functions(family, schema)
-        triggers |= seals_postgres.triggers(family, schema)
-    return functions, triggers
