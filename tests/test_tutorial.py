@@ -23,6 +23,8 @@ from typing import Self
 
 import pytest
 
+from tests.support.nightly import by_night
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^<!-- (\w+)(?:: (.+?))? -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -195,6 +197,7 @@ def test_every_block_is_marked_and_known():
     assert set(before) == {"run"}, "an output follows a command"
 
 
+@by_night("postgres")
 @pytest.mark.timeout(600)
 def test_the_tutorial_works(ledger_url, tmp_path):
     folder, scratch = tmp_path / "tutorial", tmp_path / "scratch"

@@ -311,8 +311,9 @@ def reprice(world: World, ledgers: Sequence[Ledger], flow: Repricing, seconds: f
     simulate(world.time, main)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("actual", [lambda n: 10 + 0.2 * n, lambda n: 9.0], ids=["as told", "less"])
+@pytest.mark.parametrize(
+    ("workers", "actual"), [(1, lambda n: 10 + 0.2 * n), (2, lambda n: 9.0)], ids=["as told", "less, two workers"]
+)
 def test_a_bucket_is_used_to_the_full_and_never_overflows(world, workers, actual):
     """As a shop's standard bucket, in small: 100 points a second, 2,000 at once, four variants to a product."""
     products, rate, burst = 500, 100.0, 2_000.0

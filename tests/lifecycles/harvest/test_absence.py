@@ -15,7 +15,6 @@ from penstock.simulators.nivoda_data import Catalogue, Wanted
 from tests.support.harvest import FEED, Bench
 from tests.support.harvest_http import STONES, over_http
 
-pytestmark = pytest.mark.by_day
 TWO = {"target_records": 400, "least_records": 20, "full_workers": 2, "incremental_workers": 2}
 """Two partitions of some 350: one record of them is within the tolerance."""
 
@@ -82,6 +81,7 @@ def test_a_stone_that_a_price_change_pushes_past_the_count_is_read(ledger_url, t
     over_http(ledger_url, tmp_path, test, before=meanwhile, settings=TWO)
 
 
+@pytest.mark.by_day
 def test_a_stone_that_moves_forward_between_pages_is_read(ledger_url, tmp_path):
     """A stone that was read leaves its partition: all behind it move up, one of them onto a page that was read."""
     meanwhile, forward = Meanwhile(), []
@@ -176,6 +176,7 @@ def test_a_stone_whose_record_does_not_name_it_is_kept(ledger_url, tmp_path, mon
     over_http(ledger_url, tmp_path, test, settings=TWO)
 
 
+@pytest.mark.by_day
 def test_a_stone_that_two_whole_runs_did_not_see_is_gone(ledger_url, tmp_path):
     async def test(bench: Bench, simulator: NivodaSimulator) -> None:
         assert (await bench.harvest()).status is R.COMPLETED
@@ -194,6 +195,7 @@ def test_a_stone_that_two_whole_runs_did_not_see_is_gone(ledger_url, tmp_path):
     over_http(ledger_url, tmp_path, test, settings=TWO)
 
 
+@pytest.mark.by_day
 def test_a_run_that_is_in_doubt_neither_deletes_nor_counts_as_one_of_the_two(ledger_url, tmp_path):
     async def test(bench: Bench, simulator: NivodaSimulator) -> None:
         assert (await bench.harvest()).status is R.COMPLETED

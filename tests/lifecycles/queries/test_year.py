@@ -1,6 +1,6 @@
 """A year of queries with troubles, on virtual time: no hole, no double, no lock of the dead, every error explained.
 
-By day some weeks on both databases; by night the year, twice with one seed: the same digest.
+By day some weeks on SQLite; by night these on PostgreSQL too, and the year, twice with one seed: the same digest.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.nightly import by_night
 from tests.support.query_audit import digest, findings
 from tests.support.query_world import Troubles
 from tests.support.query_year import lived
@@ -20,7 +21,7 @@ def _url(tmp_path, number):
     return f"sqlite:///{tmp_path / f'{number}.db'}"
 
 
-@pytest.mark.by_day
+@by_night("postgres")
 @pytest.mark.timeout(600)
 def test_weeks_of_trouble_leave_no_hole(ledger_url):
     with lived(ledger_url, 24, 3, troubles=OFTEN, rate=0.3) as year:

@@ -74,7 +74,6 @@ def test_three_hours_of_outage_end_no_dataset(ledger_url, tmp_path, fault, begin
     on_bench(ledger_url, tmp_path, test, *DATASETS)
 
 
-@pytest.mark.by_day
 @pytest.mark.parametrize("operations", [("token", "create", "status", "cancel"), ("create", "status", "cancel")])
 @pytest.mark.parametrize("fault", [Fault(302), Fault(200, "down for maintenance")], ids=["302", "page"])
 def test_pages_in_place_of_answers_are_an_outage_too(ledger_url, tmp_path, fault, operations):
@@ -93,7 +92,6 @@ def test_pages_in_place_of_answers_are_an_outage_too(ledger_url, tmp_path, fault
     on_bench(ledger_url, tmp_path, test, *DATASETS)
 
 
-@pytest.mark.by_day
 def test_an_outage_of_the_files_alone_is_one_too(ledger_url, tmp_path):
     async def test(b):
         down(b, Fault(503), "download")
