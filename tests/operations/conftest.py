@@ -25,7 +25,7 @@ from penstock.operations.plan import Each, Moves
 from penstock.operations.reader import Reader
 from penstock.settings.file import Configuration
 from penstock.settings.kernel import KernelSettings
-from tests.support.copies import copied, made_file, made_template
+from tests.support.copies import copied, made_file, made_template, opened
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 WORKER, OPERATOR = {Actor.WORKER}, {Actor.OPERATOR}
@@ -124,14 +124,8 @@ class Desk:
     def __post_init__(self) -> None:
         sections = {one.name: one.settings() for one in self.app.own}
         self.program = Program(self.app, Configuration(self.kernel, sections, version="v1"), self.clock)
-        self.ledger = Ledger.open(
-            self.url,
-            self.app.machines,
-            clock=self.clock,
-            rng=Rng(1),
-            create=True,
-            data_tables=self.app.data.tables,
-        )
+        tables = self.app.data.tables
+        self.ledger = opened(self.url, self.app.machines, clock=self.clock, rng=Rng(1), data_tables=tables)
         self.declared = {
             one.name: one for one in (*self.app.lifecycles[0].readings, *self.app.lifecycles[0].operations)
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from penstock.ledger.ledger import Ledger
+from penstock.model.clock import Clock, Rng
+from penstock.model.errors import LedgerMismatch
+from penstock.model.machine import Machine
 from tests.support.databases import temporary_database
 
 Make = Callable[[str], Any]
 """Makes a ledger at an address, and returns it to be closed."""
+
+
+def opened(url: str, machines: Iterable[Machine], *, clock: Clock, rng: Rng, **made: Any) -> Ledger:
+    """The ledger at an address, which may be a copy of one that was made before; else a new one, `made` of more."""
+    try:
+        return Ledger.open(url, machines, clock=clock, rng=rng)
+    except LedgerMismatch:
+        return Ledger.open(url, machines, clock=clock, rng=rng, create=True, **made)
 
 
 def made_file(factory: pytest.TempPathFactory, make: Make) -> Path:

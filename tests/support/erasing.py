@@ -30,7 +30,6 @@ from penstock.lifecycles.queries.settings import QueriesSettings, QuerySettings
 from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.tables import own_table, own_tables
 from penstock.model.clock import Rng, VirtualClock, instant_text
-from penstock.model.errors import LedgerMismatch
 from penstock.model.unit import Ref
 from penstock.operations.carry import Planned, carry_out, make_plan
 from penstock.operations.declare import Ask
@@ -39,6 +38,7 @@ from penstock.raw.sink import RawSink
 from penstock.settings.typed import Url
 from penstock.testing import Fault, inject, work_until_idle
 from penstock.worker.flow import AnyFlow
+from tests.support.copies import opened
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 _URL = Url("http://127.0.0.1:1")
@@ -67,13 +67,8 @@ def settings_of() -> QueriesSettings:
 def open_ledger(url: str, clock: VirtualClock) -> Ledger:
     """The ledger, or a new one; it may be a copy of one that was made before."""
     app, settings = App(lifecycle), settings_of()
-    try:
-        return Ledger.open(url, app.machines, clock=clock, rng=Rng(7))
-    except LedgerMismatch:
-        tables = (*app.data.tables, *own_tables(settings))
-        return Ledger.open(
-            url, app.machines, clock=clock, rng=Rng(7), create=True, data_tables=tables, views=app.data.views
-        )
+    tables = (*app.data.tables, *own_tables(settings))
+    return opened(url, app.machines, clock=clock, rng=Rng(7), data_tables=tables, views=app.data.views)
 
 
 class Api:

@@ -12,7 +12,6 @@ from typing import Any
 
 from penstock.app.app import App
 from penstock.app.program import Program
-from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.partitions import lifecycle
 from penstock.lifecycles.partitions.flow import Extractions, Extractor, Landing
 from penstock.lifecycles.partitions.judgement import Validators
@@ -23,7 +22,6 @@ from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
 from penstock.lifecycles.partitions.validate import Rules
 from penstock.lifecycles.partitions.validations import Validations
 from penstock.model.clock import Rng, SystemClock, VirtualClock, instant
-from penstock.model.errors import LedgerMismatch
 from penstock.model.simulation import simulate
 from penstock.operations.carry import Done, Planned, carry_out, make_plan
 from penstock.operations.declare import Ask, Operation, Page, Reading
@@ -39,6 +37,7 @@ from penstock.worker import schedule_unit
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.worker import Worker, WorkerSettings
 from tests.support.ad_source import CUSTOMERS, good_rows
+from tests.support.copies import opened
 
 ALL_MACHINES = (*MACHINES, schedule_unit.machine)
 START = datetime(2026, 11, 3, 6, tzinfo=UTC)
@@ -91,12 +90,7 @@ class Partitions:
     ) -> None:
         self.time = VirtualClock(START)
         clock = SystemClock() if real else self.time
-        try:  # it may be a copy of one that was made before
-            self.ledger = Ledger.open(url, ALL_MACHINES, clock=clock, rng=Rng(3))
-        except LedgerMismatch:
-            self.ledger = Ledger.open(
-                url, ALL_MACHINES, clock=clock, rng=Rng(3), create=True, data_tables=DATA_TABLES, views=VIEWS
-            )
+        self.ledger = opened(url, ALL_MACHINES, clock=clock, rng=Rng(3), data_tables=DATA_TABLES, views=VIEWS)
         self.url = url
         self.sink = RawSink(folder / "raw")
         zones = source.pop("time_zones", dict.fromkeys(CUSTOMERS, "UTC"))

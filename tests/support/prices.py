@@ -25,7 +25,6 @@ from penstock.lifecycles.rules.tables import rule as rules_table
 from penstock.lifecycles.rules.target.flow import Targets
 from penstock.lifecycles.rules.target.machine import T, Target, rule_target
 from penstock.model.clock import Rng, VirtualClock, instant
-from penstock.model.errors import LedgerMismatch
 from penstock.model.limits import GateLimits, Limit
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
@@ -40,6 +39,7 @@ from penstock.worker.job import JobResult
 from penstock.worker.schedule import Schedules
 from penstock.worker.schedule_unit import Schedule
 from penstock.worker.worker import Worker, WorkerSettings
+from tests.support.copies import opened
 from tests.support.price_shop import CURRENCY, PriceShop
 
 START = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -54,10 +54,7 @@ CUT: Mapping[str, Any] = {"selector": {"everything": True}, "transform": {"perce
 
 def open_ledger(url: str, clock: VirtualClock, seed: int = 7) -> Ledger:
     """The ledger, or a new one; it may be a copy of one that was made before."""
-    try:
-        return Ledger.open(url, MACHINES, clock=clock, rng=Rng(seed))
-    except LedgerMismatch:
-        return Ledger.open(url, MACHINES, clock=clock, rng=Rng(seed), create=True, data_tables=TABLES, views=VIEWS)
+    return opened(url, MACHINES, clock=clock, rng=Rng(seed), data_tables=TABLES, views=VIEWS)
 
 
 class Prices:

@@ -26,10 +26,10 @@ from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.settings import FeedSettings, QueriesSettings, QuerySettings
 from penstock.lifecycles.queries.sources import Source
 from penstock.model.clock import Rng, VirtualClock
-from penstock.model.errors import LedgerMismatch
 from penstock.settings.typed import TimeZone
 from penstock.testing import work_until_idle
 from penstock.worker.worker import WorkerSettings
+from tests.support.copies import opened
 
 START = datetime(2026, 6, 15, 12, tzinfo=UTC)
 PAUSE = timedelta(hours=4)
@@ -135,20 +135,8 @@ class Lists:
 def open_ledger(url: str, clock: VirtualClock, tables: Sequence[sa.Table] = ()) -> Ledger:
     """The ledger, or a new one, with more tables; it may be a copy of one that was made before."""
     app = App(lifecycle)
-    try:
-        return Ledger.open(url, app.machines, clock=clock, rng=Rng(7))
-    except LedgerMismatch:
-        made = (*app.data.tables, *tables)
-        return Ledger.open(
-            url,
-            app.machines,
-            clock=clock,
-            rng=Rng(7),
-            create=True,
-            data_tables=made,
-            migrations=app.migrations,
-            views=app.data.views,
-        )
+    made = {"data_tables": (*app.data.tables, *tables), "migrations": app.migrations, "views": app.data.views}
+    return opened(url, app.machines, clock=clock, rng=Rng(7), **made)
 
 
 class Bench:

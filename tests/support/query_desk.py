@@ -17,7 +17,6 @@ from penstock.cli.render import Showing, answer_lines, notes
 from penstock.cli.terminal import Screen, cells
 from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.infojobs.client import InfoJobs
-from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries import gates, lifecycle
 from penstock.lifecycles.queries.flow import Queries
 from penstock.lifecycles.queries.jobs import keep_queries
@@ -39,6 +38,7 @@ from penstock.simulators.infojobs import InfoJobsSimulator
 from penstock.simulators.infojobs_data import Market
 from penstock.worker.executor import InlineExecutor
 from penstock.worker.worker import Worker, WorkerSettings
+from tests.support.copies import opened
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
 CLIENTS = ("jobs", "other")
@@ -80,10 +80,8 @@ class Desk:
     def __init__(self, url: str, settings: QueriesSettings) -> None:
         self.time = VirtualClock(START)
         self.settings = settings
-        self.ledger = Ledger.open(
-            url, _APP.machines, clock=self.time, rng=Rng(7), create=True,
-            data_tables=_APP.data.tables, views=_APP.data.views,
-        )  # fmt: skip
+        data = _APP.data
+        self.ledger = opened(url, _APP.machines, clock=self.time, rng=Rng(7), data_tables=data.tables, views=data.views)
         self.simulators = {
             name: InfoJobsSimulator(self.time, Market(START, history=timedelta(days=42))) for name in CLIENTS
         }
