@@ -315,7 +315,7 @@ def _deciding(ask: Ask[KernelSettings], machine: str) -> AnyFlow | Deciding | st
     """How the machine's units are decided: declared, or by their flow; a sentence where that cannot be made."""
     owner = ask.program.app.owner(machine)
     declared = owner.decides().get(machine)
-    if declared is not None:
+    if declared is not None and declared.decide is not None:
         settings = ask.program.settings(owner)
         return Deciding(declared.name or machine, declared.decide, settings, declared.peek)
     try:

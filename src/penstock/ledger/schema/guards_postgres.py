@@ -6,16 +6,16 @@ Only the ledger's own schema and tables are looked at.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING
 
 from penstock.ledger.care.finding import Finding
-from penstock.ledger.schema import expand
-from penstock.ledger.schema.install import expected_postgres, schema_of
-from penstock.ledger.schema.tables import kernel_tables, machine_table
+from penstock.ledger.schema.triggers import expected_postgres, schema_of
 from penstock.ledger.schema.triggers_postgres import settings_of
 from penstock.ledger.store.database import Cursor
 from penstock.model.machine import Machine
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 _AGAIN = "run 'penstock db upgrade'"
 _HERE = "current_schema()::regnamespace"
@@ -23,11 +23,15 @@ _HERE = "current_schema()::regnamespace"
 
 def tables(machines: Iterable[Machine]) -> list[sa.Table]:
     """The kernel's tables and those of machines."""
+    from penstock.ledger.schema.tables import kernel_tables, machine_table
+
     return [*kernel_tables("postgresql"), *(machine_table(m, "postgresql") for m in machines)]
 
 
 def checks(table: sa.Table) -> dict[str, str]:
     """The CHECKs of a table by name."""
+    from penstock.ledger.schema import expand
+
     return expand.checks_of(table, "postgresql")
 
 

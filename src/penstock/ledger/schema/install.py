@@ -14,21 +14,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from penstock.ledger import outbox
-from penstock.ledger.schema import (
-    definitions,
-    expand,
-    left,
-    migrate,
-    seals,
-    seals_postgres,
-    seals_sqlite,
-    triggers_postgres,
-    triggers_sqlite,
-)
+from penstock.ledger.schema import definitions, expand, left, migrate, seals
 from penstock.ledger.schema import views as views_of
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.schema.tables import kernel_tables, machine_table
+from penstock.ledger.schema.triggers import expected_postgres, expected_sqlite, schema_of
 from penstock.ledger.store.database import AlterCursor, Cursor, Database, table_names
 from penstock.model.errors import LedgerBroken, LedgerMismatch
 from penstock.model.machine import Machine
@@ -262,37 +252,3 @@ def create_triggers(database: Database, cursor: Cursor, machines: Iterable[Machi
             name=name,
             table=f"{schema}.{table}",
         )
-
-
-def schema_of(cursor: Cursor) -> str:
-    """The schema of a ledger on PostgreSQL, quoted where it must be."""
-    return str(cursor.rows("SELECT quote_ident(current_schema())")[0][0])
-
-
-def expected_sqlite(cursor: Cursor, machines: Sequence[Machine]) -> dict[str, str]:
-    """Name to statement of every trigger that must be there."""
-    expected = triggers_sqlite.kernel_triggers(definitions.stored(cursor))
-    if outbox.installed(cursor):  # whoever's program brought it: event_log is everybody's
-        expected |= outbox.sqlite_triggers()
-    for machine in machines:
-        expected |= triggers_sqlite.machine_triggers(machine)
-    for family in seals.families(machines):
-        expected |= seals_sqlite.triggers(family)
-    return expected
-
-
-def expected_postgres(
-    cursor: Cursor, machines: Sequence[Machine], schema: str
-) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Functions by name, and triggers by name with their table."""
-    functions, triggers = triggers_postgres.kernel_functions(schema), triggers_postgres.kernel_triggers(schema)
-    if outbox.installed(cursor):
-        functions |= outbox.postgres_functions(schema)
-        triggers |= outbox.postgres_triggers(schema)
-    for machine in machines:
-        functions |= triggers_postgres.machine_functions(machine, schema)
-        triggers |= triggers_postgres.machine_triggers(machine, schema)
-    for family in seals.families(machines):
-        functions |= seals_postgres.functions(family, schema)
-        triggers |= seals_postgres.triggers(family, schema)
-    return functions, triggers

@@ -24,6 +24,7 @@ from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
     Seen,
     decide,
+    gate,
     is_served,
     may_adopt,
     named,
@@ -33,7 +34,7 @@ from penstock.lifecycles.reports.decide import (
 from penstock.lifecycles.reports.hourly import streams as streams_of
 from penstock.lifecycles.reports.load import Loader, Totals
 from penstock.lifecycles.reports.machine import JOB, NO_FAILURES, Aggregation, Report, S, machine
-from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings, gate_of
+from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings
 from penstock.lifecycles.reports.shape import COLUMNS
 from penstock.lifecycles.reports.sources import Source, connections
 from penstock.lifecycles.reports.tables import PERFORMANCE, report_load
@@ -68,7 +69,7 @@ class Reports(Flow[Report, ReportSettings, Seen]):
         self._close = close
 
     def gate(self, unit: Report) -> Gate:
-        return Gate(gate_of(unit.account, unit.aggregation))
+        return Gate(gate(unit, self.settings))
 
     async def stop(self) -> None:
         for region in self._close:
