@@ -59,7 +59,7 @@ def test_what_is_declared_of_the_flows_is_what_they_have(program):
 
 def like(kind: type[Unit], **given: Any) -> Unit:
     """A unit of which only this is known."""
-    unknown = dict.fromkeys(one.name for one in msgspec.structs.fields(kind) if one.required)
+    unknown: dict[str, Any] = dict.fromkeys(one.name for one in msgspec.structs.fields(kind) if one.required)
     return kind(**(unknown | given))
 
 

@@ -23,5 +23,5 @@ class Decider:
     name: str | None = None
     #: The flow's own `peek`, where it has one.
     peek: Callable[[Any, Any], Any] | None = None
-    #: The gate that a unit's next step needs, under the lifecycle's settings; None: none of its steps needs any.
+    #: The gate that a unit's next step needs, under the lifecycle's settings; None: the one that it has.
     gate: Callable[[Any, Any], str] | None = None

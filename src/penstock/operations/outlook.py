@@ -23,7 +23,7 @@ from penstock.model.experience import Experience, kind_of
 from penstock.model.forecast import Budget, Door, Expected, Foreseen, Outlook
 from penstock.model.limits import limits_of
 from penstock.model.machine import Actor, Machine
-from penstock.model.unit import NO_GATE, replace
+from penstock.model.unit import replace
 from penstock.operations.reader import Reader
 from penstock.worker.schedule_unit import S, Schedule, cadence_of
 from penstock.worker.schedule_unit import machine as schedule
@@ -281,18 +281,24 @@ def _earlier(
 def _gates_of(program: Any, owner: Any, machine: Machine) -> dict[str, Callable[[Any], str]]:
     """What names the gate of a unit's next step, by machine: as declared, or the flows of the lifecycle.
 
-    Where the flows cannot be built, it is the gate that the unit has.
+    Where neither can tell, it is the gate that the unit has.
     """
     declared, settings = owner.decides().get(machine.name), program.settings(owner)
-    if declared is not None:
+    if declared is not None and declared.gate is not None:
         gate = declared.gate
-        return {machine.name: (lambda _: NO_GATE) if gate is None else (lambda unit: gate(unit, settings))}
+        return {machine.name: lambda unit: gate(unit, settings)}
+    if declared is not None:
+        return {machine.name: _gate_it_has}
     try:
         built = program.flows_of(owner)
     except (PenstockError, OSError):
         built = []
     named = {one.machine.name: partial(_gate_by_flow, one) for one in built}
-    return {machine.name: lambda unit: str(unit.gate_id), **named}
+    return {machine.name: _gate_it_has, **named}
+
+
+def _gate_it_has(unit: Any) -> str:
+    return str(unit.gate_id)
 
 
 def _gate_by_flow(built: Any, unit: Any) -> str:
