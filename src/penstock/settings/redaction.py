@@ -24,9 +24,12 @@ _NUMBER = f"(?:#|{_PERCENT}23)"
 _BACKSLASH = rf"(?:\\|{_PERCENT}5[cC])"
 _ESCAPES = {"\n": "n", "\r": "r", "\t": "t"}
 _INSTEAD = {" ": [r"\+", f"{_PERCENT}2[bB]"]}  # in a form
-_values: set[str] = set()
+_values: dict[str, int] = {}
+"""How often each was concealed and not yet released: two logins may be given the same token."""
 PATTERNS: list[Pattern] = []
 """One for each value that is concealed, the longest first; never replaced, so that it may be imported by name."""
+_parts: list[str] = []
+"""Of each form of each value a part; a text that has none of them holds no secret. Most texts are asked no more."""
 
 
 class Pattern:
@@ -35,13 +38,13 @@ class Pattern:
     The latter takes some milliseconds to compile. Most secrets are tokens, which come every hour and are in no text.
     """
 
-    __slots__ = ("_made", "_parts", "value")
+    __slots__ = ("_made", "parts", "value")
 
     def __init__(self, value: str) -> None:
         self.value = value
         self._made: re.Pattern[str] | None = None
         #: Of every form the longest part that is always written the same way; it may be empty, and is in every text.
-        self._parts = tuple({_longest_part(form) for form in (value, *_in_base64(value))})
+        self.parts = tuple({_longest_part(form) for form in (value, *_in_base64(value))})
 
     def within(self, text: str) -> bool:
         """Whether the secret stands in the text."""
@@ -52,7 +55,7 @@ class Pattern:
         return self._whole().sub(MARK, text) if self._near(text) else text
 
     def _near(self, text: str) -> bool:
-        return any(part in text for part in self._parts)
+        return any(part in text for part in self.parts)
 
     def _whole(self) -> re.Pattern[str]:
         if self._made is None:
@@ -62,29 +65,34 @@ class Pattern:
 
 def conceal(value: str) -> None:
     """From now on the value is replaced in every text."""
-    if len(value) < SHORTEST or value in _values:
+    if len(value) < SHORTEST:
         return
-    _values.add(value)
-    _look_for_all()
+    _values[value] = _values.get(value, 0) + 1
+    if _values[value] == 1:
+        _look_for_all()
 
 
 def release(value: str) -> None:
     """No longer look for a value that no longer opens anything: a token that was replaced and has expired."""
-    if value in _values:
-        _values.discard(value)
+    if value not in _values:
+        return
+    _values[value] -= 1
+    if _values[value] == 0:
+        del _values[value]
         _look_for_all()
 
 
 def redact(text: str) -> str:
     """The text without any secret."""
-    for pattern in PATTERNS:
-        text = pattern.hide(text)
+    if _suspect(text):
+        for pattern in PATTERNS:
+            text = pattern.hide(text)
     return text
 
 
 def holds(text: str) -> bool:
     """Whether a secret stands in the text."""
-    return any(pattern.within(text) for pattern in PATTERNS)
+    return _suspect(text) and any(pattern.within(text) for pattern in PATTERNS)
 
 
 def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -98,7 +106,14 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
 def _look_for_all() -> None:
     known = {pattern.value: pattern for pattern in PATTERNS}
     longest_first = sorted(_values, key=lambda value: (-len(value), value))
-    PATTERNS[:] = [known.get(value) or Pattern(value) for value in longest_first]
+    found = [known.get(value) or Pattern(value) for value in longest_first]
+    # The parts first: whoever looks meanwhile must not miss what the new pattern finds.
+    _parts[:] = {part for pattern in found for part in pattern.parts}
+    PATTERNS[:] = found
+
+
+def _suspect(text: str) -> bool:
+    return any(map(text.__contains__, _parts))
 
 
 def _compiled(value: str) -> re.Pattern[str]:
