@@ -19,6 +19,8 @@ READS_WITHOUT = (
     *("penstock.ledger.ledger", "penstock.ledger.schema.tables", "penstock.simulators", "penstock.worker.flow"),
 )
 """What a reading does without."""
+LOADS_MORE = {"doctor"}
+"""It compares what the ledger has with the tables as they are declared."""
 NOTHING = "nothing"
 """What is asked for where a ledger has nothing to ask for."""
 _FOUND = {
@@ -91,7 +93,8 @@ class _Found:
         if listing not in self._rows:
             of = [self._first("rules runs", "run")] if listing == "rules targets" else []
             self._rows[listing] = (self._ask([*listing.split(), *of, "--json"]) or {}).get("rows", [])
-        rows = self._rows[listing]
+        # Of rules' runs one that has targets.
+        rows = sorted(self._rows[listing], key=lambda row: -row["targets"] if listing == "rules runs" else 0)
         return str(rows[0][column]) if rows else NOTHING
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import structlog
 
-from penstock.connectors.amazon_ads.client import DOWNLOAD_HOSTS, Amazon, DuplicateReport, ReportState
+from penstock.connectors.amazon_ads.client import DOWNLOAD_HOSTS, Amazon, DuplicateReport
+from penstock.connectors.amazon_ads.report import ReportState
 from penstock.connectors.amazon_ads.stream import StreamGone
 from penstock.connectors.http.download import Allowed, LinkExpired
 from penstock.connectors.records import BadReport
