@@ -66,6 +66,12 @@ def asked(ask: Ask, units: Sequence[str]) -> Iterator[list[str]]:
             yield [*words, *([] if declared.answer is Lines else ["--json"])]
 
 
+def name_of(given: Sequence[str]) -> str:
+    """What a command is called, without what it is given."""
+    named = [n for n in (" ".join(given[: n + 1]) for n in range(len(given))) if f"penstock {n}" in commands()]
+    return named[-1] if named else " ".join(given)
+
+
 def units_of(ask: Ask) -> list[str]:
     """A unit of each machine that has any."""
     found = []
