@@ -230,13 +230,14 @@ def no_reading_loads_what_it_does_not_need(shown: Shown, penstock: Console) -> N
         # What becomes of a delivery depends on who subscribes: that is known once all is built.
         if given[0] not in readings.LOADS_MORE and not any(word.startswith("delivery:") for word in given)
     ]
-    driven = ("psycopg",) if not shown.url.startswith("sqlite:") else ()
+    driver = set() if shown.url.startswith("sqlite:") else {"asyncio", "email", "psycopg", "ssl"}
+    # A lifecycle in one file subclasses Flow.
+    may = driver | {"penstock.worker.flow"}
     nobody = [" ".join(given) for given in every if readings.NOTHING in given]
     assert nobody == ["bulk show nothing --json"]
     for given, code, loads in readings.loading(shown.folder, every):
         assert code == (2 if given in nobody else 0), given
-        # A lifecycle in one file subclasses Flow.
-        assert (given, set(loads) - {"penstock.worker.flow", *driven}) == (given, set())
+        assert (given, set(loads) - may) == (given, set())
 
 
 def the_configuration_is_the_folders_own(shown: Shown) -> None:
