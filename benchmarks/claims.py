@@ -19,7 +19,7 @@ from benchmarks import noop
 from benchmarks.peers import common
 from penstock.ledger.claim import Claims
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.generated import make_triggers
+from penstock.ledger.schema.triggers import make_triggers
 from penstock.ledger.store.database import Cursor
 
 CLAIMED = 100

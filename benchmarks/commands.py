@@ -1,70 +1,73 @@
 """The processor time of help and of every reading, from the start of its process to its end, beside `python -c pass`.
 
-Each is the least of several runs, system time included: how busy the machine is otherwise says little then. What Python
-compiles is kept from a run that is not counted.
+They are asked in the folder of a demonstration that has run to its end: of units, runs and partitions that its
+ledger has. Each is the least of several runs, system time included: how busy the machine is otherwise says little then.
+What Python compiles is kept from a run that is not counted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks import noop
-from penstock.app.kernel import lifecycle as kernel
-from penstock.app.shipped import SHIPPED, shipped
-from penstock.ledger.ledger import Ledger
-from penstock.model.machine import Actor
-from penstock.operations.fields import fields_of
-from penstock.worker.schedule_unit import Schedule
+from tests.support import readings
 
 BARE = "python -c pass"
 HELP = ("--help", "reports --help", "units --help")
-UNIT = "schedule:nightly"
+UNIT_OF = "report"
 
 
-def readings() -> list[str]:
-    """Every reading of the kernel and of the shipped lifecycles that needs nothing, or a unit alone."""
-    found = []
-    for lifecycle in (kernel, *map(shipped, SHIPPED)):
-        for one in lifecycle.readings:
-            needed = [field.name for field in fields_of(one.parameters) if field.required]
-            words = [*([] if lifecycle is kernel else [lifecycle.name]), *one.path]
-            if needed in ([], ["unit"]):
-                found.append(" ".join([*words, *([UNIT] if needed else [])]))
-    return found
+class Folder:
+    """Where commands are typed."""
+
+    def __init__(self, place: Path, url: str) -> None:
+        self.place = place
+        self._environment = {**os.environ, "PENSTOCK_LEDGER": url}
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def run(self, *arguments: str) -> None:
+        """Run Python. Raises SystemExit where it fails."""
+        self.processor_ms([sys.executable, *arguments], {0})
+
+    def ask(self, given: list[str]) -> Any:
+        """The answer to a reading, read from JSON; None where it is refused."""
+        command = [sys.executable, "-m", "penstock", *given]
+        done = subprocess.run(
+            command, cwd=self.place, env=self._environment, capture_output=True, text=True, check=False
+        )
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def processor_ms(self, command: list[str], fine: set[int]) -> float:
+        """Milliseconds of one run. Raises SystemExit where it ends with another exit code than these."""
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(
+            command, cwd=self.place, env=self._environment, stdin=quiet, stdout=quiet, stderr=quiet
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in fine:
+            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+        return (used.ru_utime + used.ru_stime) * 1000
 
 
-def processor_ms(command: list[str], folder: Path, environment: dict[str, str]) -> float:
-    """Milliseconds of one run. Raises SystemExit where it fails."""
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
-    return (used.ru_utime + used.ru_stime) * 1000
-
-
-def measure(folder: Path, url: str, times: int) -> dict[str, float]:
-    """The least of each command, on a ledger with one unit."""
-    (folder / "penstock.toml").write_text("".join(f"[{name}]\n" for name in SHIPPED))
-    environment = {**os.environ, "PENSTOCK_LEDGER": url}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    python = [sys.executable]
-    processor_ms([*python, "-m", "penstock", "db", "upgrade"], folder, environment)
-    with Ledger.open(url, kernel.machines) as ledger:
-        nightly = Schedule(name="nightly", job="prune", every="1d", settings_version="1")
-        ledger.birth([nightly], actor=Actor.SCHEDULER, who="scheduler:benchmark")
-    commands = {f"penstock {given}": [*python, "-m", "penstock", *given.split()] for given in (*HELP, *readings())}
+def measure(folder: Folder, times: int) -> dict[str, float]:
+    """The least of each command, by its name."""
+    units = [one for one in readings.units_of(folder.ask) if one.startswith(f"{UNIT_OF}:")]
+    asked = [given.split() for given in HELP] + list(readings.asked(folder.ask, units))
+    commands = {f"penstock {readings.name_of(given)}": ["-m", "penstock", *given] for given in asked}
     found = {}
-    for name, command in {BARE: [*python, "-c", "pass"], **commands}.items():
-        processor_ms(command, folder, environment)
-        found[name] = min(processor_ms(command, folder, environment) for _ in range(times))
+    for name, command in {BARE: ["-c", "pass"], **commands}.items():
+        # The doctor fails where it finds anything; what is not there is refused.
+        fine = {0} if readings.NOTHING not in command and "doctor" not in command else {0, 1, 2}
+        runs = [folder.processor_ms([sys.executable, *command], fine) for _ in range(times + 1)]
+        found[name] = min(runs[1:])
     return found
 
 
@@ -73,8 +76,11 @@ def main() -> None:
     parser = noop.arguments("commands", 1)
     parser.add_argument("--times", type=int, default=5, help="runs of each (default %(default)s)")
     options = parser.parse_args()
-    with noop.scratch(options.url, "commands") as url, tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), url, options.times)
+    with noop.scratch(options.url, "commands") as url, tempfile.TemporaryDirectory() as place:
+        folder = Folder(Path(place), url)
+        folder.run("-m", "penstock", "demo", "--once", "--dir", place, "--ledger", url)
+        with contextlib.chdir(place):  # the lifecycles that its configuration names have readings too
+            found = measure(folder, options.times)
     line = {
         "database": noop.database_of(options.url),
         "times": options.times,

@@ -22,7 +22,7 @@ from penstock.ledger.care.look import look
 from penstock.ledger.care.prune import HISTORY, Ages, Pruner
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.roll_up import roll_up
-from penstock.ledger.schema.generated import make_triggers
+from penstock.ledger.schema.triggers import make_triggers
 from penstock.ledger.store.database import Cursor
 from penstock.model.clock import Rng, instant_text
 

@@ -10,7 +10,7 @@ import rich.table
 from rich.console import Console
 
 from benchmarks.contenders import GUARANTEES
-from benchmarks.results import LOADERS, Check, Line, Results, checks, commands_apart, values
+from benchmarks.results import HELP_MS, LOADERS, READING_MS, Check, Line, Results, checks, commands_apart, values
 
 Row = Sequence[str]
 
@@ -79,8 +79,8 @@ one table, by primary key (merge) or without looking (append). The bare client d
 latency, and its work is done on the same cores. Processor seconds are of worker, server and API."""
 
 COMMANDS = """Milliseconds of processor time, user and system, from the start of the process to its end: the least of
-{times} runs, on a small ledger with every shipped lifecycle. Of the readings, those that take longest. What Python
-compiles is there already."""
+{times} runs, in the folder of a demonstration that has run to its end. Every reading, and help, of what its ledger has.
+What Python compiles is there already."""
 
 DESK = """`penstock web` beside `penstock up`, on a ledger of {units:,} units. {readers} readers ask once a second
 each, in turn for lists, units, histories, counts and pages; a wait counts from when its question was due. The worker's
@@ -437,17 +437,16 @@ def _ingested(line: Line) -> Row:
     ]
 
 
-_SLOWEST = 20
-
-
 def _commands(results: Results) -> Table:
     databases = list(results.commands)
     line = next(iter(results.commands.values()))
-    _, readings = commands_apart(line)
-    slowest = sorted(readings, key=lambda name: -readings[name])[:_SLOWEST]
-    names = [name for name in line["milliseconds"] if name not in readings or name in slowest]
-    rows = [[f"`{name}`", *(f"{results.commands[d]['milliseconds'][name]:.0f}" for d in databases)] for name in names]
-    return Table(["command", *(f"{database}, ms" for database in databases)], rows)
+    helped, readings = commands_apart(line)
+    floors = {**dict.fromkeys(helped, f"≤ {HELP_MS}"), **dict.fromkeys(readings, f"≤ {READING_MS}")}
+    rows = [
+        [f"`{name}`", floors.get(name, "-"), *(f"{results.commands[d]['milliseconds'][name]:.0f}" for d in databases)]
+        for name in line["milliseconds"]
+    ]
+    return Table(["command", "wanted", *(f"{database}, ms" for database in databases)], rows)
 
 
 def _desk(results: Results) -> Table:

@@ -7,14 +7,12 @@ import html
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
 import pytest
 
 from penstock.ledger.schema.columns import LONGEST_TEXT, plain, readable
 from penstock.model.errors import Rejected
-from penstock.settings import redaction
 from penstock.settings.redaction import MARK, PATTERNS, conceal, holds, redact
 
 SECRET = 's3cret "quoted" \\ päss/w+rd'
@@ -47,16 +45,6 @@ FORMS = {
     "for a third user": "Basic " + base64.b64encode(f"a user:{SECRET}:x".encode()).decode(),
     "for URLs": base64.urlsafe_b64encode(SECRET.encode()).decode(),
 }
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """What a test reveals is no secret of the next one."""
-    values, patterns = set(redaction._values), list(redaction.PATTERNS)
-    yield
-    redaction._values.clear()
-    redaction._values.update(values)
-    redaction.PATTERNS[:] = patterns
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.settings import client_gate
 from penstock.model.clock import instant
 from penstock.model.machine import Actor
+from tests.support import readings
 from tests.support.console import Console
 from tests.support.fleet import until
 from tests.support.replay import Replay
@@ -75,6 +76,7 @@ def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, pensto
     queries_are_seeded_held_and_read_on(shown, penstock)
     what_is_left_can_be_asked_without_options(shown, penstock)
     what_it_proposes_works(shown, penstock)
+    no_reading_loads_what_it_does_not_need(shown, penstock)
     the_configuration_is_the_folders_own(shown)
     the_next_day_is_foretold(shown, every=3 if sqlite else 1)
 
@@ -215,6 +217,27 @@ def what_it_proposes_works(shown: Shown, penstock: Console) -> None:
     }
     for line in proposed:
         assert shown.ask(penstock, *line.split()[1:])
+
+
+def no_reading_loads_what_it_does_not_need(shown: Shown, penstock: Console) -> None:
+    def ask(given: list[str]) -> Any:
+        answer = penstock(*given, cwd=shown.folder)
+        return json.loads(answer.out) if answer.code == 0 else None
+
+    every = [
+        given
+        for given in readings.asked(ask, readings.units_of(ask))
+        # What becomes of a delivery depends on who subscribes: that is known once all is built.
+        if given[0] not in readings.LOADS_MORE and not any(word.startswith("delivery:") for word in given)
+    ]
+    driver = set() if shown.url.startswith("sqlite:") else {"asyncio", "email", "psycopg", "ssl"}
+    # A lifecycle in one file subclasses Flow.
+    may = driver | {"penstock.worker.flow"}
+    nobody = [" ".join(given) for given in every if readings.NOTHING in given]
+    assert nobody == ["bulk show nothing --json"]
+    for given, code, loads in readings.loading(shown.folder, every):
+        assert code == (2 if given in nobody else 0), given
+        assert (given, set(loads) - may) == (given, set())
 
 
 def the_configuration_is_the_folders_own(shown: Shown) -> None:

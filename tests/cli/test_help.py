@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -17,13 +19,10 @@ from penstock.cli.declared import DeclaredCommand, lifecycle_group
 from penstock.cli.main import COMMANDS, KERNEL, cli
 from penstock.ledger.ledger import Ledger
 from penstock.model.machine import Actor
-from penstock.operations.declare import Lines, Reading
-from penstock.operations.fields import fields_of as fields_of_parameters
 from penstock.settings.kernel import KernelSettings
 from penstock.settings.shapes import fields_of
 from penstock.worker.schedule_unit import Schedule
-from tests.support import shop
-from tests.support.commands import commands
+from tests.support import readings, shop
 from tests.support.terminal import in_terminal
 
 HEAVY = (
@@ -31,12 +30,6 @@ HEAVY = (
     *("penstock.ledger.ledger", "penstock.ledger.store.sqlite", "penstock.worker.worker", "penstock.simulators"),
 )
 HEAVIER = (*HEAVY, "msgspec", "penstock.model.machine", "penstock.settings.file", "penstock.operations")
-
-
-READS_WITHOUT = (
-    *("aiohttp", "alembic", "asyncio", "email", "psycopg", "rich", "sqlalchemy", "ssl", "structlog"),
-    *("penstock.ledger.ledger", "penstock.ledger.schema.tables", "penstock.simulators", "penstock.worker.flow"),
-)
 
 
 def loaded(cwd: Path, given: list[str], heavy: tuple[str, ...]) -> list[str]:
@@ -80,46 +73,18 @@ def with_a_ledger(penstock, tmp_path_factory):
     return folder
 
 
-ASKED = {"unit": "schedule:nightly", "gate": "x/y", "partitions": "s/c/q/2026-11-01", "partition": "s/c/q/2026-11-01"}
-"""What readings are given that need something; whatever else they need is not there."""
-LOADS_MORE = {
-    *("doctor", "guards"),  # they compare with what the tables and flows of the program are to be
-    *("forecast", "raw unneeded"),  # they ask every flow what it costs, every lifecycle what it holds
-    *("partitions calendar", "partitions range", "partitions list", "partitions runs", "partitions inspect"),
-    *("harvest prices", "reports accounts"),
-}
-"""Readings that work with tables or connectors, and may load them."""
+def test_reading_a_ledger_loads_neither_what_makes_it_nor_what_works_on_it(with_a_ledger, penstock):
+    """Of what is not there; the demonstration's test asks for what is."""
 
+    def ask(given: list[str]) -> Any:
+        answer = penstock(*given, cwd=with_a_ledger)
+        return json.loads(answer.out) if answer.code == 0 else None
 
-def readings() -> list[tuple[list[str], bool]]:
-    """Every other reading as it is asked, and whether it is asked for something that is not there."""
-    found = []
-    for name, command in commands().items():
-        given = name.removeprefix("penstock ")
-        if given in LOADS_MORE or not isinstance(command, DeclaredCommand) or not isinstance(command.declared, Reading):
-            continue
-        needed = [
-            ASKED.get(one.name, "nothing") for one in fields_of_parameters(command.declared.parameters) if one.required
-        ]
-        asked = [*given.split(), *needed, *([] if command.declared.answer is Lines else ["--json"])]
-        found.append((asked, needed not in ([], [ASKED["unit"]])))
-    return found
-
-
-def test_reading_a_ledger_loads_neither_what_makes_it_nor_what_works_on_it(with_a_ledger):
-    """In one process, one after the other; each says at the end what it was the first to load."""
-    code = (
-        "import sys, penstock.cli.main as m\n"
-        f"for given, absent in {readings()!r}:\n"
-        " sys.argv = ['penstock', *given]\n"
-        " try:\n  m.main()\n"
-        " except SystemExit as stopped:\n  assert stopped.code in ((0, 2) if absent else (0, None)), given\n"
-        f" heavy = [n for n in {READS_WITHOUT!r} if n in sys.modules]\n"
-        " assert not heavy, (given, heavy)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=with_a_ledger, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "nightly" in done.stdout
+    every = [given for given in readings.asked(ask, ["schedule:nightly"]) if given[0] not in readings.LOADS_MORE]
+    assert len(every) > 60
+    for given, code, loads in readings.loading(with_a_ledger, every):
+        assert (given, loads) == (given, [])
+        assert code in {0, 2}, given
 
 
 def test_root_help_knows_the_commands_that_the_kernel_declares():

@@ -16,10 +16,10 @@ from penstock.connectors.amazon_ads.client import (
     Amazon,
     DuplicateReport,
     Region,
-    ReportState,
     daily,
     differences,
 )
+from penstock.connectors.amazon_ads.report import ReportState
 from penstock.connectors.http.download import Allowed, LinkExpired
 from penstock.connectors.http.in_process import InProcess
 from penstock.connectors.records import BadReport

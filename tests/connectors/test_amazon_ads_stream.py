@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.connectors.amazon_ads.client import ReportState
+from penstock.connectors.amazon_ads.report import ReportState
 from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
 from penstock.connectors.records import BadReport, Record
 from penstock.model.clock import VirtualClock

@@ -13,6 +13,10 @@ import psycopg
 import pytest
 
 from penstock.ledger.ledger import Ledger
+from penstock.ledger.schema.column_types import Instant
+from penstock.ledger.schema.tables import kernel_tables
+from penstock.ledger.schema.triggers import KERNEL_TABLES
+from penstock.ledger.store import statements
 from penstock.ledger.store.postgres import connection
 from penstock.ledger.store.postgres.connection import too_old
 from penstock.ledger.store.sqlite.database import network_filesystem, safe_version
@@ -523,3 +527,9 @@ def test_the_system_clock_is_the_servers_on_postgres(postgres_url):
     with Ledger.open(postgres_url, [INVOICE], create=True) as ledger:
         assert "clock_timestamp" in ledger.database.now_sql
         assert ledger.database.bind_now() == {}
+
+
+def test_what_is_named_without_the_declarations_is_as_declared():
+    """Who only reads names tables and types, and loads no declaration."""
+    assert {table.name for dialect in ("sqlite", "postgresql") for table in kernel_tables(dialect)} == KERNEL_TABLES
+    assert statements.postgres_type(Instant()) == statements.INSTANT

@@ -15,7 +15,7 @@ from penstock.ledger.care.finding import Finding
 from penstock.ledger.care.look import WHOLE_EVERY, Scope
 from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.roll_up import roll_up
-from penstock.ledger.schema.generated import make_triggers
+from penstock.ledger.schema.triggers import make_triggers
 from penstock.model.clock import Rng
 from penstock.model.machine import Actor, Machine
 from penstock.model.unit import Ref

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from penstock.model.cadence import Cadence
 from penstock.model.limits import GateLimits, Limit
-from penstock.settings import redaction
 from penstock.settings.file import ConfigError, Configuration, find, load, read, switched_on
 from penstock.settings.typed import Secret, Settings, says
 
@@ -38,16 +36,6 @@ class Strict(Settings):
 
 
 KINDS: dict[str, type[Settings]] = {"orders": Orders, "strict": Strict}
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """What a test reveals is no secret of the next one."""
-    values, patterns = set(redaction._values), list(redaction.PATTERNS)
-    yield
-    redaction._values.clear()
-    redaction._values.update(values)
-    redaction.PATTERNS[:] = patterns
 
 
 def written(folder: Path, content: str) -> Path:

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.connectors.amazon_ads.client import Amazon, AmazonAds, Created, Region
+from penstock.connectors.amazon_ads.client import Amazon, AmazonAds, Region
+from penstock.connectors.amazon_ads.report import Created
 from penstock.connectors.http.download import Allowed
 from penstock.connectors.oauth import Credentials
 from penstock.connectors.records import Limits, Record, exact

@@ -6,17 +6,15 @@ group `penstock.lifecycles` too. `lifecycles = ["shop.contacts:lifecycle"]` name
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.app.app import App
-from penstock.app.lifecycle import AnyLifecycle, Lifecycle
+from penstock.app.lifecycle import AnyLifecycle
+from penstock.app.named import import_lifecycle, look_for_modules
 from penstock.app.program import Program
 from penstock.app.shipped import SHIPPED, shipped
 from penstock.model.clock import Clock
@@ -123,32 +121,6 @@ def _find(raw: Mapping[str, Any], path_text: str) -> _Found:
     return found
 
 
-def import_lifecycle(place: str) -> AnyLifecycle:
-    """The lifecycle at `module:attribute`. Raises UsageError that says what is wrong."""
-    module, _, attribute = place.partition(":")
-    try:
-        # Standard output is for answers: what a module prints when it is imported may not spoil them.
-        with contextlib.redirect_stdout(sys.stderr):
-            imported = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
-        raise UsageError(f"{module!r} cannot be imported: {type(error).__name__}: {error}{_place(error)}") from error
-    try:
-        found = getattr(imported, attribute)
-    except AttributeError:
-        raise UsageError(f"module {module!r} has no attribute {attribute!r}") from None
-    if not isinstance(found, Lifecycle):
-        raise UsageError(f"{place} is a {type(found).__name__}, not a penstock.Lifecycle")
-    return found
-
-
-def _place(error: BaseException) -> str:
-    """Where in the module the error was raised; a SyntaxError says so itself."""
-    import traceback
-
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.name == "<module>"]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-
-
 def _installed(names: Collection[str], errors: list[str]) -> dict[str, AnyLifecycle]:
     """Those of the names that an installed package brings: a look of some 40 ms, for names that nobody else knows."""
     from importlib.metadata import entry_points
@@ -169,16 +141,6 @@ def _installed(names: Collection[str], errors: list[str]) -> dict[str, AnyLifecy
             continue
         found[point.name] = lifecycle
     return found
-
-
-def look_for_modules(path: Path | None = None) -> None:
-    """A module of one's own may stand in the present folder or beside the configuration.
-
-    These places come last: a file that lies there never takes the place of an installed module.
-    """
-    for folder in (Path.cwd(), *([path.absolute().parent] if path is not None else [])):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
 
 
 def _prunable(app: App) -> list[str]:

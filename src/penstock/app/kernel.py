@@ -61,8 +61,12 @@ def _build(settings: KernelSettings, ports: Ports) -> Sequence[AnyFlow]:  # noqa
 
 
 def _decides() -> Mapping[str, Decider]:
-    # A delivery is not among them: it depends on who subscribes, which is known once all is built.
-    return {schedule_unit.machine.name: Decider(schedule_unit.decide), bulk_action.name: Decider(decide_bulk)}
+    return {
+        schedule_unit.machine.name: Decider(schedule_unit.decide),
+        # It depends on who subscribes, which is known once all is built.
+        delivery.machine.name: Decider(None, gate=lambda unit, _: delivery.gate_of(unit.subscriber)),
+        bulk_action.name: Decider(decide_bulk),
+    }
 
 
 lifecycle = Lifecycle(

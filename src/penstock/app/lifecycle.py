@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.observe.catalogue import Metric, Sample
     from penstock.operations.alerts.policy import Condition, Policy
     from penstock.operations.needs import Need
+    from penstock.operations.reader import Reader
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow, Io
@@ -117,7 +118,7 @@ class Lifecycle(Generic[S]):
     #: What a person should know of these settings, one line each: said when a process starts, and by the doctor.
     warnings: Callable[[S], Sequence[str]] = lambda settings: ()  # noqa: ARG005 - one shape
     #: Which landed runs it needs, of these partitions: what nobody needs is collected.
-    holds: Callable[[Ledger, Collection[PartitionKey]], Mapping[PartitionKey, Held]] | None = None
+    holds: Callable[[Ledger | Reader, Collection[PartitionKey]], Mapping[PartitionKey, Held]] | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):

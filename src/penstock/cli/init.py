@@ -35,7 +35,7 @@ def command(lifecycles: tuple[str, ...], folder: Path, *, force: bool) -> None:
 
 def _chosen(names: tuple[str, ...]) -> tuple[dict[str, AnyLifecycle], list[str]]:
     """One's own by their places, and the shipped ones by name. Raises UsageError with the names that exist."""
-    from penstock.app.discover import import_lifecycle, look_for_modules
+    from penstock.app.named import import_lifecycle, look_for_modules
     from penstock.app.shipped import SHIPPED
 
     look_for_modules()

@@ -135,7 +135,7 @@ def _own(raw: dict[str, Any]) -> dict[str, str]:
     places = raw.pop("", [])
     if not places:
         return {}
-    from penstock.app.discover import import_lifecycle, look_for_modules
+    from penstock.app.named import import_lifecycle, look_for_modules
 
     look_for_modules()
     found = {}

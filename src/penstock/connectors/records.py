@@ -12,7 +12,6 @@ docs/decisions/0020 for why no streaming parser is used, and 0067 for the two wa
 
 from __future__ import annotations
 
-import asyncio
 import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -82,6 +81,8 @@ async def records(pieces: AsyncIterator[bytes], limits: Limits | None = None) ->
 
     Raises BadReport. Other work gets its turn between the pieces, however fast the file arrives.
     """
+    import asyncio  # who only reads a folder does without
+
     reader = Reader(limits or Limits())
     async for piece in pieces:
         for lines in reader.feed(piece):

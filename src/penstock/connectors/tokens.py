@@ -24,6 +24,16 @@ Login = Callable[[], Awaitable[tuple[str, float]]]
 """Makes the exchange: a token, and for how many seconds it is good. Raises a StepError."""
 
 
+_left: list[tuple[Clock, float, str]] = []
+"""The last tokens of logins that were closed, and when each is no longer good, by that clock."""
+
+
+def _release_what_is_over() -> None:
+    for one in [one for one in _left if one[0].elapsed() >= one[1]]:
+        _left.remove(one)
+        release(one[2])
+
+
 class Tokens:
     """The tokens of one login."""
 
@@ -32,6 +42,7 @@ class Tokens:
         self._clock = clock
         self._token: str | None = None
         self._expires = 0.0
+        self._over = 0.0
         self._former: str | None = None
         self._exchange: asyncio.Task[str] | None = None
 
@@ -49,9 +60,14 @@ class Tokens:
             raise copy.copy(error) from error  # a step writes on the error it gets, and there are several
 
     def close(self) -> None:
-        """Give up an exchange that is under way."""
+        """Give up an exchange that is under way. A token that is good for a while stays out of every text meanwhile."""
         if self._exchange is not None:
             self._exchange.cancel()
+        if self._former is not None:
+            release(self._former)
+        if self._token is not None:
+            _left.append((self._clock, self._over, self._token))
+        self._former = self._token = None
 
     def _exchanged(self, task: asyncio.Task[str]) -> None:
         self._exchange = None
@@ -62,9 +78,11 @@ class Tokens:
         token, life = await self._login()
         if len(token) > LONGEST:
             raise Transient(f"the login gave a token of {len(token):,} characters; {LONGEST:,} is the most")
+        _release_what_is_over()
         conceal(token)
         if self._former is not None:
             release(self._former)
         self._former, self._token = self._token, token
-        self._expires = self._clock.elapsed() + max(life - MARGIN, life / 2)
+        self._over = self._clock.elapsed() + life
+        self._expires = self._over - min(MARGIN, life / 2)
         return token

@@ -14,6 +14,7 @@ from penstock import (
     Act,
     Actor,
     Ask,
+    Decider,
     Decision,
     Edge,
     Flow,
@@ -171,6 +172,7 @@ lifecycle = Lifecycle(
     settings=InvoiceSettings,
     machines=[machine],
     build=build,
+    decides=lambda: {machine.name: Decider(decide)},
     readings=[tenants],
     operations=[correct],
 )

@@ -226,7 +226,7 @@ def _sums(database: Database, cursor: Cursor, window: Window, columns: Sequence[
         many = "sum(n)" if table == "flow_hour" else "count(*)"
         sql = f"SELECT {picks}, {many} FROM {table} WHERE {where} GROUP BY {places}"
         for *key, n in cursor.rows(sql, **values):
-            found[tuple(_text(one) for one in key)] += int(n)
+            found[tuple(map(_text, key))] += int(n)
     return found
 
 
@@ -278,4 +278,6 @@ def _ceiling(moment: datetime | None) -> datetime | None:
 
 
 def _text(value: Any) -> str:
+    if type(value) is str:
+        return value
     return instant_text(value) if isinstance(value, datetime) else str(value)

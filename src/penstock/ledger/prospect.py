@@ -17,7 +17,6 @@ from msgspec import Struct
 from penstock.ledger import flow
 from penstock.ledger.gates.status import gate_statuses
 from penstock.ledger.roll_up import COUNTED
-from penstock.ledger.schema.desk_tables import gate_log
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.store.statements import waiting
@@ -95,8 +94,7 @@ def due_hours(database: Database, cursor: Cursor, machine: Machine, now: datetim
         ]
         for hour in hours
     ]
-    kind = gate_log.c.at.type
-    source = statements.batch(database, {"low": kind, "high": kind, "hour": kind})
+    source = statements.batch(database, dict.fromkeys(("low", "high", "hour"), statements.INSTANT))
     # Each a range of the index: an expression to group by would be reckoned for every unit.
     many = (
         f"SELECT count(*) FROM {machine.table} t WHERE t.gate_id = g.gate_id AND {waiting(machine.due, 't')}"

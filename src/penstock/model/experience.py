@@ -60,7 +60,8 @@ class Departure(Struct):
     target: str | None
     trigger: str | None
     seconds: float
-    brings: Counter[Brought]
+    #: How many of each.
+    brings: dict[Brought, int]
 
 
 class Way(Struct, frozen=True):
@@ -79,11 +80,10 @@ def kind_of(unit_id: str) -> str:
 
 
 class _Standing(Struct):
-    """How a unit stands, and how often it has been where."""
+    """Since when a unit stands where it does, and how often it has left which state."""
 
-    state: str | None
     since: datetime
-    visits: Counter[str]
+    visits: dict[str, int]
 
 
 class Experience:
@@ -93,6 +93,8 @@ class Experience:
         self._machines = machines
         self._homes = homes
         self._departures: dict[tuple[str, ...], deque[Departure]] = {}
+        #: Those of every level, by what the levels are made of: most of this is done for each row of a long history.
+        self._alike: dict[tuple[str, str, str, int], list[deque[Departure]]] = {}
         self._births: dict[tuple[str, str, int], Counter[str]] = {}
         self._born_otherwise: set[tuple[str, str]] = set()
         self._units: dict[tuple[str, str], _Standing] = {}
@@ -111,7 +113,7 @@ class Experience:
         for (target, trigger), n in kept.items():
             brings: Counter[Brought] = Counter()
             for one in found:
-                if (one.target, one.trigger) == (target, trigger):
+                if one.brings and (one.target, one.trigger) == (target, trigger):
                     brings.update(one.brings)
             means = {brought: many / n for brought, many in brings.items()}
             ways.append(Way(str(target), trigger, n / total, means))
@@ -144,19 +146,21 @@ class Experience:
             return
         place = (row.machine, row.unit_id)
         before = self._units.get(place)
-        by_itself = row.actor.partition(":")[0] not in HANDS
         if row.source is None:
             self._born(row)
-        elif by_itself and not machine.driven:
+        elif row.actor.partition(":")[0] in HANDS:
+            pass
+        elif not machine.driven:
             self._attach(row)
-        elif by_itself and before is not None and row.source != row.target:
-            self._left(row, before)
+        elif before is not None and row.source != row.target:
+            self._left(row, row.source, before)
         if row.source == row.target:
             return
-        visits = before.visits if before is not None else Counter()
+        if before is None:
+            before = self._units[place] = _Standing(row.at, {})
+        before.since = row.at
         if row.source is not None:
-            visits[row.source] += 1
-        self._units[place] = _Standing(row.target, row.at, visits)
+            before.visits[row.source] = before.visits.get(row.source, 0) + 1
 
     def _born(self, row: Happened) -> None:
         kind, state = kind_of(row.unit_id), str(row.target)
@@ -168,33 +172,36 @@ class Experience:
         if row.actor == OUTBOX or row.actor.partition(":")[0] in _STEPS:
             self._attach(row)
 
-    def _left(self, row: Happened, before: _Standing) -> None:
-        seconds = max(0.0, (row.at - before.since).total_seconds())
-        one = Departure(row.target, row.trigger, seconds, Counter())
-        visit = before.visits[str(row.source)] + 1
-        for level in _levels(row.machine, str(row.source), kind_of(row.unit_id), visit):
-            kept = self._departures.get(level)
-            if kept is None:
-                kept = self._departures[level] = deque(maxlen=_REMEMBERED)
+    def _left(self, row: Happened, source: str, before: _Standing) -> None:
+        one = Departure(row.target, row.trigger, max(0.0, (row.at - before.since).total_seconds()), {})
+        like = (row.machine, source, kind_of(row.unit_id), min(before.visits.get(source, 0) + 1, _VISITS))
+        alike = self._alike.get(like)
+        if alike is None:
+            levels = _levels(*like)
+            alike = [self._departures.setdefault(level, deque(maxlen=_REMEMBERED)) for level in levels]
+            self._alike[like] = alike
+        for kept in alike:
             kept.append(one)
         self._newest.append((row, one))
 
     def _attach(self, row: Happened) -> None:
         """To the departure that it came with: of the same key, else the last of its lifecycle, else the last."""
-        home = self._homes.get(row.machine)
+        home, of_any = self._homes.get(row.machine), row.actor == OUTBOX
         earliest = row.at - _TOGETHER
-        near = [
-            (one, departure)
-            for one, departure in reversed(self._newest)
-            if earliest <= one.at <= row.at and (row.actor == OUTBOX or self._homes.get(one.machine) == home)
-        ]
-        if not near:
+        found = None
+        for one, departure in reversed(self._newest):
+            if not earliest <= one.at <= row.at or not (of_any or self._homes.get(one.machine) == home):
+                continue
+            if one.unit_id == row.unit_id:
+                found = departure
+                break
+            found = found or departure
+        if found is None:
             return
-        same = next((departure for one, departure in near if one.unit_id == row.unit_id), None)
-        departure = same or near[0][1]
         # What is sent to subscribers is named by its event, which is another each time.
-        kind = "" if row.actor == OUTBOX else kind_of(row.unit_id)
-        departure.brings[Brought(row.machine, row.source, row.target, row.trigger, kind)] += 1
+        kind = "" if of_any else kind_of(row.unit_id)
+        brought = Brought(row.machine, row.source, row.target, row.trigger, kind)
+        found.brings[brought] = found.brings.get(brought, 0) + 1
 
 
 def _levels(machine: str, state: str, kind: str, visit: int) -> list[tuple[str, ...]]:

@@ -7,9 +7,10 @@ stood and since when; when it was due follows from its lifecycle, or from how lo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from penstock.ledger import flow, prospect
@@ -72,7 +73,7 @@ class _Making:
         self._like: dict[tuple[str, str], Any] = {}
         #: Where states are only counted, the gate is known beforehand.
         self._behind: dict[tuple[str, str], str] = {}
-        self._flows = _flows(program)
+        self._gates: dict[str, Callable[[Any], str]] = {}
         self._notes: list[str] = []
 
     def made(self, cursor: Cursor) -> Prospect:
@@ -105,12 +106,12 @@ class _Making:
         """The gate that the step of a unit needs, or of one that is like it."""
         known = self._behind.get((one.machine, one.kind))
         unit = one.unit or self._like.get((one.machine, one.kind)) or self._like.get((one.machine, ""))
-        flow_ = self._flows.get(one.machine)
         if known is not None or unit is None:
             return known
-        if flow_ is None:
-            return str(unit.gate_id)
-        return str(flow_.gate(replace(unit, status=flow_.machine.status(one.source))).gate_id)
+        machine = self._machines[one.machine]
+        if machine.name not in self._gates:
+            self._gates |= _gates_of(self._program, self._owners[machine.name], machine)
+        return self._gates[machine.name](replace(unit, status=machine.status(str(one.source))))
 
     def _of_units(self, database: Database, cursor: Cursor, known: Experience, machine: Machine) -> Iterator[Expected]:
         if self._at is not None:
@@ -277,9 +278,28 @@ def _earlier(
     return [hour - n * apart for n in range(1, _ALIKE + 1) if begun <= hour - n * apart]
 
 
-def _flows(program: Any) -> dict[str, Any]:
-    """The flows by machine, for the gates that they name; none where they cannot be built."""
+def _gates_of(program: Any, owner: Any, machine: Machine) -> dict[str, Callable[[Any], str]]:
+    """What names the gate of a unit's next step, by machine: as declared, or the flows of the lifecycle.
+
+    Where neither can tell, it is the gate that the unit has.
+    """
+    declared, settings = owner.decides().get(machine.name), program.settings(owner)
+    if declared is not None and declared.gate is not None:
+        gate = declared.gate
+        return {machine.name: lambda unit: gate(unit, settings)}
+    if declared is not None:
+        return {machine.name: _gate_it_has}
     try:
-        return {flow_.machine.name: flow_ for flow_ in program.flows()}
+        built = program.flows_of(owner)
     except (PenstockError, OSError):
-        return {}
+        built = []
+    named = {one.machine.name: partial(_gate_by_flow, one) for one in built}
+    return {machine.name: _gate_it_has, **named}
+
+
+def _gate_it_has(unit: Any) -> str:
+    return str(unit.gate_id)
+
+
+def _gate_by_flow(built: Any, unit: Any) -> str:
+    return str(built.gate(unit).gate_id)

@@ -17,6 +17,7 @@ from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
+    from penstock.operations.reader import Reader
     from penstock.raw.collect import Collected, Holds
 
 COLLECT = "collect-raw"
@@ -65,7 +66,7 @@ def superseded_age(settings: Mapping[str, Any]) -> timedelta | None:
     return None if given is None else parse_span(str(given))
 
 
-def all_holds(ledger: Ledger, app: Any) -> Holds:
+def all_holds(ledger: Ledger | Reader, app: Any) -> Holds:
     """What the lifecycles of a program need, of those whose machines the ledger has."""
     from penstock.raw.collect import held_by_any
 
@@ -83,7 +84,7 @@ def _require_landed(ask: Ask[KernelSettings]) -> None:
 def _count(ask: Ask[KernelSettings], superseded: timedelta | None) -> Collected:
     from penstock.raw.collect import collect_by_age
 
-    holds = all_holds(ask.reader.as_ledger(), ask.program.app)
+    holds = all_holds(ask.reader, ask.program.app)
     return collect_by_age(ask.program.ports.raw, holds, ask.now, superseded=superseded, dry_run=True)
 
 

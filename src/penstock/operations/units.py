@@ -314,8 +314,10 @@ def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
 def _deciding(ask: Ask[KernelSettings], machine: str) -> AnyFlow | Deciding | str:
     """How the machine's units are decided: declared, or by their flow; a sentence where that cannot be made."""
     owner = ask.program.app.owner(machine)
+    if not ask.reader.machine(machine).driven:
+        return f"workers do not move units of {machine}"
     declared = owner.decides().get(machine)
-    if declared is not None:
+    if declared is not None and declared.decide is not None:
         settings = ask.program.settings(owner)
         return Deciding(declared.name or machine, declared.decide, settings, declared.peek)
     try:

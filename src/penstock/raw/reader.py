@@ -147,9 +147,7 @@ class PartitionReader:
         """How many partitions of a range stand how; those without a row count as pending. One statement."""
         if self._as_of is not None:
             return _summed(wanted, self.each(wanted))
-        from sqlalchemy import Text
-
-        columns = {"customer_id": Text(), "query_name": Text()}
+        columns: dict[str, statements.SqlType] = {"customer_id": statements.TEXT, "query_name": statements.TEXT}
         pairs = statements.batch_text(product(wanted.customers, wanted.queries))
         sql = (
             f"SELECT n_customer_id, n_query_name, {self._count(SUCCESS)}, {self._count(FAILED)}"

@@ -9,8 +9,8 @@ line's own messages pass through it. As long as no secret was revealed it costs 
 from __future__ import annotations
 
 import base64
-import functools
 import re
+from collections.abc import Iterator
 from types import TracebackType
 
 SHORTEST = 4
@@ -24,38 +24,75 @@ _NUMBER = f"(?:#|{_PERCENT}23)"
 _BACKSLASH = rf"(?:\\|{_PERCENT}5[cC])"
 _ESCAPES = {"\n": "n", "\r": "r", "\t": "t"}
 _INSTEAD = {" ": [r"\+", f"{_PERCENT}2[bB]"]}  # in a form
-_values: set[str] = set()
-PATTERNS: list[re.Pattern[str]] = []
+_values: dict[str, int] = {}
+"""How often each was concealed and not yet released: two logins may be given the same token."""
+PATTERNS: list[Pattern] = []
 """One for each value that is concealed, the longest first; never replaced, so that it may be imported by name."""
 _parts: list[str] = []
-"""Of every form of a secret the longest part that is always written the same way."""
+"""Of each form of each value a part; a text that has none of them holds no secret. Most texts are asked no more."""
+
+
+class Pattern:
+    """What finds a secret in a text: first a part of it by itself, then all that the secret may look like.
+
+    The latter takes some milliseconds to compile. Most secrets are tokens, which come every hour and are in no text.
+    """
+
+    __slots__ = ("_made", "parts", "value")
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+        self._made: re.Pattern[str] | None = None
+        #: Of every form the longest part that is always written the same way; it may be empty, and is in every text.
+        self.parts = tuple({_longest_part(form) for form in (value, *_in_base64(value))})
+
+    def within(self, text: str) -> bool:
+        """Whether the secret stands in the text."""
+        return self._near(text) and self._whole().search(text) is not None
+
+    def hide(self, text: str) -> str:
+        """The text without the secret."""
+        return self._whole().sub(MARK, text) if self._near(text) else text
+
+    def _near(self, text: str) -> bool:
+        return any(part in text for part in self.parts)
+
+    def _whole(self) -> re.Pattern[str]:
+        if self._made is None:
+            self._made = _compiled(self.value)
+        return self._made
 
 
 def conceal(value: str) -> None:
     """From now on the value is replaced in every text."""
-    if len(value) < SHORTEST or value in _values:
+    if len(value) < SHORTEST:
         return
-    _values.add(value)
-    _compile()
+    _values[value] = _values.get(value, 0) + 1
+    if _values[value] == 1:
+        _look_for_all()
 
 
 def release(value: str) -> None:
     """No longer look for a value that no longer opens anything: a token that was replaced and has expired."""
-    if value in _values:
-        _values.discard(value)
-        _compile()
+    if value not in _values:
+        return
+    _values[value] -= 1
+    if _values[value] == 0:
+        del _values[value]
+        _look_for_all()
 
 
 def redact(text: str) -> str:
     """The text without any secret."""
-    for pattern in PATTERNS:
-        text = pattern.sub(MARK, text)
+    if _suspect(text):
+        for pattern in PATTERNS:
+            text = pattern.hide(text)
     return text
 
 
 def holds(text: str) -> bool:
-    """Whether a secret stands in the text. For long texts: only where a part is found is the pattern asked."""
-    return any(part in text for part in _parts) and any(pattern.search(text) for pattern in PATTERNS)
+    """Whether a secret stands in the text."""
+    return _suspect(text) and any(pattern.within(text) for pattern in PATTERNS)
 
 
 def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -66,36 +103,34 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
     sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
 
 
-def _compile() -> None:
-    longest_first = sorted(_values, key=lambda known: (-len(known), known))
-    found = [_compiled(known) for known in longest_first]
+def _look_for_all() -> None:
+    known = {pattern.value: pattern for pattern in PATTERNS}
+    longest_first = sorted(_values, key=lambda value: (-len(value), value))
+    found = [known.get(value) or Pattern(value) for value in longest_first]
     # The parts first: whoever looks meanwhile must not miss what the new pattern finds.
-    _parts[:] = {part for _, parts in found for part in parts}
-    PATTERNS[:] = [pattern for pattern, _ in found]
+    _parts[:] = {part for pattern in found for part in pattern.parts}
+    PATTERNS[:] = found
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled(value: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
-    """One secret's pattern, which takes some milliseconds to make: others come and go, as tokens do every hour."""
-    forms = _forms(value)
-    return re.compile("|".join(form for form, _ in forms)), tuple(part for _, part in forms)
+def _suspect(text: str) -> bool:
+    return any(map(text.__contains__, _parts))
 
 
-def _forms(value: str) -> list[tuple[str, str]]:
-    """What the value looks like, as patterns: its characters in whatever way each is written, and in base64.
+def _compiled(value: str) -> re.Pattern[str]:
+    """What the value looks like: its characters in whatever way each is written, and in base64."""
+    forms = ["".join(map(_character, value))]
+    forms += ["".join({"+": "[+-]", "/": "[/_]"}.get(c, re.escape(c)) for c in core) for core in _in_base64(value)]
+    return re.compile("|".join(forms))
 
-    With each goes its longest part that has only one way; it may be empty, and is then found in every text.
-    """
-    written = [("".join(map(_character, value)), _longest_part(value))]
+
+def _in_base64(value: str) -> Iterator[str]:
+    """In base64 a text looks in one of three ways, by what stands before it; its ends mix with its neighbours."""
     raw = value.encode(errors="surrogatepass")
-    # In base64 a text looks in one of three ways, depending on what stands before it; its ends mix with its neighbours.
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + raw).decode()
         core = encoded[(0, 2, 3)[shift] : len(encoded) - (0, 3, 2)[(len(raw) + shift) % 3]]
         if len(core) >= 2 * SHORTEST:
-            pattern = "".join({"+": "[+-]", "/": "[/_]"}.get(c, re.escape(c)) for c in core)
-            written.append((pattern, _longest_part(core)))
-    return written
+            yield core
 
 
 def _longest_part(text: str) -> str:

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from penstock.ledger.ledger import Ledger
-from penstock.lifecycles.harvest import operations, reprice
-from penstock.lifecycles.harvest.pricing import BadRule
-from penstock.lifecycles.harvest.reprice import Priced, preview, reprice_some
+from penstock.ledger.schema.column_types import Exact
+from penstock.lifecycles.harvest import operations, prices, reprice
+from penstock.lifecycles.harvest.prices import Records, count_records, preview
+from penstock.lifecycles.harvest.pricing import BadRule, Rule
+from penstock.lifecycles.harvest.reprice import Priced, reprice_some
 from penstock.lifecycles.harvest.run.machine import R, RunType
 from penstock.lifecycles.harvest.settings import reprice_schedule_of
+from penstock.lifecycles.harvest.tables import diamonds, pricing_rules
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
@@ -156,10 +159,10 @@ def test_only_a_price_that_changes_is_an_update(site):
 
 def test_a_preview_counts_and_changes_nothing(site):
     consolidated(site)
-    assert (preview(site.ledger, STONES).stale, preview(site.ledger, STONES).records) == (0, 25)
+    assert (preview(site.ledger, STONES.records).stale, preview(site.ledger, STONES.records).records) == (0, 25)
     before = priced(site)
     rule(site, 1, "0.5", shape="OVAL")
-    found = preview(site.ledger, STONES)
+    found = preview(site.ledger, STONES.records)
     assert (found.rules, found.records, found.stale, found.changed, found.unpriced) == (1, 25, 25, 13, 0)
     assert len(found.sample) == 10
     first = found.sample[0]
@@ -229,7 +232,7 @@ def test_a_run_that_began_under_the_old_rules_is_followed(site):
 def test_a_record_that_no_price_can_be_made_of_keeps_its_own(site):
     consolidated(site)
     rule(site, 1, "-2", shape="OVAL")
-    found = preview(site.ledger, STONES)
+    found = preview(site.ledger, STONES.records)
     assert (found.stale, found.changed, found.unpriced) == (25, 0, 13)
     assert found.why_not == "s0000: pricing rule 1 turns 100 into -100, which is below zero"
     tick(site)
@@ -243,7 +246,7 @@ def test_a_rule_that_cannot_be_applied_is_told_once_and_changes_nothing(site):
     before = priced(site)
     rule(site, 7, "0", rounding_mode="sideways")
     with pytest.raises(BadRule, match="pricing rule 7"):
-        preview(site.ledger, STONES)
+        preview(site.ledger, STONES.records)
     tick(site)
     tick(site)
     ((severity, payload),) = site.events("harvest.reprice_refused")
@@ -347,4 +350,12 @@ def test_how_far_it_has_come_is_seen(site):
     found = site.ledger.read(lambda cursor: reprice.under_way(cursor, FEED))
     assert found is not None
     assert (found["records"], found["expected"]) == (10, 25)
-    assert site.ledger.read(lambda cursor: reprice.count_records(cursor, STONES, unlike=found["digest"])) == 15
+    assert site.ledger.read(lambda cursor: count_records(cursor, STONES.records, unlike=found["digest"])) == 15
+
+
+def test_what_is_named_of_the_tables_is_in_them():
+    """`prices` names tables and columns that it does not load."""
+    assert Records(FEED) == STONES.records
+    assert tuple(Rule.__slots__) == tuple(c.name for c in pricing_rules.columns if c.name != "active")
+    exact = [name for name in prices.READ if isinstance(diamonds.columns[name].type, Exact)]
+    assert sorted(prices.AMOUNTS) == sorted(exact)

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from penstock.connectors.searches import Bad, Item
-from penstock.lifecycles.queries.landing import LandedSource, held
+from penstock.lifecycles.queries.keep import held
+from penstock.lifecycles.queries.landing import LandedSource
 from penstock.lifecycles.queries.own_store import OwnStore
 from penstock.lifecycles.queries.tables import own_table
 from penstock.raw.paths import PartitionKey

@@ -14,10 +14,10 @@ import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from enum import StrEnum
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from penstock.connectors.amazon_ads.report import Created, ReportState, ReportStatus
 from penstock.connectors.http.client import Http, NotJson, Response
 from penstock.connectors.http.download import Allowed, Downloads
 from penstock.connectors.http.exchange import Transport
@@ -118,38 +118,6 @@ def daily(entity_type: str, day: date) -> ReportSpec:
         raise UsageError(f"{entity_type!r} is not an entity type; use one of {', '.join(_REPORT_TYPES)}")
     report_type, group_by = _REPORT_TYPES[entity_type]
     return ReportSpec(day, day, report_type, group_by, COLUMNS[entity_type])
-
-
-class ReportState(StrEnum):
-    """Where a report stands, whatever Amazon calls it."""
-
-    PENDING = "pending"
-    COMPLETED = "completed"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    """A report that is under way. An `adopted` one was asked for earlier: its `created_at` is the provider's."""
-
-    report_id: str
-    created_at: datetime
-    adopted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReportStatus:
-    """What the provider says of a report. A completed one has a `url`; `said` is the provider's own word."""
-
-    report_id: str
-    state: ReportState
-    said: str
-    url: str | None = None
-    url_expires_at: datetime | None = None
-    file_size: int | None = None
-    failure_reason: str | None = None
-    created_at: datetime | None = None
-    generated_at: datetime | None = None
 
 
 class Amazon:

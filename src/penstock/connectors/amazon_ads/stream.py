@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 import pysqlite3
 
-from penstock.connectors.amazon_ads.client import Created, ReportState, ReportStatus
+from penstock.connectors.amazon_ads.report import Created, ReportState, ReportStatus
 from penstock.connectors.records import BadReport, Record, Value, exact
 from penstock.model.clock import Clock, instant_text, parse_instant
 from penstock.model.errors import Rejected, UsageError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +36,15 @@ class Key(msgspec.Struct, frozen=True):
         return f"the key of {self.client_email}"
 
 
+@lru_cache(maxsize=4)
+def _signer(private_key: str, private_key_id: str | None) -> Any:
+    """What signs with a key. To read one takes 40 ms, and who asks for tokens may live for one of them only."""
+    from google.auth import crypt
+
+    make: Any = crypt.RSASigner.from_service_account_info
+    return make({"private_key": private_key, "private_key_id": private_key_id})
+
+
 class ServiceLogin(Tokens):
     """Access tokens of a service account. The key is read anew for each exchange, as somebody may have replaced it.
 
@@ -44,9 +54,8 @@ class ServiceLogin(Tokens):
     def __init__(self, credentials: Secret, clock: Clock, transport: Transport | None) -> None:
         super().__init__(self._exchange_assertion, clock)
         # Slow to load: only who logs in waits for it.
-        from google.auth import crypt, jwt
+        from google.auth import jwt
 
-        self._signer: Any = crypt.RSASigner.from_service_account_info
         self._encode: Any = jwt.encode
         self._credentials = credentials
         self._time = clock
@@ -98,8 +107,7 @@ class ServiceLogin(Tokens):
         now = int((self._time.now() - EPOCH).total_seconds())
         claims = {"iss": key.client_email, "scope": SCOPE, "aud": key.token_uri, "iat": now, "exp": now + _LIFE}
         try:
-            info = {"private_key": key.private_key, "private_key_id": key.private_key_id}
-            return str(self._encode(self._signer(info), claims), "ascii")
+            return str(self._encode(_signer(key.private_key, key.private_key_id), claims), "ascii")
         except (ValueError, TypeError) as error:
             # Not the error's own words: they may quote the key.
             wrong = f"the service account's key ({self._credentials}) cannot be used"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import ssl
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -23,6 +22,9 @@ from penstock.model.errors import Fatal, InDoubt, Rejected, StepError, Throttled
 from penstock.model.retry import parse_retry_after
 from penstock.settings.addresses import PLAIN_URL, check_address
 from penstock.settings.redaction import redact
+
+if TYPE_CHECKING:
+    import ssl
 
 MOST_BYTES = 32 << 20
 """How large an answer may be, decompressed, where a call says nothing else."""

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.app.lifecycle import Lifecycle, NoSettings, job
 from penstock.app.ports import Ports
-from penstock.lifecycles import reports
-from penstock.lifecycles.reports.machine import Aggregation, EntityType, Report, S, machine
-from penstock.lifecycles.reports.settings import ReportSettings
-from penstock.model.forecast import Expected
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth
 from penstock.model.unit import replace
@@ -22,12 +18,18 @@ from penstock.worker.flow import Io
 from penstock.worker.job import JobResult
 from penstock.worker.schedule_unit import Schedule
 
+if TYPE_CHECKING:
+    from penstock.lifecycles.reports.machine import Report
+    from penstock.lifecycles.reports.settings import ReportSettings
+    from penstock.model.forecast import Expected
+
 SAMPLE = "sample-report-datasets"
 EVERY_DAYS = 20
 
 
 def _wanted(settings: ReportSettings, day: date, daily: Sequence[str], hourly: Sequence[str]) -> Iterator[Report]:
     from penstock.lifecycles.reports.datasets import LIKE, Window, columns_of, datasets
+    from penstock.lifecycles.reports.machine import Aggregation
 
     hour = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
     for name in daily:
@@ -44,6 +46,8 @@ def _wanted(settings: ReportSettings, day: date, daily: Sequence[str], hourly: S
 @job(SAMPLE, "Makes the datasets of every twentieth day.")
 async def sample(settings: NoSettings, schedule: Schedule, io: Io, ports: Ports) -> JobResult:  # noqa: ARG001 - one shape
     """Its schedule's settings are the first day, the accounts, and those of them that have hourly data too."""
+    from penstock.lifecycles import reports
+
     given = schedule.settings or {}
     day = io.now().date()
     if (day - date.fromisoformat(given["since"])).days % EVERY_DAYS:
@@ -58,6 +62,9 @@ async def sample(settings: NoSettings, schedule: Schedule, io: Io, ports: Ports)
 
 def expects(settings: NoSettings, unit: Any, since: datetime) -> Sequence[Expected] | None:  # noqa: ARG001 - one shape
     """What a tick brings forth."""
+    from penstock.lifecycles.reports.machine import Aggregation, EntityType, S, machine
+    from penstock.model.forecast import Expected
+
     if not isinstance(unit, Schedule):
         return None
     given = unit.settings or {}

@@ -7,8 +7,7 @@ they are asked of every row here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING
 
 from penstock.ledger.care.doctor_history import LARGEST
 from penstock.ledger.care.finding import Finding
@@ -16,8 +15,12 @@ from penstock.ledger.care.look import Scope
 from penstock.ledger.schema import seals
 from penstock.ledger.schema.definitions import stored
 from penstock.ledger.schema.guards import guards_of
+from penstock.ledger.schema.triggers import KERNEL_TABLES
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.machine import Machine
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 _KINDS = ("birth", "guard", "key", "history", "death", "truncate", *seals.KINDS)
 
@@ -26,7 +29,7 @@ def triggers(database: Database, cursor: Cursor, machines: Mapping[str, Machine]
     """Every generated trigger is there, as generated and switched on; nothing else stands between a table and SQL."""
     guards, known = guards_of(database), stored(cursor)
     installed = [machines[name] for name in known if name in machines]
-    tables = {*(t.name for t in guards.tables(())), *(d["table"] for d in known.values())}
+    tables = KERNEL_TABLES | {str(d["table"]) for d in known.values()}
     others = {f"penstock_{name}_{kind}" for name in known if name not in machines for kind in _KINDS}
     apart = [m for m in installed if m.parent and m.parent.machine not in machines]
     others |= {*seals.names(apart)}

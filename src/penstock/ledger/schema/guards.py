@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Protocol
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.ledger.care.finding import Finding
 from penstock.ledger.schema import guards_postgres, guards_sqlite
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.machine import Machine
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 
 class Guards(Protocol):

@@ -6,26 +6,30 @@ Only the ledger's own schema and tables are looked at.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING
 
 from penstock.ledger.care.finding import Finding
-from penstock.ledger.schema import expand
-from penstock.ledger.schema.generated import HERE, expected_postgres, schema_of, wrong_functions, wrong_triggers
-from penstock.ledger.schema.tables import kernel_tables, machine_table
+from penstock.ledger.schema.triggers import HERE, expected_postgres, schema_of, wrong_functions, wrong_triggers
 from penstock.ledger.store.database import Cursor
 from penstock.model.machine import Machine
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 _AGAIN = "run 'penstock db upgrade'"
 
 
 def tables(machines: Iterable[Machine]) -> list[sa.Table]:
     """The kernel's tables and those of machines."""
+    from penstock.ledger.schema.tables import kernel_tables, machine_table
+
     return [*kernel_tables("postgresql"), *(machine_table(m, "postgresql") for m in machines)]
 
 
 def checks(table: sa.Table) -> dict[str, str]:
     """The CHECKs of a table by name."""
+    from penstock.ledger.schema import expand
+
     return expand.checks_of(table, "postgresql")
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING
 
 from penstock.ledger.care.finding import Finding
-from penstock.ledger.schema import expand
-from penstock.ledger.schema.generated import expected_sqlite
-from penstock.ledger.schema.tables import kernel_tables, machine_table
+from penstock.ledger.schema.triggers import expected_sqlite
 from penstock.ledger.store.database import Cursor
 from penstock.model.machine import Machine
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 _AGAIN = "run 'penstock db upgrade'"
 _MOST = 20
@@ -19,11 +19,17 @@ _MOST = 20
 
 def tables(machines: Iterable[Machine]) -> list[sa.Table]:
     """The kernel's tables and those of machines."""
+    from penstock.ledger.schema.tables import kernel_tables, machine_table
+
     return [*kernel_tables("sqlite"), *(machine_table(m, "sqlite") for m in machines)]
 
 
 def checks(table: sa.Table) -> dict[str, str]:
     """The CHECKs of a table by name, and that whole numbers are that: SQLite may keep any value."""
+    import sqlalchemy as sa
+
+    from penstock.ledger.schema import expand
+
     whole = [c.name for c in table.columns if isinstance(c.type, sa.Integer)]
     return expand.checks_of(table, "sqlite") | {f"{n}_is_whole": f"typeof({n}) IN ('integer', 'null')" for n in whole}
 

@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from penstock.ledger.schema import (
     definitions,
     expand,
-    generated,
     left,
     migrate,
     seals,
@@ -25,6 +24,7 @@ from penstock.ledger.schema import (
 from penstock.ledger.schema import views as views_of
 from penstock.ledger.schema.migrate import KERNEL, Track
 from penstock.ledger.schema.tables import kernel_tables, machine_table
+from penstock.ledger.schema.triggers import make_triggers
 from penstock.ledger.store.database import AlterCursor, Cursor, Database, table_names
 from penstock.model.errors import LedgerBroken, LedgerMismatch
 from penstock.model.machine import Machine
@@ -98,7 +98,7 @@ def _install(
         definitions.record(database, cursor, machine)
     seals.refuse_broken(database, cursor, [f for f in seals.families(wanted.machines) if f.child.name in changed])
     progress("triggers")
-    generated.make_triggers(database, cursor, wanted.machines)
+    make_triggers(database, cursor, wanted.machines)
     views_of.make(database, cursor, wanted.views)
 
 

@@ -11,8 +11,8 @@ child's look under another level takes a lock that fails where the parent has ch
 from __future__ import annotations
 
 from penstock.ledger.schema.seals import Family
-from penstock.ledger.schema.tables import unit_id_text
 from penstock.ledger.schema.triggers_postgres import BY_INDEX, PLANNER, REFUSAL, function
+from penstock.ledger.schema.unit_ids import unit_id_text
 from penstock.ledger.store.statements import state_list
 
 _FRESH = "current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.ledger.schema.seals import Family
-from penstock.ledger.schema.tables import unit_id_text
+from penstock.ledger.schema.unit_ids import unit_id_text
 from penstock.ledger.store.statements import state_list
 
 

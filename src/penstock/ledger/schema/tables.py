@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -20,6 +19,7 @@ from penstock.ledger.schema.columns import python_type
 from penstock.ledger.schema.desk_tables import desk_tables
 from penstock.ledger.schema.standing import SHUT_UNTIL, STANDS
 from penstock.ledger.schema.strict import STRICT
+from penstock.ledger.schema.unit_ids import unit_id_text
 from penstock.ledger.store.database import Database
 from penstock.ledger.store.statements import dead_letters, in_listed_states, listed_states
 from penstock.model.errors import MachineError
@@ -439,23 +439,6 @@ def _value_checks(machine: Machine, dialect: str) -> dict[str, str]:
 def _literal(text: str) -> str:
     """Keep ':' and '%' of a check as they are; SQLAlchemy would read ':name' as a parameter."""
     return text.replace(":", "\\:")
-
-
-def unit_id_text(machine: Machine, columns: Sequence[str], dialect: str) -> str:
-    """SQL for the id of a unit whose key is in these columns."""
-    unit_types = field_types(machine.unit)
-    parts = []
-    for name, column in zip(machine.unit.key, columns, strict=True):
-        type_name = python_type(unit_types[name])[0].__name__
-        if dialect == "postgresql":
-            text = {
-                "date": f"pg_catalog.to_char({column}, 'YYYY-MM-DD')",
-                "datetime": f"""pg_catalog.to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')""",
-            }.get(type_name, f"CAST({column} AS TEXT)")
-        else:
-            text = f"CAST({column} AS TEXT)"
-        parts.append(f"replace(replace({text}, '%', '%25'), '/', '%2F')")
-    return " || '/' || ".join(parts)
 
 
 def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:

@@ -28,6 +28,7 @@ SqlType: TypeAlias = "str | sa.types.TypeEngine[Any]"
 TEXT = "TEXT"
 INTEGER = "INTEGER"
 BIGINT = "BIGINT"
+INSTANT = "TIMESTAMP WITH TIME ZONE"
 _encode = msgspec.json.Encoder().encode
 
 

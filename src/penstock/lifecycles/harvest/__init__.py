@@ -56,11 +56,12 @@ def decides() -> Mapping[str, Decider]:
     """What its flows decide, by machine."""
     from penstock.lifecycles.harvest.chunk.decide import decide as chunk
     from penstock.lifecycles.harvest.partition.decide import decide as partition
+    from penstock.lifecycles.harvest.partition.decide import gate
     from penstock.lifecycles.harvest.run.decide import decide as run
 
     return {
         harvest_run.name: Decider(run),
-        harvest_partition.name: Decider(partition),
+        harvest_partition.name: Decider(partition, gate=gate),
         harvest_chunk.name: Decider(chunk),
     }
 

@@ -212,12 +212,13 @@ def reopen(ask: Ask[HarvestSettings], wanted: WhichRun) -> Each:
 @operation("reprice", "Price a feed's records by the rules in force, without waiting.", wants_reason=False)
 def reprice(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Together:
     """The feed's schedule does it. `prices` shows what would change."""
-    from penstock.lifecycles.harvest.reprice import Priced, preview, under_way, wish
+    from penstock.lifecycles.harvest.prices import Records, preview
+    from penstock.lifecycles.harvest.reprice import Priced, under_way, wish
     from penstock.lifecycles.harvest.tables import harvest_reprice
 
     feed, reader = wanted.feed, ask.reader
     require_feed(reader, feed)
-    found = preview(reader, Priced(feed))
+    found = preview(reader, Records(feed))
     if not found.stale:
         return Together(f"price no record of {feed}: all {found.records:,} are priced by the rules in force")
     own = _active(reader, reprice_schedule_of(feed), feed)

@@ -248,10 +248,10 @@ def feeds(ask: Ask[HarvestSettings]) -> Page[FeedRow]:
 @reading("prices", "What the pricing rules in force would change of a feed's records.")
 def prices(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Page[PriceRow]:
     """`reprice` has it done at once; the feed's schedule does it within a minute anyway."""
-    from penstock.lifecycles.harvest.reprice import Priced, preview
+    from penstock.lifecycles.harvest.prices import Records, preview
 
     require_feed(ask.reader, wanted.feed)
-    found = preview(ask.reader, Priced(wanted.feed))
+    found = preview(ask.reader, Records(wanted.feed))
     note = f"all {found.records:,} records of {found.feed} are priced by the {found.rules} rules in force"
     if found.stale:
         note = (

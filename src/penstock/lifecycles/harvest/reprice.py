@@ -16,39 +16,30 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
 from penstock.ledger.commit import insert_events
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.schema.column_types import Exact
 from penstock.ledger.schema.columns import plain, readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.data import update_unchanged
 from penstock.ledger.store.database import Cursor, Database
-from penstock.lifecycles.harvest.feed import Feed, Unmappable
-from penstock.lifecycles.harvest.pricing import WORDS, BadRule, Pricer, compile_rules, digest
-from penstock.lifecycles.harvest.run.consolidate import rules_in_force
+from penstock.lifecycles.harvest.feed import Feed
+from penstock.lifecycles.harvest.prices import COMPARED, Records, change_of, columns, count_records, rules_in_force
+from penstock.lifecycles.harvest.pricing import BadRule, Pricer, compile_rules, digest
 from penstock.lifecycles.harvest.tables import diamonds, harvest_reprice
 from penstock.model.clock import instant_text
 from penstock.model.outcome import MAX_ROWS, Event
 from penstock.worker.flow import Io
 from penstock.worker.job import JobResult
 
-if TYPE_CHECKING:
-    from penstock.operations.reader import Reader
-
 EVENT = "harvest.repriced"
 REFUSED = "harvest.reprice_refused"
 RUNNING, COMPLETED, SUPERSEDED = "running", "completed", "superseded"
-SAMPLE = 10
 _BATCHES = 8
 """So many transactions are one run of the job; after each run the schedule says what it came to."""
-#: What a record's price is made of. While these are as they were read, a price that was made of them is right.
-_COMPARED = (*WORDS, "carat", "supplier_price", "pricing_digest")
-_READ = (*_COMPARED, "price", "pricing_rule_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +51,15 @@ class Priced:
     #: The column that tells them apart.
     identity: str = "supplier_stone_id"
 
+    @property
+    def records(self) -> Records:
+        """They, by the names of the table and the column."""
+        return Records(self.feed, self.table.name, self.identity)
+
     @classmethod
     def of(cls, feed: Feed) -> Priced:
         """Those of a feed."""
         return cls(feed.name, feed.canonical, feed.identity)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a record costs and would cost, and by which rules. `why_not`: no price can be made; the old one stays."""
-
-    record: str
-    before: Decimal
-    after: Decimal
-    rule_before: int | None
-    rule_after: int | None
-    why_not: str | None = None
-
-
-@dataclass(slots=True)
-class Preview:
-    """What pricing again would come to. `stale` are the records that were priced by other rules."""
-
-    feed: str
-    rules: int
-    records: int
-    stale: int = 0
-    changed: int = 0
-    unpriced: int = 0
-    why_not: str | None = None
-    sample: list[Change] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,31 +90,6 @@ def _refused(feed: str, error: BadRule) -> JobResult:
     told = hashlib.sha256(str(error).encode()).hexdigest()[:16]
     payload = {"feed": feed, "reason": readable(str(error))}
     return JobResult(str(error), events=[Event(f"{REFUSED}:{feed}:{told}", REFUSED, payload, "critical")])
-
-
-def preview(reader: Ledger | Reader, priced: Priced) -> Preview:
-    """Price every record that was priced by other rules, and change nothing. Raises BadRule."""
-    rules, there = reader.read(lambda cursor: (rules_in_force(cursor, priced.feed), count_records(cursor, priced)))
-    made, price, after = Preview(priced.feed, len(rules), there), compile_rules(rules, priced.feed), ""
-    sql = (
-        f"SELECT {_columns(priced)} FROM {priced.table.name} WHERE feed = :feed AND {priced.identity} > :after"
-        f" AND pricing_digest <> :digest ORDER BY {priced.identity} LIMIT {MAX_ROWS}"
-    )
-    given = {"feed": priced.feed, "digest": digest(rules)}
-    while rows := _rows(reader, sql, after=after, **given):
-        after = rows[-1][0]
-        for change in (_change(row, price) for row in rows):
-            made.stale += 1
-            made.unpriced += change.why_not is not None
-            made.why_not = made.why_not or change.why_not
-            if change.before != change.after:
-                made.changed += 1
-                made.sample += [change] if len(made.sample) < SAMPLE else []
-    return made
-
-
-def _rows(reader: Ledger | Reader, sql: str, **given: Any) -> Sequence[Sequence[Any]]:
-    return reader.read(lambda cursor: cursor.rows(sql, **given))
 
 
 def reprice_some(ledger: Ledger, priced: Priced, now: datetime, at_once: int = MAX_ROWS) -> Batch:
@@ -191,28 +136,10 @@ def _read(cursor: Cursor, priced: Priced, at_once: int) -> _Read:
         f" LIMIT {at_once}) AS {name}"
         for side, name in (("<", "below"), (">", "above"))
     ]
-    sql = f"SELECT {_columns(priced)} FROM ({' UNION ALL '.join(sides)} LIMIT {at_once}) AS t"
+    sql = f"SELECT {columns(priced.records)} FROM ({' UNION ALL '.join(sides)} LIMIT {at_once}) AS t"
     rows = cursor.gather(sql, feed=priced.feed, digest=wanted)
     begun = under_way(cursor, priced.feed) is not None
     return _Read(priced.feed, wanted, compile_rules(rules, priced.feed), rows, begun)
-
-
-def _columns(priced: Priced) -> str:
-    amounts = {c.name for c in priced.table.columns if isinstance(c.type, Exact)}
-    return ", ".join(f"CAST({n} AS TEXT)" if n in amounts else n for n in (priced.identity, *_READ))
-
-
-def _change(row: Sequence[Any], price: Pricer) -> Change:
-    record, *read = row
-    values = dict(zip(_READ, read, strict=True))
-    before, rule = Decimal(values["price"]), values["pricing_rule_id"]
-    values["supplier_price"] = Decimal(values["supplier_price"])
-    values["carat"] = None if values["carat"] is None else Decimal(values["carat"])
-    try:
-        price(values)
-    except Unmappable as error:
-        return Change(str(record), before, before, rule, rule, f"{record}: {error}")
-    return Change(str(record), before, values["price"], rule, values["pricing_rule_id"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +154,10 @@ def _kinds(read: _Read) -> tuple[_Kind, _Kind, _Kind]:
     """Records whose price changes, those whose price stays, and those that no price can be made for."""
     changed, same, unpriced = _Kind(anew=True), _Kind(anew=False), _Kind(anew=False)
     for row in read.rows:
-        change = _change(row, read.price)
+        change = change_of(row, read.price)
         kind = unpriced if change.why_not is not None else changed if change.before != change.after else same
         price = [str(change.after)] if kind.anew else []
-        kind.rows.append([read.feed, *row[: len(_COMPARED) + 1], *price, change.rule_after])
+        kind.rows.append([read.feed, *row[: len(COMPARED) + 1], *price, change.rule_after])
     return changed, same, unpriced
 
 
@@ -246,20 +173,11 @@ def _update(database: Database, priced: Priced, wanted: str, kind: _Kind, now: d
         priced.table,
         # With the feed in every row, so that SQLite goes from them to the records and not the other way round.
         key=("feed", priced.identity),
-        compared=_COMPARED,
+        compared=COMPARED,
         changed=("price", "pricing_rule_id") if kind.anew else ("pricing_rule_id",),
         alike=alike,
         rows=kind.rows,
     )
-
-
-def count_records(cursor: Cursor, priced: Priced, *, unlike: str | None = None) -> int:
-    """How many records there are; `unlike`: of those that were priced by rules of another digest."""
-    sql = f"SELECT count(*) FROM {priced.table.name} WHERE feed = :feed"
-    if unlike is None:
-        return int(cursor.rows(sql, feed=priced.feed)[0][0])
-    sides = [cursor.rows(f"{sql} AND pricing_digest {side} :digest", feed=priced.feed, digest=unlike) for side in "<>"]
-    return sum(int(rows[0][0]) for rows in sides)
 
 
 def under_way(cursor: Cursor, feed: str) -> Mapping[str, Any] | None:
@@ -299,7 +217,7 @@ def _row(cursor: Cursor, priced: Priced, wanted: str, now: datetime) -> dict[str
         "begun_at": now,
         "digest": wanted,
         "status": RUNNING,
-        "expected": count_records(cursor, priced, unlike=wanted),
+        "expected": count_records(cursor, priced.records, unlike=wanted),
         "requested_by": None,
         "reason": None,
     }
@@ -315,7 +233,7 @@ def _tally(cursor: Cursor, feed: str, *, records: int, changed: int, unpriced: i
 def _finish(database: Database, cursor: Cursor, priced: Priced, wanted: str, now: datetime) -> None:
     """Where nothing is left, say so, once. What somebody else holds at the moment is left for later."""
     there = under_way(cursor, priced.feed)
-    if there is None or count_records(cursor, priced, unlike=wanted):
+    if there is None or count_records(cursor, priced.records, unlike=wanted):
         return
     _close(database, cursor, priced.feed, COMPLETED, now)
     begun = there["begun_at"] if isinstance(there["begun_at"], str) else instant_text(there["begun_at"])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.ledger.ledger import Ledger
     from penstock.lifecycles.partitions.flow import Extractor
+    from penstock.operations.reader import Reader
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow
@@ -61,12 +62,12 @@ def schedules(_: PartitionSettings) -> Sequence[Schedule]:
 
 def decides() -> Mapping[str, Decider]:
     """What its flows decide, by machine."""
-    from penstock.lifecycles.partitions.decide import decide, decide_validation
+    from penstock.lifecycles.partitions.decide import decide, decide_validation, gate
 
-    return {extraction.name: Decider(decide), validation.name: Decider(decide_validation)}
+    return {extraction.name: Decider(decide, gate=gate), validation.name: Decider(decide_validation)}
 
 
-def holds(ledger: Ledger, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
+def holds(ledger: Ledger | Reader, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
     """The landed runs that partitions need."""
     from penstock.lifecycles.partitions.keep import held
 

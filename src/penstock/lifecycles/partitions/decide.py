@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from penstock.lifecycles.ladder import offset_name
-from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, V, Validation, X, key_of
+from penstock.lifecycles.partitions.machine import Extraction, P, PartitionState, V, Validation, X, gate_of, key_of
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Verdict
 from penstock.model.outcome import Act, Decision, Look, Wait
-from penstock.model.unit import replace
+from penstock.model.unit import NO_GATE, replace
 from penstock.raw.paths import PartitionKey
 
 RESTING = (X.DONE, X.FAILED)
@@ -25,6 +25,12 @@ class Landed:
 
     record_count: int | None
     fetched_at: datetime | None = None
+
+
+def gate(unit: Extraction, settings: PartitionSettings) -> str:  # noqa: ARG001 - one shape
+    """The gate of an extraction's next step: what has landed is judged without one."""
+    extracted = unit.status in (X.WANTED, X.EXTRACTING)
+    return gate_of(key_of(unit), backfill=unit.backfill) if extracted else NO_GATE
 
 
 def decide(unit: Extraction, now: datetime, settings: PartitionSettings, seen: Landed | None) -> Decision:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 from penstock.ledger.gates.budget import Pass
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.ladder import offset_name
-from penstock.lifecycles.partitions.decide import Landed, decide, next_attention
+from penstock.lifecycles.partitions.decide import Landed, decide, gate, next_attention
 from penstock.lifecycles.partitions.judgement import Validators
 from penstock.lifecycles.partitions.machine import Extraction, X, extraction, gate_of, key_of, partition
 from penstock.lifecycles.partitions.settings import PartitionSettings
@@ -98,9 +98,7 @@ class Extractions(Flow[Extraction, PartitionSettings, Landed]):
         self._sink = validators.sink
 
     def gate(self, unit: Extraction) -> Gate:
-        if unit.status in (X.WANTED, X.EXTRACTING):
-            return Gate(gate_of(key_of(unit), backfill=unit.backfill))
-        return Gate()
+        return Gate(gate(unit, self.settings))
 
     async def look(self, unit: Extraction, io: Io) -> Landed:
         found = await self._stored(io, self._sink.find, key_of(unit), str(unit.run_id))

@@ -6,15 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.ledger.ledger import Ledger
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store.database import Database
 from penstock.lifecycles.partitions.decide import Judged, judge
 from penstock.lifecycles.partitions.machine import partition
 from penstock.lifecycles.partitions.settings import PartitionSettings
-from penstock.lifecycles.partitions.tables import partition_attempt
 from penstock.lifecycles.partitions.validate import Rules, Verdict, inspect
 from penstock.lifecycles.refreshes import differ
 from penstock.model.clock import instant
@@ -24,6 +22,9 @@ from penstock.model.outcome import Birth, Event, Move, Write
 from penstock.raw.paths import PARTS, PartitionKey
 from penstock.raw.sink import RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
+
+if TYPE_CHECKING:
+    from penstock.ledger.ledger import Ledger
 
 _TRIES = 50
 
@@ -68,6 +69,8 @@ class Validators:
         serving_offset: int | None = None,
     ) -> Judgement:
         """What a verdict would write, on the state as it is now. `serving_offset` is what the run was extracted for."""
+        from penstock.lifecycles.partitions.tables import partition_attempt
+
         found = ledger.get_many(partition, [str(key)])
         judged = judge(
             key,

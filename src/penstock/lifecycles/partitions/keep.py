@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
 from penstock.lifecycles.partitions.machine import P, V, X, extraction, partition, validation
 from penstock.raw.collect import Held
 from penstock.raw.paths import PartitionKey
 
+if TYPE_CHECKING:
+    from penstock.ledger.ledger import Ledger
+    from penstock.operations.reader import Reader
+
 _UNDER_WAY = (X.WANTED, X.EXTRACTING)
 
 
-def held(ledger: Ledger, keys: Collection[PartitionKey]) -> dict[PartitionKey, Held]:
+def held(ledger: Ledger | Reader, keys: Collection[PartitionKey]) -> dict[PartitionKey, Held]:
     """Of each partition that the ledger knows: a statement for all, and one for those that people want judged."""
     units = {str(key): key for key in keys}
     source = statements.batch(ledger.database, {"unit_id": statements.TEXT})

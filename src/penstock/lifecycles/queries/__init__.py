@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from penstock.app.ports import Ports
     from penstock.ledger.ledger import Ledger
+    from penstock.lifecycles.queries.erasure.machine import Erasure
+    from penstock.lifecycles.queries.machine import Query
+    from penstock.operations.reader import Reader
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow
@@ -66,7 +69,14 @@ def decides() -> Mapping[str, Decider]:
     from penstock.lifecycles.queries.erasure.decide import decide as erase
     from penstock.lifecycles.queries.lock import peek
 
-    return {query.name: Decider(decide, peek=peek), erasure_machine.name: Decider(erase)}
+    return {
+        query.name: Decider(decide, peek=peek, gate=_run_gate),
+        erasure_machine.name: Decider(erase, gate=_run_gate),
+    }
+
+
+def _run_gate(unit: Query | Erasure, settings: QueriesSettings) -> str:  # noqa: ARG001 - the same for all
+    return RUN_GATE
 
 
 def gates(settings: QueriesSettings) -> Sequence[GateLimits]:
@@ -87,9 +97,9 @@ def schedules(settings: QueriesSettings) -> Sequence[Schedule]:
     return [*jobs.schedules(settings), *([] if sheet is None else [sheet])]
 
 
-def holds(ledger: Ledger, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
+def holds(ledger: Ledger | Reader, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
     """Which landed pages count."""
-    from penstock.lifecycles.queries.landing import held
+    from penstock.lifecycles.queries.keep import held
 
     return held(ledger, keys)
 

@@ -6,13 +6,10 @@ whose commit failed is landed again; `landed_pages` names those that count.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from penstock.connectors.searches import Batch, Client, Item
-from penstock.ledger.ledger import Ledger
-from penstock.ledger.store import statements
 from penstock.lifecycles.queries.machine import Query
 from penstock.lifecycles.queries.own_store import OwnStore
 from penstock.lifecycles.queries.passes import day_of
@@ -20,7 +17,6 @@ from penstock.lifecycles.queries.registry import Configured
 from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.tables import landed_pages
 from penstock.model.outcome import Write
-from penstock.raw.collect import Held
 from penstock.raw.paths import PartitionKey, run_id_at
 from penstock.raw.sink import RawSink
 from penstock.raw.store import AlreadyFinalised
@@ -66,19 +62,3 @@ def land(raw: RawSink, key: PartitionKey, lines: Sequence[bytes], moment: dateti
             moment += _MOMENT
         else:
             return run_id
-
-
-def held(ledger: Ledger, keys: Collection[PartitionKey]) -> dict[PartitionKey, Held]:
-    """Which landed pages count, of these partitions: none supersedes another."""
-    units = {str(key): key for key in keys}
-    source = statements.batch(ledger.database, {"partition": statements.TEXT})
-    sql = (
-        f"SELECT l.partition, l.raw_run_id FROM {source} JOIN {landed_pages.name} l ON l.partition = n_partition"
-        " WHERE l.replaced_by IS NULL"
-    )
-    batch = statements.batch_text([[unit] for unit in units])
-    found: dict[PartitionKey, Held] = {}
-    for unit, run_id in ledger.read(lambda cursor: cursor.rows(sql, batch=batch)):
-        known = found.get(units[unit], Held())
-        found[units[unit]] = replace(known, referenced=known.referenced | {run_id})
-    return found

@@ -49,6 +49,9 @@ def key_parts(text: str, count: int) -> tuple[str, ...] | None:
 
 
 def _encoded(text: str, also: str) -> str:
+    as_it_is = text.isprintable() and text.strip(" ") == text and text[:1] not in _TYPED
+    if as_it_is and not any(map(text.__contains__, also)):
+        return text
     last = len(text) - 1
     return "".join(
         character

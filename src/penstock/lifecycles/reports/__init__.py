@@ -16,6 +16,7 @@ from penstock.operations.pictures import Ladder
 if TYPE_CHECKING:
     from penstock.app.ports import Ports
     from penstock.ledger.ledger import Ledger
+    from penstock.operations.reader import Reader
     from penstock.raw.collect import Held
     from penstock.raw.paths import PartitionKey
     from penstock.worker.flow import AnyFlow
@@ -38,9 +39,9 @@ def build(settings: ReportSettings, ports: Ports) -> Sequence[AnyFlow]:
 
 def decides() -> Mapping[str, Decider]:
     """What its flows decide, by machine."""
-    from penstock.lifecycles.reports.decide import decide
+    from penstock.lifecycles.reports.decide import decide, gate
 
-    return {machine.name: Decider(decide, JOB)}
+    return {machine.name: Decider(decide, JOB, gate=gate)}
 
 
 def schedules(_: ReportSettings) -> Sequence[Schedule]:
@@ -53,7 +54,7 @@ def schedules(_: ReportSettings) -> Sequence[Schedule]:
     ]
 
 
-def holds(ledger: Ledger, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
+def holds(ledger: Ledger | Reader, keys: Collection[PartitionKey]) -> Mapping[PartitionKey, Held]:
     """The landed runs that datasets need."""
     from penstock.lifecycles.reports.keep import held
 

@@ -14,7 +14,7 @@ from typing import Literal
 from penstock.lifecycles import ladder as ladders
 from penstock.lifecycles.ladder import Ladder
 from penstock.lifecycles.reports.machine import Aggregation, Report, S
-from penstock.lifecycles.reports.settings import DAY, ReportSettings, switched_off
+from penstock.lifecycles.reports.settings import DAY, ReportSettings, gate_of, switched_off
 from penstock.model.clock import parse_instant
 from penstock.model.outcome import Act, Decision, Look, Wait
 
@@ -29,6 +29,11 @@ class Seen:
     state: Literal["pending", "ready", "failed", "busy", "free"]
     says: str = ""
     url: str | None = None
+
+
+def gate(report: Report, settings: ReportSettings) -> str:  # noqa: ARG001 - one shape
+    """The gate of a dataset's next step."""
+    return gate_of(report.account, report.aggregation)
 
 
 def decide(report: Report, now: datetime, settings: ReportSettings, seen: Seen | None) -> Decision:

@@ -13,7 +13,8 @@ from typing import Any
 
 import structlog
 
-from penstock.connectors.amazon_ads.client import DOWNLOAD_HOSTS, Amazon, DuplicateReport, ReportState
+from penstock.connectors.amazon_ads.client import DOWNLOAD_HOSTS, Amazon, DuplicateReport
+from penstock.connectors.amazon_ads.report import ReportState
 from penstock.connectors.amazon_ads.stream import StreamGone
 from penstock.connectors.http.download import Allowed, LinkExpired
 from penstock.connectors.records import BadReport
@@ -24,6 +25,7 @@ from penstock.lifecycles.reports import failure
 from penstock.lifecycles.reports.decide import (
     Seen,
     decide,
+    gate,
     is_served,
     may_adopt,
     named,
@@ -33,7 +35,7 @@ from penstock.lifecycles.reports.decide import (
 from penstock.lifecycles.reports.hourly import streams as streams_of
 from penstock.lifecycles.reports.load import Loader, Totals
 from penstock.lifecycles.reports.machine import JOB, NO_FAILURES, Aggregation, Report, S, machine
-from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings, gate_of
+from penstock.lifecycles.reports.settings import PROVIDER, ReportSettings
 from penstock.lifecycles.reports.shape import COLUMNS
 from penstock.lifecycles.reports.sources import Source, connections
 from penstock.lifecycles.reports.tables import PERFORMANCE, report_load
@@ -68,7 +70,7 @@ class Reports(Flow[Report, ReportSettings, Seen]):
         self._close = close
 
     def gate(self, unit: Report) -> Gate:
-        return Gate(gate_of(unit.account, unit.aggregation))
+        return Gate(gate(unit, self.settings))
 
     async def stop(self) -> None:
         for region in self._close:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from penstock.ledger.ledger import Ledger
 from penstock.ledger.store import statements
 from penstock.lifecycles.reports.machine import Aggregation, S, machine
 from penstock.lifecycles.reports.settings import PROVIDER
@@ -13,10 +13,14 @@ from penstock.model.unit import key_part
 from penstock.raw.collect import Held
 from penstock.raw.paths import PartitionKey
 
+if TYPE_CHECKING:
+    from penstock.ledger.ledger import Ledger
+    from penstock.operations.reader import Reader
+
 _UNDER_WAY = (S.FETCHING, S.PARSING)
 
 
-def held(ledger: Ledger, keys: Collection[PartitionKey]) -> dict[PartitionKey, Held]:
+def held(ledger: Ledger | Reader, keys: Collection[PartitionKey]) -> dict[PartitionKey, Held]:
     """Of each dataset that the ledger knows. One statement for all."""
     units = {dataset_of(key): key for key in keys if key.source == PROVIDER}
     source = statements.batch(ledger.database, {"unit_id": statements.TEXT})

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.connectors.amazon_ads.client import REGIONS, AmazonAds, Created, Region, ReportStatus, daily
+from penstock.connectors.amazon_ads.client import REGIONS, AmazonAds, Region, daily
+from penstock.connectors.amazon_ads.report import Created, ReportStatus
 from penstock.connectors.amazon_ads.stream import AmazonStream, StreamGone
 from penstock.connectors.oauth import Credentials
 from penstock.lifecycles.reports.machine import Aggregation, Report

@@ -49,8 +49,9 @@ def decides() -> Mapping[str, Decider]:
     """What its flows decide, by machine."""
     from penstock.lifecycles.rules.run.decide import decide as run
     from penstock.lifecycles.rules.target.decide import decide as target
+    from penstock.lifecycles.rules.target.decide import gate
 
-    return {rule_run.name: Decider(run), rule_target.name: Decider(target)}
+    return {rule_run.name: Decider(run), rule_target.name: Decider(target, gate=gate)}
 
 
 def gates(settings: RulesSettings) -> Sequence[GateLimits]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +56,7 @@ _PRAGMAS = {
 _STATEMENTS = 1_000
 """So many statements stay compiled. A worker goes through some hundreds in turn, each with the triggers of its table.
 Of the driver's own 128 none is still there when it comes again, and to compile one takes longer than to run it."""
+_LIMIT = re.compile(r"\bLIMIT (:[a-z_]+)(?![a-z_]| *\+)")
 _FILLED_AT_ONCE = 500
 _FILLING_CACHE = -8_192
 _STEPS = 20_000  # some milliseconds of SQLite's own work
@@ -91,6 +93,16 @@ _readable = partial(str, encoding="utf-8", errors="replace")
 """Text of a column, whatever bytes stand in it. The driver calls it for each; a function in Python is slower."""
 
 
+@lru_cache(maxsize=_STATEMENTS)
+def steady(sql: str) -> str:
+    """The statement such that SQLite compiles it once.
+
+    Its planner looks at the value of a limit that is nothing but a parameter, and compiles the statement anew each time
+    that one is bound. For a claim's statement that took 0.2 ms, to run it takes 0.01 ms. It does not look into a sum.
+    """
+    return _LIMIT.sub(r"LIMIT \1 + 0", sql)
+
+
 class SqliteCursor:
     """One transaction on the driver's own cursor."""
 
@@ -99,12 +111,12 @@ class SqliteCursor:
         self._cursor = connection.cursor()
 
     def rows(self, sql: str, **parameters: Any) -> list[Row]:
-        return self._cursor.execute(sql, parameters).fetchall()  # type: ignore[no-any-return]
+        return self._cursor.execute(steady(sql), parameters).fetchall()  # type: ignore[no-any-return]
 
     def gather(self, sql: str, **parameters: Any) -> list[Row]:
         # The driver lets go of the interpreter's lock for every row and then waits for it, behind a busy event loop
         # each time for as long as a turn. As one JSON text the rows come at once.
-        columns, source = sql.removeprefix("SELECT ").split(" FROM ", 1)
+        columns, source = steady(sql).removeprefix("SELECT ").split(" FROM ", 1)
         try:
             whole = self._cursor.execute(f"SELECT json_group_array(json_array({columns})) FROM {source}", parameters)
             return _decode(whole.fetchone()[0])  # type: ignore[no-any-return]
@@ -112,7 +124,7 @@ class SqliteCursor:
             return self.rows(sql, **parameters)  # a value typed in by hand that JSON cannot carry
 
     def run(self, sql: str, **parameters: Any) -> int:
-        return self._cursor.execute(sql, parameters).rowcount  # type: ignore[no-any-return]
+        return self._cursor.execute(steady(sql), parameters).rowcount  # type: ignore[no-any-return]
 
     def fill(self, table: str, columns: Sequence[str], lines: bytes, **alike: str) -> None:
         # Not a statement for each row: the driver would let go of the interpreter's lock as often (see `gather`).

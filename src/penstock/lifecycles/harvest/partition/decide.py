@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from penstock.lifecycles.harvest.feed import UNKNOWN
 from penstock.lifecycles.harvest.partition.machine import CALLS, P, Partition
-from penstock.lifecycles.harvest.settings import HarvestSettings
+from penstock.lifecycles.harvest.settings import HarvestSettings, gate_of
 from penstock.model.outcome import Act, Decision, Look, Wait
-from penstock.model.unit import replace
+from penstock.model.unit import NO_GATE, replace
 
 LIVE = (P.IN_PROGRESS, P.FETCHING_PAGES)
 """The states in which its pages are fetched."""
@@ -20,6 +20,11 @@ _LOOK_AGAIN = timedelta(minutes=5)
 @dataclass(frozen=True, slots=True)
 class Alive:
     """The provider has answered something else that it was asked."""
+
+
+def gate(partition: Partition, settings: HarvestSettings) -> str:
+    """The gate of a partition's next step. One that is given up needs no provider any more."""
+    return NO_GATE if partition.feed not in settings.feeds or partition.error is not None else gate_of(partition.feed)
 
 
 def decide(partition: Partition, now: datetime, settings: HarvestSettings, seen: Alive | None) -> Decision:

@@ -17,11 +17,12 @@ from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.chunk.flow import of_run
 from penstock.lifecycles.harvest.chunk.machine import Chunk
 from penstock.lifecycles.harvest.feed import Feed
-from penstock.lifecycles.harvest.pricing import BadRule, Rule, digest
+from penstock.lifecycles.harvest.prices import rules_in_force
+from penstock.lifecycles.harvest.pricing import BadRule, digest
 from penstock.lifecycles.harvest.run import absence
 from penstock.lifecycles.harvest.run.machine import Phase, R, Run, RunType
 from penstock.lifecycles.harvest.settings import HarvestSettings
-from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected, pricing_rules, watermark
+from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected, watermark
 from penstock.lifecycles.harvest.watermark import UNPUBLISHED, advanced
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import Rejected
@@ -189,14 +190,6 @@ def _begun(run: Run, io: Io) -> Outcome[Run]:
 
 def _next(run: Run, phase: Phase, reason: str) -> Outcome[Run]:
     return Outcome(run, replace(run, phase=phase, attempts=0), reason, keep_claim=True)
-
-
-def rules_in_force(cursor: Cursor, feed: str) -> list[Rule]:
-    """The rules of a feed that are in force, as the table has them. Raises BadRule."""
-    names = [c.name for c in pricing_rules.columns if c.name != "active"]
-    sql = f"SELECT {', '.join(names)} FROM pricing_rules WHERE active AND (feed IS NULL OR feed = :feed)"
-    rules = [Rule.read(dict(zip(names, row, strict=True))) for row in cursor.rows(sql, feed=feed)]
-    return sorted(rules, key=lambda rule: (rule.priority, rule.id))
 
 
 @dataclass(frozen=True, slots=True)

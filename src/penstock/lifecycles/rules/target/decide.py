@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from penstock.lifecycles.rules.money import Price
+from penstock.lifecycles.rules.settings import gate_of
 from penstock.lifecycles.rules.target.machine import T, Target
 from penstock.model.outcome import Act, Decision, Look, Wait
+from penstock.model.unit import NO_GATE
 
 if TYPE_CHECKING:
     from penstock.lifecycles.rules.settings import RulesSettings
@@ -24,6 +26,11 @@ class Seen(Struct, frozen=True):
 def in_doubt(target: Target) -> bool:
     """Whether a call of it may have left whose effect nobody has seen."""
     return target.in_doubt_since is not None or target.doubts > 0
+
+
+def gate(target: Target, settings: RulesSettings) -> str:  # noqa: ARG001 - one shape
+    """The gate of a target's next step. One that was stopped calls nobody, unless a call of it is in doubt."""
+    return NO_GATE if target.halted and not in_doubt(target) else gate_of(target.account)
 
 
 def decide(target: Target, now: datetime, settings: RulesSettings, seen: Seen | None) -> Decision:  # noqa: ARG001

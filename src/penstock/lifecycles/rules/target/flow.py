@@ -13,9 +13,9 @@ from typing import Any
 from penstock.ledger.schema.columns import readable
 from penstock.lifecycles.rules.describe import money
 from penstock.lifecycles.rules.money import Price
-from penstock.lifecycles.rules.settings import RulesSettings, gate_of
+from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.shop import Configured
-from penstock.lifecycles.rules.target.decide import Seen, decide, in_doubt
+from penstock.lifecycles.rules.target.decide import Seen, decide, gate, in_doubt
 from penstock.lifecycles.rules.target.machine import MAX_RETRIES, RETRIES, Cause, T, Target, rule_target
 from penstock.lifecycles.rules.target.reads import Reads
 from penstock.model.clock import Rng
@@ -48,9 +48,7 @@ class Targets(Flow[Target, RulesSettings, Seen]):
         self._reads = {name: Reads(own.shop.read, own.reads_at_once) for name, own in accounts.items()}
 
     def gate(self, unit: Target) -> Gate:
-        if unit.halted and not in_doubt(unit):
-            return Gate()
-        return Gate(gate_of(unit.account))
+        return Gate(gate(unit, self.settings))
 
     def costs(self, units: Sequence[Target]) -> Mapping[str, float]:
         """One look at each of them and one call that sets them all."""

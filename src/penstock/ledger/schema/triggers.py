@@ -1,4 +1,6 @@
-"""The generated triggers of a ledger: which there must be, which are not as generated, and how they are made.
+"""Every trigger that a ledger is to have, of the kernel's tables, of machines and of seals: told, compared, and made.
+
+They are text: whoever only compares them loads no table.
 
 A start makes only what is missing or was changed: on PostgreSQL, making a trigger locks its table against everybody who
 works.
@@ -22,6 +24,13 @@ from penstock.ledger.schema.triggers_postgres import settings_of
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.machine import Machine
 
+KERNEL_TABLES = frozenset(
+    {
+        *("event_log", "flow_hour", "gate", "gate_limit", "gate_log", "machine_definition", "penstock_meta"),
+        *("prune_permit", "prune_probe", "stage", "subscription", "transition_log", "worker"),
+    }
+)
+"""The names of the kernel's own tables."""
 HERE = "current_schema()::regnamespace"
 """The schema of a ledger on PostgreSQL, to SQL."""
 Wrong = Iterator[tuple[str, str]]
