@@ -214,11 +214,17 @@ def _goes_on(now: Pass, batch: Batch, client: Client) -> bool:
 
 
 def _risen(now: Pass, dated: Sequence[Item | Bad], fresh: int) -> int:
-    """How many records are newer than the one before; where nothing was seen before, than the end of the last page."""
+    """How many records are newer than the one before; where nothing was seen before, than the end of the last page.
+
+    By far, unless the page climbs from its beginning to its end: then by small steps too. It is listed oldest first.
+    """
     dates = [one.at for one in dated if one.at is not None]
     if now.reached is not None and fresh == len(dates):
         dates.insert(0, now.reached)
-    return sum(later - earlier > _LATER for earlier, later in itertools.pairwise(dates))
+    pairs = [*itertools.pairwise(dates)]
+    rising = sum(later > earlier for earlier, later in pairs)
+    climbs = rising > sum(later < earlier for earlier, later in pairs) and dates[-1] - dates[0] > _LATER
+    return rising if climbs else sum(later - earlier > _LATER for earlier, later in pairs)
 
 
 def _lost_its_place(now: Pass, batch: Batch, client: Client) -> bool:
