@@ -94,6 +94,7 @@ def test_history_that_what_is_new_pushes_down_for_ever_is_told(queries_url):
         (told,) = world.events("queries.stuck")
         assert "two runs in a row reached max_pages and read no history further: " in told["reason"]
         assert state.seeded_at is None
+        assert state.covered_through is not None
         assert world.clock.now() - state.covered_through < HOUR, "what is new is read"
         world.settings = replace(world.settings, max_pages=40)
         world.later()

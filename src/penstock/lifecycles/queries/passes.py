@@ -156,7 +156,7 @@ def advance(now: Pass, batch: Batch, client: Client, fresh: int) -> Step:
 
 def _pushed_down(now: Pass, last: datetime | None, client: Client) -> bool:
     """Whether a page lies above where the pass already was, whole: as much is new as lies between."""
-    return client.newest_first and None not in {last, now.reached} and last > now.reached
+    return client.newest_first and last is not None and now.reached is not None and last > now.reached
 
 
 def _newest(now: Pass, dated: Sequence[Item | Bad]) -> datetime | None:
