@@ -131,6 +131,7 @@ def test_what_a_failed_call_means(tmp_path, fault, reading, writing):
             with pytest.raises(StepError) as told:
                 await call()
             assert type(told.value) is error
+            assert "?" not in str(told.value), "which ranges were asked for is left out"
             await call()
 
     on(tmp_path, test)

@@ -230,6 +230,16 @@ def test_a_span_that_turns_out_too_short_is_asked_for_again_once(tmp_path):
     on(tmp_path, test, wrong_by=-10 * DAY)
 
 
+def test_a_date_that_lies_behind_does_not_shorten_the_span(tmp_path):
+    """What stands between may write the header `Date`: the list goes back by another clock."""
+
+    async def test(both: Both) -> None:
+        since = NOW - timedelta(days=9)
+        assert listed(both, since=since) <= set(await both.everything(since))
+
+    on(tmp_path, test, date_off=-40 * DAY)
+
+
 def test_without_the_servers_time_the_margin_is_a_day(tmp_path):
     async def test(both: Both) -> None:
         await both.page(since=NOW - timedelta(hours=12))

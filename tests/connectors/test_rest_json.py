@@ -145,6 +145,30 @@ def test_what_the_api_does_not_serve_is_cut(style, given):
     on(test, style, given={"paging": {kind: own | given}}, last_page=given.get("last"))
 
 
+@pytest.mark.parametrize("count", [41, 59, 60])
+def test_a_short_page_is_no_end_where_nothing_after_it_is_served_unless_a_total_says_so(count):
+    given = {"paging": {"page": {"size": 20, "last": 3}}}
+
+    async def test(api: Api) -> None:
+        found, pages = await api.walk()
+        assert len(found) == count
+        assert (pages[-1].last, pages[-1].cut) == (False, True)
+        assert len(api.simulator.requests) == len(pages) == 3
+
+    async def told(api: Api) -> None:
+        _, pages = await api.walk()
+        assert (pages[-1].last, pages[-1].cut) == (True, False)
+
+    async def passed(api: Api) -> None:
+        _, pages = await api.walk()
+        assert (pages[-1].last, pages[-1].cut) == (True, False)
+
+    on(test, "page_fixed", given=given, records=count, last_page=3)
+    on(told, "page_fixed", given=given | {"total": "meta.total"}, records=count, last_page=3)
+    # A list that ends before the last page has its end proved, by one more request.
+    on(passed, "page_fixed", given={"paging": {"page": {"size": 20, "last": 4}}}, records=count, last_page=4)
+
+
 def test_an_api_that_counts_from_elsewhere():
     async def test(api: Api) -> None:
         found, _ = await api.walk()

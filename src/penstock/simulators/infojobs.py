@@ -80,7 +80,8 @@ class InfoJobsSimulator(Troubles[Fault]):
     `list_key` is where offers stand in an answer. `most_pages` is how many pages are told and given at most, and
     `most_offers` how many offers. A page has `largest_page` offers at most; with `rigid` always as many as usual.
     Beyond the last page comes an empty one, or with `repeats_last` the last. `tells_date` and `tells_totals` may be
-    left out of answers. With `repeats` every page is the first one, and there is always one more.
+    left out of answers; the date may be one that something between wrote, `date_off` by so much. With `repeats`
+    every page is the first one, and there is always one more.
     """
 
     clock: Clock
@@ -96,6 +97,7 @@ class InfoJobsSimulator(Troubles[Fault]):
     repeats: bool = False
     tells_date: bool = True
     tells_totals: bool = True
+    date_off: timedelta = timedelta()
     latency: float = 0.0
     requests: deque[Request] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
@@ -124,7 +126,7 @@ class InfoJobsSimulator(Troubles[Fault]):
             extra = tuple((name.encode(), value.encode()) for name, value in fault.headers)
             sent = extra if any(name == b"content-type" for name, _ in extra) else (_JSON, *extra)
         if self.tells_date:
-            sent = (*sent, (b"date", format_datetime(now, usegmt=True).encode()))
+            sent = (*sent, (b"date", format_datetime(now + self.date_off, usegmt=True).encode()))
         return status, (*sent, (b"content-length", b"%d" % len(content))), content
 
     @property

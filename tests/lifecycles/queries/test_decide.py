@@ -257,8 +257,12 @@ def test_two_runs_at_their_limit_that_got_nowhere_are_told_once():
         told.append([event.kind for event in end.events])
         query = replace(end.query, status=S.RUNNING, run=Run().document())
     assert told == [[], ["queries.stuck"], [], []]
-    moved = _with(query, pages_fetched=5, mark="elsewhere")
-    assert ended(moved, START, OWN, SETTINGS).query.stuck == 0
+    new, history = mark_of(query)
+    for mark, stuck in (("elsewhere", history), True), (("elsewhere", "elsewhere"), False), ((new, "elsewhere"), False):
+        seeding = replace(query, seeded_at=None)
+        assert bool(ended(_with(seeding, pages_fetched=5, mark=mark), START, OWN, SETTINGS).query.stuck) is stuck, mark
+    moved = _with(replace(query, seeded_at=START), pages_fetched=5, mark=("elsewhere", history))
+    assert ended(moved, START, OWN, SETTINGS).query.stuck == 0, "history is read: what is new goes on"
 
 
 def test_silence_is_told_after_a_while():

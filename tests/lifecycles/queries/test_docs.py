@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
+
+import pytest
 
 from penstock.lifecycles import queries
 from penstock.lifecycles.queries import MACHINES, lifecycle
@@ -15,9 +18,11 @@ from penstock.lifecycles.queries.tables import ingestion_runs, own_table
 from penstock.model.unit import DRIVEN_COLUMNS
 from penstock.settings.file import load
 from penstock.settings.sample import reference
+from tests.support.walkthrough import Shell, blocks, environment, follow, with_free_ports
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "queries.md").read_text()
 EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+PORTS = ("8003",)
 
 
 def settings(example: str) -> QueriesSettings:
@@ -45,6 +50,29 @@ def test_the_examples_are_valid():
     assert [one.name for one in registry(described).values()] == ["cpython-issues"]
     assert [table.name for table in lifecycle.tables(described)] == ["github_issues"]
     assert sheet.sheet is not None
+
+
+@pytest.mark.timeout(300)
+def test_the_example_works_as_it_is_followed(ledger_url, tmp_path):
+    """With `init`, an edit, the simulator, `up` and the commands that the page shows, and what they answer."""
+    folder, scratch = tmp_path / "queries", tmp_path / "scratch"
+    folder.mkdir()
+    scratch.mkdir()
+    page = with_free_ports(PAGE, PORTS)
+    where = {} if ledger_url.startswith("sqlite") else {"PENSTOCK_LEDGER": ledger_url}
+    with Shell(folder, scratch, environment(**where)) as shell:
+        assert follow(page, folder, shell) == len(blocks(page)) > 10
+        ran, said = shell.run("until penstock queries runs --csv | grep -c SUCCESS | grep -q 2; do sleep 0.2; done")
+        assert ran, said
+        (listed,) = json.loads(shell.run("penstock queries list --json")[1])["rows"]
+        shown = json.loads(shell.run("penstock queries show python-madrid --json")[1])
+        succeeded, said = shell.run("penstock doctor")
+    assert succeeded, said
+    assert (listed["query"], listed["state"], listed["waits"]) == ("python-madrid", "SUCCESS", None)
+    assert [run["stopped_by"] for run in shown["runs"]] == ["exhausted", "exhausted"]
+    first = shown["runs"][-1]
+    assert first["new"] > 50, "two months of offers"
+    assert shown["offers_open"] >= first["new"]
 
 
 def test_every_column_table_and_stop_reason_is_documented():

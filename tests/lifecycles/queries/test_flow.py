@@ -83,6 +83,25 @@ def test_new_records_do_not_put_off_history_for_ever(queries_url, limits):
         assert world.value("SELECT sum(requests_count) FROM ingestion_runs") == client.calls
 
 
+def test_history_that_what_is_new_pushes_down_for_ever_is_told(queries_url):
+    """By places: every run reads past as much as was listed since the last one, and gets no further into history."""
+    client = Lists(ladder(150))
+    with bench(queries_url, client, horizon=5 * DAY, max_pages=4) as world:
+        for _ in range(6):
+            world.later()
+            client.records[:0] = ladder(16, world.clock.now() + PAUSE, PAUSE / 16, first=len(client.records))
+        state = world.state("jobs")
+        (told,) = world.events("queries.stuck")
+        assert "two runs in a row reached max_pages and read no history further: " in told["reason"]
+        assert state.seeded_at is None
+        assert state.covered_through is not None
+        assert world.clock.now() - state.covered_through < HOUR, "what is new is read"
+        world.settings = replace(world.settings, max_pages=40)
+        world.later()
+        assert world.state("jobs").seeded_at is not None
+        assert world.state("jobs").stuck == 0
+
+
 def test_what_is_new_is_read_whole_though_history_has_its_share(queries_url):
     client = Lists(ladder(60))
     with bench(queries_url, client, horizon=2 * DAY, max_pages=3) as world:

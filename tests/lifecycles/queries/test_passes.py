@@ -146,6 +146,21 @@ def test_records_out_of_order_are_noticed_and_all_are_read():
     assert (done.following.disordered, done.following.whole) == (True, False)
 
 
+@pytest.mark.parametrize("by_place", [True, False])
+@pytest.mark.parametrize("step", [timedelta(minutes=10), 3 * HOUR])
+def test_a_list_that_is_oldest_first_is_noticed_and_read_to_its_end(step, by_place):
+    records = ladder(60, step=step)[::-1]
+    done, seen = _read(Lists(records, by_place=by_place), msgspec.structs.replace(FIRST, until=START - HOUR))
+    assert (done.over, len(seen)) == (True, 60)
+    assert done.following.disordered
+
+
+def test_records_that_are_listed_a_little_late_are_in_order():
+    late = timedelta(minutes=50)
+    records = [offer(number, START - number * timedelta(minutes=5) + late * (number % 2)) for number in range(60)]
+    assert not _read(Lists(records), FIRST)[0].following.disordered
+
+
 def test_a_few_records_out_of_order_are_not_the_lists_order():
     records = ladder(60)
     records.insert(0, offer("pinned", START - 900 * HOUR))

@@ -153,6 +153,7 @@ class GoogleSheets:
                 content=content,
                 headers=headers,
                 answers=_ANSWERED,
+                shown=call.partition(" ")[2],
             )
             if response.is_success:
                 return response

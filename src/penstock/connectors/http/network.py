@@ -319,7 +319,7 @@ def _words(error: BaseException, patience: Patience) -> str:
     if isinstance(error, ServerDisconnectedError):
         return "the server closed the connection without a whole answer"
     if isinstance(error, ClientResponseError):
-        return f"the answer is not HTTP: {error.message[:200]}"
+        return f"the answer is not HTTP: {' '.join(error.message.split())[:200]}"
     if isinstance(error, ClientPayloadError):
         return "the answer breaks off"
     if isinstance(error, OSError):

@@ -1,7 +1,8 @@
 """InfoJobs: the offers that a search finds, page by page, newest first.
 
 An `InfoJobs` speaks for one application. Lists go back by spans (`sinceDate`) of a day, a week or fifteen days, counted
-by the server's clock: which span is enough is judged by the `Date` of each answer, never by this machine's clock alone.
+by the server's clock: which span is enough is judged by the `Date` of each answer, never by this machine's clock alone;
+nor by that header alone, which something between may have written.
 """
 
 from __future__ import annotations
@@ -116,18 +117,19 @@ class InfoJobs:
         return listed, self._span(since, certain=True)
 
     def _span(self, since: datetime | None, *, certain: bool = False) -> str:
-        """The shortest that goes back to `since`. The server's clock decides, and after an answer that alone.
+        """The shortest that goes back to `since` by the server's clock and by this machine's: either may be behind.
 
         Before the first answer this machine's clock is good enough for a guess; where no answer tells the time, with a
         wide margin.
         """
         if since is None:
             return ANY
-        if self._told is not None:
-            moment, then = self._told
-            passed = timedelta(seconds=max(0.0, self._clock.elapsed() - then))
-            return bucket(moment + passed - since + _MARGIN)
-        return bucket(self._clock.now() - since + (_WIDE_MARGIN if certain else _MARGIN))
+        now = self._clock.now()
+        if self._told is None:
+            return bucket(now - since + (_WIDE_MARGIN if certain else _MARGIN))
+        moment, then = self._told
+        passed = timedelta(seconds=max(0.0, self._clock.elapsed() - then))
+        return bucket(max(moment + passed, now) - since + _MARGIN)
 
     def _learn_size(self, listed: Listed, number: int, asked: int) -> bool:
         """Whether pages have another size than was asked for: smaller ones at most, or always the same."""

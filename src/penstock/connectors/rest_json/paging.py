@@ -1,7 +1,8 @@
 """The ways in which a list is read: by the numbers of its pages, by places, by cursors, by links, or in one answer.
 
 A short page is never taken for the end of a list: an API may simply give less than it was asked for, and the rest
-would be left out in silence. The end is where a total says so, or where nothing follows.
+would be left out in silence. The end is where a total says so, or where nothing follows. Where nobody can ask what
+follows, the list is cut.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class ByNumber:
         index, size = self._choose(wanted.place)
         reply = await self._ask(source, parameters, wanted, index, size)
         self._check(reply, parameters, index, size)
-        if self._unproved(reply, index, size):
+        if index < self._last and self._unproved(reply, index, size):
             following = await self._ask(source, parameters, wanted, index + 1, size)
             if following.records:
                 # It was no end. A list that grew meanwhile fills the page by now.
@@ -112,7 +113,9 @@ class ByNumber:
         end = start + count
         more = total is not None and total > end
         if count < size:
-            return Batch(reply.records, start, last=not more, cut=more, total=total)
+            # Nobody can ask what follows the last page that is served.
+            cut = more or (index >= self._last and self._unproved(reply, index, size))
+            return Batch(reply.records, start, last=not cut, cut=cut, total=total)
         out = end >= self._reach or (not self.overlaps and index >= self._last)
         ended = out and total is not None and not more
         return Batch(reply.records, start, last=ended, cut=out and not ended, total=total)
@@ -122,11 +125,12 @@ class ByNumber:
             raise Rejected(self._says_size(reply.call, size, len(reply.records)))
         self._repeats.check(reply, parameters, index * size)
 
-    def _unproved(self, reply: Reply, index: int, size: int) -> bool:
+    @staticmethod
+    def _unproved(reply: Reply, index: int, size: int) -> bool:
         """Whether a page is short, and nothing says that the list ends with it."""
         count = len(reply.records)
         told = reply.total is not None and reply.total <= index * size + count
-        return 0 < count < size and not told and index < self._last
+        return 0 < count < size and not told
 
     def _choose(self, place: int) -> tuple[int, int]:
         """Index and size of the page from a place on, within what the API serves."""

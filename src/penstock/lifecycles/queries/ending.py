@@ -94,13 +94,15 @@ def abandoned(query: Query, now: datetime) -> Ended:
 
 
 def _stuck(query: Query, run: Run, stop: Stop) -> tuple[Query, list[Event]]:
-    """Runs that come to their limit time after time and get nowhere are told."""
-    if stop not in _LIMITS or mark_of(query) != run.mark:
+    """Runs that come to their limit time after time and get nowhere are told; also if that is so of history alone."""
+    new, history = (one == before for one, before in zip(mark_of(query), run.mark, strict=True))
+    if stop not in _LIMITS or not (history and (new or query.seeded_at is None)):
         return replace(query, stuck=0), []
     query = replace(query, stuck=query.stuck + 1)
     if query.stuck != _STUCK:
         return query, []
-    why = f"two runs in a row reached {stop} and read nothing further; raise it"
+    what = "nothing further" if new else "no history further: what is new takes it up"
+    why = f"two runs in a row reached {stop} and read {what}; raise it"
     said = {"query": query.name, "key": query.query_key, "reason": why}
     return query, [Event(f"queries.stuck:{query.query_key}:{query.version}", "queries.stuck", said, "warning")]
 

@@ -62,6 +62,8 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reached: datetime | None = None
     tail: tuple[str, ...] = ()
     pages: int = 0
+    #: How many pages went further down than the ones before: what is new pushes the rest down, and is read past first.
+    further: int = 0
     #: Steps back since it last knew its place, and in all.
     steps_back: int = 0
     lost: int = 0
@@ -130,6 +132,7 @@ def advance(now: Pass, batch: Batch, client: Client, fresh: int) -> Step:
     repeats = now.repeats + 1 if _repeats(now, batch, client, fresh) else 0
     following = msgspec.structs.replace(
         following,
+        further=now.further + (not _pushed_down(now, last, client)),
         place=batch.place + len(records) if client.by_place else 0,
         token=batch.after,
         tail=_tail(records) or now.tail,
@@ -149,6 +152,11 @@ def advance(now: Pass, batch: Batch, client: Client, fresh: int) -> Step:
     if (repeats >= _REPEATS and not over) or (repeats and batch.last and _goes_on(now, batch, client)):
         return Step(following, repeating=True)
     return Step(following, over=over, cut=batch.cut and not passed)
+
+
+def _pushed_down(now: Pass, last: datetime | None, client: Client) -> bool:
+    """Whether a page lies above where the pass already was, whole: as much is new as lies between."""
+    return client.newest_first and last is not None and now.reached is not None and last > now.reached
 
 
 def _newest(now: Pass, dated: Sequence[Item | Bad]) -> datetime | None:
@@ -206,11 +214,17 @@ def _goes_on(now: Pass, batch: Batch, client: Client) -> bool:
 
 
 def _risen(now: Pass, dated: Sequence[Item | Bad], fresh: int) -> int:
-    """How many records are newer than the one before; where nothing was seen before, than the end of the last page."""
+    """How many records are newer than the one before; where nothing was seen before, than the end of the last page.
+
+    By far, unless the page climbs from its beginning to its end: then by small steps too. It is listed oldest first.
+    """
     dates = [one.at for one in dated if one.at is not None]
     if now.reached is not None and fresh == len(dates):
         dates.insert(0, now.reached)
-    return sum(later - earlier > _LATER for earlier, later in itertools.pairwise(dates))
+    pairs = [*itertools.pairwise(dates)]
+    rising = sum(later > earlier for earlier, later in pairs)
+    climbs = rising > sum(later < earlier for earlier, later in pairs) and dates[-1] - dates[0] > _LATER
+    return rising if climbs else sum(later - earlier > _LATER for earlier, later in pairs)
 
 
 def _lost_its_place(now: Pass, batch: Batch, client: Client) -> bool:

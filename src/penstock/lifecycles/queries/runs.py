@@ -66,8 +66,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: Stop | None = None
     error: str | None = None
     until: datetime | None = None
-    #: How far the query had read when the run began.
-    mark: str = ""
+    #: How far the query had read when the run began: of what is new, and of history.
+    mark: tuple[str, str] = ("", "")
 
     def document(self) -> dict[str, Any]:
         """As a column keeps it."""
@@ -89,12 +89,10 @@ def run_of(query: Query) -> Run:
     return msgspec.convert(query.run or {}, Run)
 
 
-def mark_of(query: Query) -> str:
-    """How far a query has read, as one text: another text is progress."""
-    under_way = [
-        kept and (kept.get("place"), kept.get("token"), kept.get("reached")) for kept in (query.reading, query.seeding)
-    ]
-    return "|".join(map(str, (query.covered_through, query.last_processed_date, *under_way)))
+def mark_of(query: Query) -> tuple[str, str]:
+    """How far a query has read of what is new, and of history: another text is progress."""
+    new, history = (kept and (kept.get("further"), kept.get("reached")) for kept in (query.reading, query.seeding))
+    return f"{query.covered_through} {new}", f"{query.last_processed_date} {history}"
 
 
 def next_pass(query: Query, now: datetime, own: Configured, settings: QueriesSettings) -> Pass | None:
