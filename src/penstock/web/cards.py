@@ -181,10 +181,11 @@ def _last(lifecycle: AnyLifecycle, standing: Standing) -> str:
         return "none in 30 days"
     newest = max(one.hour for one in hours)
     count = sum(one.done for one in hours if one.hour == newest)
+    units = f"{count:,} unit{'s' if count != 1 else ''}"
     ago = (then - newest).total_seconds()
     if ago < _HOUR:
-        return f"{count:,} in this hour"
-    return f"{count:,}, {duration(ago)} {'ago' if standing.at is None else 'before'}"
+        return f"{units} in this hour"
+    return f"{units}, {duration(ago)} {'ago' if standing.at is None else 'before'}"
 
 
 def _next(lifecycle: AnyLifecycle, standing: Standing) -> str:

@@ -60,7 +60,7 @@ class Frame:
             trim_blocks=True,
             finalize=_inert,  # whoever wrote a template may forget it
         )
-        self._environment.filters |= {"pill": pill, "count": lambda number: f"{number:,}"}
+        self._environment.filters |= {"pill": pill, "count": lambda number: f"{number:,}", "label": label}
 
     @cached_property
     def static(self) -> Mapping[str, tuple[bytes, str, str]]:
@@ -248,6 +248,12 @@ def _region(wanted: frozenset[str] | None, name: str, follows: str = EVERYTHING,
         return ""
     whole = '<div class="region" data-region="{}" data-follows="{}">{}</div>'
     return Markup(whole).format(name, follows, Markup(caller()))  # noqa: S704 - the template has escaped it
+
+
+def label(name: str) -> str:
+    """A name of the declarations as people read it: `older_than` is `Older than`."""
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:]
 
 
 def pill(state: str, meaning: str | None) -> Markup:

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.model.inert import inert
 from penstock.model.spoken import duration
-from penstock.operations.flow import FlowWanted, HourRow, activity, flow
+from penstock.operations.flow import FlowWanted, flow
 from penstock.operations.gates import GateList, list_gates
 from penstock.operations.needs import YOU, needs
 from penstock.operations.status import workers
 from penstock.operations.words import when
 from penstock.web.cards import Cards, Standing, dues_of
 from penstock.web.latest import latest_transitions
-from penstock.web.svg.charts import Bar, Tick, time_bar
+from penstock.web.timebar import bar_of, hours_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from penstock.operations.declare import Ask
     from penstock.operations.needs import Need, Step
     from penstock.web.declared import Declared
     from penstock.web.forecast import ForecastPage
     from penstock.web.frame import Frame
 
-DAYS = 30
 _LATEST = 12
 _NEEDS = 8
 _GATES = 12
-
-
-@dataclass(frozen=True, slots=True)
-class TimeBar:
-    """How much happened on each of the last days, and where the slider stands: hours as seconds since 1970."""
-
-    chart: Markup
-    first: int
-    last: int
-    stands: int
 
 
 class Overview:
@@ -73,7 +58,7 @@ class Overview:
             "facts": f"{units:,} units in {sum(len(card.stacks) for card in cards)} machines. {_soon(standing)}",
             "needs": [self._need(one, person, ask.now) for one in found[:_NEEDS]],
             "more": max(0, len(found) - _NEEDS),
-            "bar": self.bar(standing.hours, standing.now, at),
+            "bar": bar_of(standing.hours, standing.now, at),
             "cards": cards,
             "ahead": self._forecast.first(ask, at),
             "gates": self._gates(ask) if at is None else None,
@@ -84,8 +69,7 @@ class Overview:
     def standing(self, ask: Ask[Any], at: datetime | None) -> Standing:
         """What the ledger says of all machines."""
         counts = flow(ask, FlowWanted(window=timedelta(days=1), at=at))
-        hours = list(activity(ask, FlowWanted(window=timedelta(days=DAYS))).rows)
-        return Standing(counts, hours, dues_of(ask) if at is None else {}, ask.now, at)
+        return Standing(counts, hours_of(ask), dues_of(ask) if at is None else {}, ask.now, at)
 
     def _need(self, one: Need, person: Any, now: datetime) -> dict[str, Any]:
         look = None if one.look is None else self._step(one.look, person)
@@ -113,7 +97,7 @@ class Overview:
             {
                 "name": gate.gate,
                 "state": gate.state,
-                "meaning": {"open": "done", "busy": "work", "stopped": "fault"}.get(gate.state, "hold"),
+                "meaning": str(gate.state.meaning),
                 "until": "" if gate.until is None else when(gate.until, ask.now, short=True),
                 "waiting": gate.waiting,
                 "link": self._frame.link("read", "gates", gate=gate.gate),
@@ -121,34 +105,6 @@ class Overview:
             for gate in rows[:_GATES]
         ]
         return {"rows": shown, "open": len(rows) - closed, "closed": closed, "more": len(rows) > _GATES}
-
-    def bar(
-        self, hours: Sequence[HourRow], now: datetime, at: datetime | None, only: Collection[str] | None = None
-    ) -> TimeBar:
-        """How much happened on each of the last days; each leads to how it stood then."""
-        days = [(now - timedelta(days=back)).date() for back in range(DAYS - 1, -1, -1)]
-        moved = dict.fromkeys(days, 0)
-        failed = dict.fromkeys(days, 0)
-        for one in hours:
-            if one.hour.date() in moved and (only is None or one.machine in only):
-                moved[one.hour.date()] += one.moved
-                failed[one.hour.date()] += one.failed
-        bars = [
-            Bar(
-                float(moved[day]),
-                f"{day}: {moved[day]:,} changes, {failed[day]:,} into a fault",
-                f"?at={day}T23:59:59Z" if day != days[-1] else "?",
-                "fault" if failed[day] else None,
-            )
-            for day in days
-        ]
-        ticks = [Tick(place / DAYS, f"{days[place]:%d %b}") for place in range(0, DAYS - 6, 7)]
-        start = datetime(days[0].year, days[0].month, days[0].day, tzinfo=now.tzinfo)
-        end = start + timedelta(days=DAYS)
-        share = ((now if at is None else at) - start) / (end - start)
-        chart = Markup(time_bar(bars, ticks, f"Changes a day since {days[0]}", at=share))  # noqa: S704 - escaped by element
-        stands = int((at or now).timestamp()) // 3_600 * 3_600 + (3_600 if at is None else 0)
-        return TimeBar(chart, int(start.timestamp()), int(end.timestamp()), stands)
 
     def _latest(self, ask: Ask[Any], at: datetime | None) -> list[dict[str, Any]]:
         meanings = {(m.name, str(s)): str(s.meaning) for m in self._frame.desk.program.app.machines for s in m.status}

@@ -55,7 +55,7 @@ class Pages:
 
     def routes(self) -> Sequence[BaseRoute]:
         """The routes, those that match the most last."""
-        machine = MachinePage(self._frame, self._overview, self._declared)
+        machine = MachinePage(self._frame, self._declared)
         lifecycle = LifecyclePage(self._frame, self._overview, self._declared)
         unit = UnitPage(self._frame, self._declared)
         share = partial(shared.share, self._frame.desk, self._frame.access)

@@ -22,6 +22,7 @@ from penstock.web.answers import Answers
 from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
 from penstock.web.live import GATES
+from penstock.web.timebar import bar_of, hours_of
 
 if TYPE_CHECKING:
     from penstock.api.access import Person
@@ -79,6 +80,7 @@ class UnitPage:
             status = pill(newest.target, _meaning(machine, newest.target))
         return {
             "status": status,
+            "bar": bar_of(hours_of(ask, machine.name), ask.now, at),
             "facts": facts,
             "why": reasons,
             "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at or now, now),

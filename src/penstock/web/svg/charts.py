@@ -74,7 +74,11 @@ def time_bar(bars: Sequence[Bar], ticks: Sequence[Tick], label: str, *, at: floa
             rx=1.5,
         )
         parts.append(linked(rect, bar.link))
-    parts += [element("text", words(tick.text), x=tick.share * width, y=47) for tick in ticks]
+    for tick in ticks:
+        anchor = "end" if tick.share == 1.0 else "start"
+        parts.append(element("text", words(tick.text), x=tick.share * width, y=47, text_anchor=anchor))
+    if not most:
+        parts.append(element("text", "nothing changed", x=width / 2, y=22, text_anchor="middle"))
     if at is not None:
         x = min(max(at, 0.0), 1.0) * width
         parts.append(element("line", class_="handle", x1=x, x2=x, y1=4, y2=_BASE))
