@@ -117,13 +117,7 @@ def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
     if wanted.at is None:
         groups = _groups(ask, _filter(wanted), dismissed=wanted.dismissed)
     else:
-        for machine, one, said in _then(ask, wanted, wanted.at):
-            cause = cause_of(one.reason)
-            group = groups.setdefault(
-                fingerprint(machine.name, str(one.status), cause), _Group(machine, str(one.status), cause)
-            )
-            group.add(one.reason, 1, one.since, one.since, one.unit.partition(":")[2])
-            note = said or note
+        groups, note = _groups_then(ask, wanted, wanted.at)
     rows = [
         CauseRow(
             cause=name,
@@ -228,6 +222,23 @@ def _then(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> Iterator[tuple[Mac
         if machine.driven and machine.dead:
             found, note = stood(ask, machine, at, machine.dead)
             yield from ((machine, one, note) for one in found)
+
+
+def _groups_then(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> tuple[dict[str, _Group], str | None]:
+    alike: dict[tuple[str, str, str | None], list[AsOf]] = {}
+    machines, note = dict[str, Machine](), None
+    for machine, one, said in _then(ask, wanted, at):
+        machines[machine.name] = machine
+        alike.setdefault((machine.name, str(one.status), one.reason), []).append(one)
+        note = said or note
+    groups = dict[str, _Group]()
+    for (name, state, reason), found in alike.items():
+        cause, moments = cause_of(reason), [one.since for one in found if one.since is not None]
+        group = groups.setdefault(fingerprint(name, state, cause), _Group(machines[name], state, cause))
+        group.add(
+            reason, len(found), min(moments, default=None), max(moments, default=None), found[0].unit.partition(":")[2]
+        )
+    return groups, note
 
 
 def _dead_then(ask: Ask[Any], wanted: DeadShow, at: datetime) -> Page[DeadRow]:

@@ -180,7 +180,9 @@ def _stood(ask: Ask[Any], gates: Sequence[str], at: datetime) -> list[GateRow]:
         if one is None or one.what not in _SHUT or (one.until is not None and one.until <= at):
             rows.append(GateRow(gate=gate, state=G.OPEN))
         else:
-            rows.append(GateRow(gate=gate, state=_SHUT[one.what], until=one.until, reason=one.reason, by=one.by))
+            # A pause that ends by itself closes a gate, as a provider does.
+            state = _SHUT[one.what] if one.until is None or one.what != "paused" else G.CLOSED
+            rows.append(GateRow(gate=gate, state=state, until=one.until, reason=one.reason, by=one.by))
     return rows
 
 

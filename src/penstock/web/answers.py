@@ -14,7 +14,7 @@ from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import sentence, word
-from penstock.web.frame import moment, pill
+from penstock.web.frame import begun, moment, pill
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
@@ -79,7 +79,7 @@ class Answers:
     def blocks(self, answer: Any, title: str = "", row_acts: RowActs | None = None) -> list[Block]:
         """The blocks of an answer; `row_acts` says what can be done with a row of a list."""
         if isinstance(answer, Page):
-            table = self.table(title, answer.rows, " ".join(self._notes(answer)))
+            table = self.table(title, answer.rows, " ".join(filter(None, self._notes(answer))))
             if row_acts is not None:
                 acts = [row_acts(row) for row in answer.rows]
                 table.acts = acts if any(acts) else []
@@ -91,7 +91,7 @@ class Answers:
     def table(self, title: str, rows: Sequence[Any], note: str = "") -> Table:
         """Rows of one struct as a table; details are left out, and so are columns that are empty."""
         if not rows:
-            return Table(title, [], [], note or "nothing")
+            return Table(title, [], [], note or "Nothing.")
         fields = [one for one in fields_of(type(rows[0])) if one.extra("show") != "detail"]
         fields = [one for one in fields if any(getattr(row, one.attribute) not in (None, "", [], {}) for row in rows)]
         headings = [(_heading(one), _kind(one)) for one in fields]
@@ -117,16 +117,17 @@ class Answers:
 
     def _notes(self, page: Page[Any]) -> Iterator[str]:
         if page.counts:
-            yield ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items()) + "."
+            told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items() if count)
+            yield told and f"{told}."
         if page.note:
-            yield inert(page.note)
+            yield begun(inert(page.note))
 
     def _cell(self, one: FieldInfo, row: msgspec.Struct) -> Markup:
         value = getattr(row, one.attribute)
         if value is None or value == "":
             return _NOTHING
         if isinstance(value, datetime):
-            return moment(value, self._now)
+            return moment(value, self._now, self._at)
         show = one.extra("show")
         text = inert(word(value, self._now))
         if show == "state" and isinstance(value, str):

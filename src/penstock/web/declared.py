@@ -24,6 +24,7 @@ from penstock.operations.fields import fields_of
 from penstock.raw.reader import NotReady
 from penstock.web.answers import Answers, Table
 from penstock.web.forms import command_of, form_fields, form_of, grouped, pairs_of
+from penstock.web.frame import begun
 from penstock.web.live import EVERYTHING
 from penstock.web.pictures import Painter
 from penstock.web.timebar import bar_of, hours_of, kept_of
@@ -106,7 +107,7 @@ class Declared:
                 view |= await self._desk.read(self._shown, place, answer, at, pairs, acting)
                 answered = True
             except (UsageError, NotReady) as error:
-                view["problem"] = inert(str(error))
+                view["problem"] = begun(inert(str(error)))
         view["also"] = self._also(place, known, at)
         view["operations"] = (
             []
@@ -122,7 +123,7 @@ class Declared:
         own = None if place.lifecycle.name == KERNEL else {one.name for one in place.lifecycle.machines}
         ask = self._desk.ask(place.lifecycle, who=person.name)
         try:
-            return bar_of(hours_of(ask), ask.now, at, own, kept)
+            return bar_of(hours_of(ask, at), ask.now, at, own, kept)
         except UsageError:
             return None
 
@@ -245,7 +246,7 @@ class Declared:
                 return await self._page(request, place, person, given, {"preview": self._previewed(planned.preview)})
             done = await self._desk.act(self._apply, acting, person, (wanted, reason, _one(given, "digest")))
         except UsageError as error:
-            return await self._page(request, place, person, given, {"problem": inert(str(error))}, 422)
+            return await self._page(request, place, person, given, {"problem": begun(inert(str(error)))}, 422)
         return await self._page(request, place, person, {}, {"done": self._done(done)})
 
     def _apply(self, acting: Acting, person: Person, wanted: tuple[Any, str, str]) -> Done:
@@ -285,7 +286,7 @@ class Declared:
         if skipped:
             blocks.append(Table("Left as they are", [("why", ""), ("how many", "num")], skipped))
         return {
-            "says": inert(preview.says),
+            "says": begun(inert(preview.says)),
             "count": preview.count,
             "digest": preview.digest,
             "warnings": list(map(inert, preview.warnings)),

@@ -112,7 +112,7 @@ class MachinePage:
         }
 
     def _bar(self, ask: Any, machine: Machine, at: datetime | None, kept: Kept) -> TimeBar:
-        return bar_of(hours_of(ask, machine.name), ask.now, at, kept=kept)
+        return bar_of(hours_of(ask, at, machine.name), ask.now, at, kept=kept)
 
     def _guards(self, ask: Any, machine: Machine) -> list[str]:
         """What is wrong with what guards its table; nothing: they are intact."""

@@ -133,7 +133,7 @@ class Painter:
                 share = (self._now - since) / (until - since)
             state, soon = (
                 self._word(row, of.state),
-                "nobody knows when" if until is None else when(until, self._now, short=True),
+                "not known yet" if until is None else when(until, self._now, short=True),
             )
             if until is not None and until <= self._now:
                 soon = "due now"

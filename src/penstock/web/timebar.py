@@ -40,9 +40,16 @@ def kept_of(request: Request) -> Kept:
     return tuple(pair for pair in request.query_params.multi_items() if pair[0] not in _NOT_KEPT)
 
 
-def hours_of(ask: Ask[Any], machine: str | None = None) -> Sequence[HourRow]:
-    """What happened, hour by hour."""
-    return list(activity(ask, FlowWanted(machine=machine, window=timedelta(days=DAYS))).rows)
+def end_of(now: datetime, at: datetime | None) -> datetime:
+    """Where the bar ends: now, or where that is too far away in the middle of which the moment stands."""
+    return now if at is None or at > now - timedelta(days=DAYS - 1) else at + timedelta(days=DAYS // 2)
+
+
+def hours_of(ask: Ask[Any], at: datetime | None, machine: str | None = None) -> Sequence[HourRow]:
+    """What happened in the days of the bar, hour by hour."""
+    end = end_of(ask.now, at)
+    wanted = FlowWanted(machine=machine, window=timedelta(days=DAYS), at=None if end == ask.now else end)
+    return list(activity(ask, wanted).rows)
 
 
 def bar_of(
@@ -53,7 +60,8 @@ def bar_of(
     kept: Kept = (),
 ) -> TimeBar:
     """Of some machines, or of all. Each day leads to how it stood when it ended."""
-    days = [(now - timedelta(days=back)).date() for back in range(DAYS - 1, -1, -1)]
+    ends = end_of(now, at)
+    days = [(ends - timedelta(days=back)).date() for back in range(DAYS - 1, -1, -1)]
     moved = dict.fromkeys(days, 0)
     failed = dict.fromkeys(days, 0)
     for one in hours:
@@ -64,7 +72,7 @@ def bar_of(
         Bar(
             float(moved[day]),
             f"{day}: {moved[day]:,} changes, {failed[day]:,} into a fault",
-            f"?{urlencode([*kept, *([('at', f'{day}T23:59:59Z')] if day != days[-1] else [])])}",
+            f"?{urlencode([*kept, *([('at', f'{day}T23:59:59Z')] if day != now.date() else [])])}",
             "fault" if failed[day] else None,
         )
         for day in days
@@ -74,6 +82,7 @@ def bar_of(
     end = start + timedelta(days=DAYS)
     share = ((now if at is None else at) - start) / (end - start)
     label = f"Changes a day since {days[0]}"
-    chart = Markup(time_bar(bars, [*ticks, Tick(1.0, "now")], label, at=share))  # noqa: S704 - escaped by element
+    ticks.append(Tick(1.0, "now" if ends == now else f"{days[-1]:%d %b}"))
+    chart = Markup(time_bar(bars, ticks, label, at=share))  # noqa: S704 - escaped by element
     stands = int((at or now).timestamp()) // 3_600 * 3_600 + (3_600 if at is None else 0)
     return TimeBar(chart, int(start.timestamp()), int(end.timestamp()), stands, kept)
