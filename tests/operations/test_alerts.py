@@ -426,3 +426,23 @@ def test_policies_are_changed_added_and_switched_off(desk):
     configure(desk, mine=PolicySettings(kind="nonsense"))
     with pytest.raises(UsageError, match="no kind of policy"):
         policies_of(desk.program)
+
+
+def test_alerts_are_listed_as_they_stood(desk, alert):
+    (ref,) = desk.orders(1)
+    desk.fail(ref, "refused")
+    before = desk.clock.now() - timedelta(hours=1)
+    desk.later(minutes=5)
+    look(desk)
+    desk.later(minutes=5)
+    fired = desk.clock.now()
+    desk.later(minutes=5)
+    desk.do("alerts ack", alerts=("dead_letters/order",))
+
+    def stood(at):
+        return {row.alert: (row.status, row.by) for row in desk.read("alerts list", at=at).rows}
+
+    assert stood(before) == {}
+    assert stood(fired) == {"dead_letters/order": ("firing", None)}
+    assert desk.read("alerts list", at=fired).counts["firing"] == 1
+    assert {row.status for row in desk.read("alerts list").rows} == {"acknowledged"}

@@ -165,3 +165,20 @@ def test_hostile_reasons_are_texts(desk):
 def test_a_machine_that_nobody_drives_has_no_dead_letters(desk, operation):
     with pytest.raises(UsageError, match="price is not driven by workers; it has no dead letters"):
         desk.plan(operation, machine="price")
+
+
+def test_dead_letters_are_listed_as_they_stood(desk, dead):
+    then = desk.clock.now()
+    desk.later(hours=1)
+    refused = next(row.cause for row in desk.read("dead list").rows if row.reason.startswith("refused"))
+    desk.do("dead retry", cause=refused)
+    assert ("failed", 'refused: "no such item"') not in groups(desk)
+    assert {key: row.count for key, row in groups(desk, at=then).items()} == {
+        ("failed", "timeout after <n> s"): 4,
+        ("failed", 'refused: "no such item"'): 1,
+    }, "parked units are not in the history of states"
+    (row,) = desk.read("dead show", cause=refused, at=then).rows
+    assert (row.unit, row.status) == (dead[4], "failed")
+    assert groups(desk, at=NOW - timedelta(hours=1)) == {}
+    with pytest.raises(UsageError, match="of the past only the machine is known"):
+        desk.read("dead list", at=then, because="timeout")

@@ -77,3 +77,15 @@ def test_a_ledger_without_subscribers_has_nothing_to_deliver(desk):
     with pytest.raises(UsageError, match="nobody has subscribed to events of this ledger; there is nothing to deliver"):
         desk.plan("events redeliver")
     assert desk.read("events list").note == "no events yet"
+
+
+def test_events_are_listed_as_of_a_moment(told):
+    then = told.clock.now()
+    told.later(minutes=5)
+    database = told.ledger.database
+    late = ["default", "4", "order.paid", None, "{}", None, None, None]
+    database.write(lambda cursor: insert_events(database, cursor, [late]))
+    assert {row.key for row in told.read("events list").rows} == {"1", "2", "3", "4"}
+    assert {row.key for row in told.read("events list", at=then).rows} == {"1", "2", "3"}
+    page = told.read("events list", at=then, limit=2)
+    assert {row.key for row in told.read("events list", at=then, after=page.next).rows} == {"3"}

@@ -80,3 +80,30 @@ def test_an_unknown_gate_is_named_with_its_neighbours(gated, name):
 
 def test_a_new_ledger_says_when_gates_are_made(desk):
     assert desk.read("gates list").note == "no gates yet: one is made when a unit first needs it"
+
+
+def test_gates_are_listed_as_they_stood(gated):
+    before = gated.clock.now()
+    gated.later(minutes=1)
+    gated.do("gates pause", gate="shop/acme")
+    gated.do("gates pause", gate="ads/acme", span=timedelta(minutes=30))
+    gated.later(minutes=10)
+    held = gated.clock.now()
+    gated.later(hours=1)
+    gated.do("gates resume", gate="shop/acme", reason="")
+
+    def stood(at):
+        return {row.gate: row.state for row in gated.read("gates list", at=at).rows}
+
+    assert set(stood(before).values()) == {"open"}
+    assert stood(held) == {
+        "ads/acme": "closed",
+        "shop/acme": "paused",
+        "shop/acme/read": "paused",
+        "shop/acme/write": "paused",
+        "shop/globex": "open",
+    }
+    assert stood(gated.clock.now())["ads/acme"] == "open", "its time is over"
+    (row,) = gated.read("gates list", gate="ads/acme", at=held).rows
+    assert (row.until, row.waiting, row.by) == (NOW + timedelta(minutes=31), None, "operator:jo")
+    assert "because" in row.reason

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 
+from penstock.model.clock import instant_text
 from penstock.model.errors import PenstockError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
@@ -114,10 +116,69 @@ def test_the_slider_leads_to_the_past_without_a_script(still_site: Site, still_b
     assert re.search(r'href="/lifecycles/shop\?at=', menu)
 
 
+def test_the_way_to_the_past_keeps_what_a_list_was_asked_for(still_browser: Client):
+    text = still_browser.get("/read/units?machine=order&status=lost&after=order:acme/1").text
+    forms = re.findall(r"<form(?: class=\"slide\")?>(.*?)</form>", text, re.DOTALL)
+    assert len(forms) == 2, "the slider, and the field beside it"
+    for form in forms:
+        assert (
+            '<input type="hidden" name="machine" value="order"><input type="hidden" name="status" value="lost">' in form
+        )
+        assert "after" not in form, "another moment has other pages"
+    assert 'href="?machine=order&amp;status=lost"' in text, "the bar of today"
+    back = still_browser.get("/read/units?machine=order&at=2026-01-01").text
+    assert '<a class="link nowrap" href="/read/units?machine=order">back to now</a>' in back
+    for address in ("/units/order/acme/1", "/machines/order?window=30d", "/lifecycles/shop", "/read/gates", "/"):
+        assert 'type="range"' in still_browser.get(address).text, address
+    assert 'type="range"' not in still_browser.get("/read/workers").text, "it has no past"
+
+
+def test_the_overview_of_the_past_says_what_needed_a_person(shop_site: Site, browser: Client):
+    clock = shop_site.clock
+    shop_site.ledger.gates.pause("accounting/acme", "operator:ana", "their holiday")
+    then = clock.now() + timedelta(milliseconds=2)
+    while clock.now() <= then + timedelta(milliseconds=2):
+        pass
+    shop_site.ledger.gates.resume("accounting/acme", "operator:ana")
+    for name in ("acme/4", "acme/9"):
+        shop_site.ledger.move(Ref("order", name), "open", actor=Actor.OPERATOR, who="ana", reason="found")
+    assert "<h1>Nothing needs you." in browser.get("/").text
+    text = browser.get(f"/?at={instant_text(then)}").text
+    assert ": one thing needed a person.</h1>" in text
+    assert "2 dead letters of order" in text
+    assert "accounting/acme is paused" in text
+    assert "their holiday" in text
+    assert not re.search(r'href="/do/', text)
+    (cause,) = re.findall(r'href="(/read/dead/show[^"]+)"', text)
+    assert "order:acme/4" in browser.get(cause.replace("&amp;", "&")).text
+
+
+def test_a_list_without_rows_says_so(still_browser: Client):
+    assert "No alerts: all is well" in still_browser.get("/read/alerts").text
+    assert "0 firing" not in still_browser.get("/read/alerts").text
+
+
+def test_a_form_offers_nothing_that_only_a_terminal_has():
+    from penstock.lifecycles.rules.readings import TargetsFilter
+    from penstock.lifecycles.rules.showing import ShowParameters
+    from penstock.web.forms import form_fields
+
+    assert [one.name for one in form_fields(ShowParameters, {})] == ["run"], "--watch stays until the run ends"
+    assert "after" not in {one.name for one in form_fields(TargetsFilter, {})}, "nobody types a cursor"
+
+
+def test_a_form_begins_with_what_is_filled_in(still_browser: Client):
+    text = still_browser.get("/do/units/park?machine=order").text
+    first, others = text.split('<details class="others">')
+    assert 'name="machine" value="order"' in first
+    assert 'name="older_than"' in others
+    assert "<details" not in still_browser.get("/do/gates/pause?gate=x").text, "there are few"
+
+
 def test_a_page_that_keeps_no_past_says_so(still_browser: Client):
-    assert "This keeps no past" in still_browser.get("/read/workers?at=2026-01-01").text
+    assert "This page has no history" in still_browser.get("/read/workers?at=2026-01-01").text
     text = still_browser.get("/read/units?machine=order&at=2026-01-01").text
-    assert "This keeps no past" not in text
+    assert "This page has no history" not in text
     assert "order:acme/1" not in text
 
 

@@ -134,7 +134,7 @@ def test_what_was_shown_is_done_in_the_name_of_who_asked(shop_site: Site, browse
     form = page(browser.get(RESET))
     csrf = field(form, "csrf")
     shown = page(browser.send(RESET, csrf=csrf, act="preview", status="lost", reason="a customer called"))
-    assert "reset 2 orders" in shown
+    assert "Reset 2 orders" in shown
     assert "order:acme/4" in shown
     digest = field(shown, "digest")
     assert "lost" in shop_site.states().values()  # nothing is changed yet
@@ -217,7 +217,7 @@ def test_text_from_outside_is_inert_everywhere(shop_site: Site, browser: Client)
 def test_what_is_not_there_is_told_as_a_page(still_browser: Client):
     for address in ("/machines/nothing", "/read/nothing", "/do/nothing", "/lifecycles/nothing", "/nothing"):
         assert 'role="alert"' in page(still_browser.get(address), 404), address
-    assert "no unit" in page(still_browser.get("/units/order/acme/99"), 404)
+    assert "No unit" in page(still_browser.get("/units/order/acme/99"), 404)
 
 
 def test_search_finds_units_machines_and_gates(still_browser: Client):

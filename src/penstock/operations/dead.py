@@ -16,6 +16,7 @@ from penstock.operations.change import by_hand, counted, instead, pull, refuse_e
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.fingerprint import cause_of, fingerprint
+from penstock.operations.past import stood
 from penstock.operations.plan import Each, Moves, Together, Unpark
 from penstock.operations.selection import (
     Condition,
@@ -32,6 +33,7 @@ from penstock.operations.selection import (
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
+    from penstock.ledger.history import AsOf
     from penstock.ledger.store.database import Cursor
 
 PARKED = "parked"
@@ -48,6 +50,12 @@ class DeadFilter(Parameters, frozen=True):
         str | None, option("Only units whose reason contains this text; upper and lower case are alike.")
     ] = None
     dismissed: Annotated[bool, option("Those that were dismissed, instead of those that were not.")] = False
+    at: Annotated[
+        datetime | None,
+        option(
+            "As they stood at this instant; by machine alone, and without parked units.", example="2026-11-15T19:31:00Z"
+        ),
+    ] = None
 
 
 class DeadShow(Parameters, frozen=True):
@@ -55,6 +63,7 @@ class DeadShow(Parameters, frozen=True):
     limit: Annotated[int, option("How many units at most.", ge=1, le=10_000)] = 50
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
     dismissed: Annotated[bool, option("Those that were dismissed, instead of those that were not.")] = False
+    at: Annotated[datetime | None, option("As they stood at this instant.", example="2026-11-15T19:31:00Z")] = None
 
 
 class DeadSelected(Selected, frozen=True):
@@ -104,6 +113,11 @@ class _Group:
 @reading("dead list", "Dead letters of all machines, grouped by cause.")
 def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
     """Units in a state that means a fault, and parked units. Dismissed ones are left out until they change."""
+    note, groups = None, dict[str, _Group]()
+    if wanted.at is None:
+        groups = _groups(ask, _filter(wanted), dismissed=wanted.dismissed)
+    else:
+        groups, note = _groups_then(ask, wanted, wanted.at)
     rows = [
         CauseRow(
             cause=name,
@@ -115,14 +129,16 @@ def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
             reason=group.common,
             example=f"{group.machine.name}:{group.example}",
         )
-        for name, group in _groups(ask, _filter(wanted), dismissed=wanted.dismissed).items()
+        for name, group in groups.items()
     ]
     rows.sort(key=lambda row: (-row.count, row.cause))
-    return Page(rows=rows, note=None if rows else "no dead letters")
+    return Page(rows=rows, note=note or (None if rows else "no dead letters"))
 
 
 @reading("dead show", "The units of one cause.")
 def show_dead(ask: Ask[KernelSettings], wanted: DeadShow) -> Page[DeadRow]:
+    if wanted.at is not None:
+        return _dead_then(ask, wanted, wanted.at)
     group = _group(ask, wanted.cause, dismissed=wanted.dismissed)
     after = None if wanted.after is None else Ref.parse(wanted.after).unit_id
     found = ask.reader.database.read(
@@ -196,6 +212,57 @@ def dismiss(ask: Ask[KernelSettings], wanted: DeadSelected) -> Together:
 
 READINGS = [list_dead, show_dead]
 OPERATIONS = [retry, dismiss]
+
+
+def _then(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> Iterator[tuple[Machine, AsOf, str | None]]:
+    """The units that were dead letters at an instant. Raises UsageError for what is not known of the past."""
+    if filters_of(_filter(wanted)) or wanted.dismissed:
+        raise UsageError("of the past only the machine is known; leave the other filters out")
+    for machine in machines_of(ask, _filter(wanted)):
+        if machine.driven and machine.dead:
+            found, note = stood(ask, machine, at, machine.dead)
+            yield from ((machine, one, note) for one in found)
+
+
+def _groups_then(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> tuple[dict[str, _Group], str | None]:
+    alike: dict[tuple[str, str, str | None], list[AsOf]] = {}
+    machines, note = dict[str, Machine](), None
+    for machine, one, said in _then(ask, wanted, at):
+        machines[machine.name] = machine
+        alike.setdefault((machine.name, str(one.status), one.reason), []).append(one)
+        note = said or note
+    groups = dict[str, _Group]()
+    for (name, state, reason), found in alike.items():
+        cause, moments = cause_of(reason), [one.since for one in found if one.since is not None]
+        group = groups.setdefault(fingerprint(name, state, cause), _Group(machines[name], state, cause))
+        group.add(
+            reason, len(found), min(moments, default=None), max(moments, default=None), found[0].unit.partition(":")[2]
+        )
+    return groups, note
+
+
+def _dead_then(ask: Ask[Any], wanted: DeadShow, at: datetime) -> Page[DeadRow]:
+    rows, note = list[DeadRow](), None
+    for machine, one, said in _then(ask, DeadFilter(), at):
+        note = said or note
+        if fingerprint(machine.name, str(one.status), cause_of(one.reason)) == wanted.cause:
+            rows.append(
+                DeadRow(
+                    unit=one.unit,
+                    status=str(one.status),
+                    failed_at=one.since,
+                    reason=one.reason,
+                    dismissed_by=None,
+                    dismissed_for=None,
+                )
+            )
+    past = [row for row in rows if wanted.after is None or row.unit > wanted.after]
+    more = len(past) > wanted.limit
+    return Page(
+        rows=past[: wanted.limit],
+        next=past[wanted.limit - 1].unit if more else None,
+        note=note or (None if rows else "no dead letters of this cause"),
+    )
 
 
 def _again(machine: Machine, state: str) -> Edge | None:

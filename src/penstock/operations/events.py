@@ -22,6 +22,12 @@ class EventList(Parameters, frozen=True):
     alerts: Annotated[bool, option("Only events with a severity.")] = False
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 20
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
+    at: Annotated[
+        datetime | None,
+        option(
+            "Only what had happened by this instant; deliveries are as they are now.", example="2026-11-15T19:31:00Z"
+        ),
+    ] = None
 
 
 class Redeliver(Parameters, frozen=True):
@@ -45,7 +51,7 @@ class EventRow(Row, frozen=True):
 def list_events(ask: Ask[KernelSettings], wanted: EventList) -> Page[EventRow]:
     from penstock.ledger import outbox
 
-    after = None
+    after = None if wanted.at is None else (wanted.at, "")
     if wanted.after is not None:
         at, space, key = wanted.after.partition(" ")
         if not space:

@@ -11,6 +11,7 @@ import msgspec
 from penstock.model.errors import UsageError
 from penstock.model.limits import GateLimits
 from penstock.model.near import near
+from penstock.model.state import State, done, fault, hold, work
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.plan import GateChange
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 class GateList(Parameters, frozen=True):
     gate: Annotated[str | None, argument("Only this gate and those below it.", example="shop/acme")] = None
+    at: Annotated[
+        datetime | None, option("As they stood at this instant, from their history.", example="2026-11-15T19:31:00Z")
+    ] = None
 
 
 class GateNamed(Parameters, frozen=True):
@@ -62,29 +66,50 @@ class LimitRow(Row, frozen=True):
     left: Annotated[float, column("How much is there now.")]
 
 
+class G(State):
+    """How a gate stands."""
+
+    OPEN = done("open", "calls go through")
+    BUSY = work("busy", "its budget is spent, and comes back by itself")
+    HALF_OPEN = work("half-open", "one call goes first, to see whether the provider is back")
+    CLOSED = hold("closed", "no call goes through for a time")
+    PAUSED = hold("paused", "somebody holds it")
+    STOPPED = fault("stopped", "a fatal error holds it")
+
+
 class GateRow(Row, frozen=True):
+    """A gate. What is empty beside its state is not known, as of the past."""
+
     gate: Annotated[str, column("The gate.", show="reference", leads="gates history")]
-    state: Annotated[str, column("open, busy, closed, half-open, paused or stopped.", show="state")]
-    until: Annotated[datetime | None, column("Until when, where that is known.")]
-    waiting: Annotated[int, column("Units that are due behind it; counting stops at 10,000 of a machine.")]
-    inside: Annotated[int, column("Units whose calls are under way.")]
-    most_inside: Annotated[int | None, column("How many may be inside at once.", show="detail")]
-    budget: Annotated[str, column("How much of each limit is left.")]
-    reason: Annotated[str | None, column("Why it is not open.", show="text")]
-    by: Annotated[str | None, column("Who paused it.", show="detail")]
-    throttles: Annotated[int, column("How often in a row it was closed by the provider.", show="detail")]
-    failures: Annotated[int, column("Calls that failed in a row.", show="detail")]
-    failing_since: Annotated[datetime | None, column("Since when no call came through.", show="detail")]
-    limits: Annotated[list[LimitRow], column("Its limits.", show="detail")]
+    state: Annotated[G, column("open, busy, closed, half-open, paused or stopped.", show="state")]
+    until: Annotated[datetime | None, column("Until when, where that is known.")] = None
+    waiting: Annotated[int | None, column("Units that are due behind it; counting stops at 10,000 of a machine.")] = (
+        None
+    )
+    inside: Annotated[int | None, column("Units whose calls are under way.")] = None
+    most_inside: Annotated[int | None, column("How many may be inside at once.", show="detail")] = None
+    budget: Annotated[str, column("How much of each limit is left.")] = ""
+    reason: Annotated[str | None, column("Why it is not open.", show="text")] = None
+    by: Annotated[str | None, column("Who paused it.", show="detail")] = None
+    throttles: Annotated[int | None, column("How often in a row it was closed by the provider.", show="detail")] = None
+    failures: Annotated[int | None, column("Calls that failed in a row.", show="detail")] = None
+    failing_since: Annotated[datetime | None, column("Since when no call came through.", show="detail")] = None
+    limits: Annotated[list[LimitRow], column("Its limits.", show="detail")] = []
+
+
+_SHUT = {"closed": G.CLOSED, "probe": G.HALF_OPEN, "paused": G.PAUSED, "stopped": G.STOPPED}
+"""By the change that shut it: what a gate is then."""
 
 
 @reading("gates list", "Gates: open or why not, their budgets, and who waits.")
 def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
-    found = _statuses(ask, counts=True)
+    found = _statuses(ask, counts=wanted.at is None)
     chosen = [gate for gate in found if wanted.gate is None or _under(gate.gate_id, wanted.gate)]
     if wanted.gate is not None and not chosen:
         raise _unknown(wanted.gate, [gate.gate_id for gate in found])
     note = None if found else "no gates yet: one is made when a unit first needs it"
+    if wanted.at is not None:
+        return Page(rows=_stood(ask, [gate.gate_id for gate in chosen], wanted.at), note=note)
     return Page(rows=[_row(gate) for gate in chosen], note=note)
 
 
@@ -144,13 +169,30 @@ def _statuses(ask: Ask[Any], *, counts: bool = False) -> list[GateStatus]:
     return database.read(lambda cursor: gate_statuses(database, cursor, counts=counts, at_most=COUNTED_AT_MOST))
 
 
+def _stood(ask: Ask[Any], gates: Sequence[str], at: datetime) -> list[GateRow]:
+    """How gates stood: what shut them, unless its time was over. Budgets and who waited are not known."""
+    from penstock.ledger.gates import log
+
+    changed = {one.gate_id: one for one in log.gates_at(ask.reader.database, at)}
+    rows = []
+    for gate in gates:
+        one = changed.get(gate)
+        if one is None or one.what not in _SHUT or (one.until is not None and one.until <= at):
+            rows.append(GateRow(gate=gate, state=G.OPEN))
+        else:
+            # A pause that ends by itself closes a gate, as a provider does.
+            state = _SHUT[one.what] if one.until is None or one.what != "paused" else G.CLOSED
+            rows.append(GateRow(gate=gate, state=state, until=one.until, reason=one.reason, by=one.by))
+    return rows
+
+
 def _row(gate: GateStatus) -> GateRow:
     limits = [
         LimitRow(name=one.name, rate=one.rate, burst=one.burst, cost=one.cost, left=one.left) for one in gate.limits
     ]
     return GateRow(
         gate=gate.gate_id,
-        state=gate.state,
+        state=G(gate.state),
         until=gate.until,
         waiting=gate.waiting,
         inside=gate.in_flight,

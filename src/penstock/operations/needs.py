@@ -13,7 +13,7 @@ from penstock.operations.alerts.commands import AlertList, list_alerts
 from penstock.operations.alerts.machine import A
 from penstock.operations.dead import PARKED, CauseRow, DeadFilter, list_dead
 from penstock.operations.declare import Ask, Page, reading
-from penstock.operations.fields import Row, column
+from penstock.operations.fields import Parameters, Row, column, option
 from penstock.operations.gates import GateList, GateRow, list_gates
 from penstock.settings.kernel import KernelSettings
 
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 YOU, ITSELF = "you", "itself"
 _OPEN = ("open", "busy")
 _TOLD_BY_LETTERS = ("dead_letters", "parked")
+
+
+class NeedsWanted(Parameters, frozen=True):
+    at: Annotated[
+        datetime | None,
+        option(
+            "What stood so at this instant: alerts, dead letters and gates, from their history.",
+            example="2026-11-15T19:31:00Z",
+        ),
+    ] = None
 
 
 class Step(Row, frozen=True):
@@ -48,10 +58,12 @@ class Need(Row, frozen=True):
 
 
 @reading("needs", "What needs a person; then what waits by itself, and until when.")
-def needs(ask: Ask[KernelSettings]) -> Page[Need]:
+def needs(ask: Ask[KernelSettings], wanted: NeedsWanted) -> Page[Need]:
     """Alerts that nobody has taken on, dead letters by cause, stopped gates, and what a lifecycle says waits."""
-    letters = list(list_dead(ask, DeadFilter()).rows)
-    found = [*_alerts(ask, letters), *map(_letters, letters), *_gates(ask), *_own(ask), *_holds(ask)]
+    letters = list(list_dead(ask, DeadFilter(at=wanted.at)).rows)
+    found = [*_alerts(ask, letters, wanted.at), *map(_letters, letters), *_gates(ask, wanted.at)]
+    if wanted.at is None:
+        found += [*_own(ask), *_holds(ask)]
     found.sort(key=lambda one: (one.who != YOU, one.meaning != Meaning.FAULT))
     people = sum(one.who == YOU for one in found)
     return Page(
@@ -64,10 +76,10 @@ def needs(ask: Ask[KernelSettings]) -> Page[Need]:
 READINGS = [needs]
 
 
-def _alerts(ask: Ask[Any], letters: Sequence[CauseRow]) -> Iterator[Need]:
+def _alerts(ask: Ask[Any], letters: Sequence[CauseRow], at: datetime | None) -> Iterator[Need]:
     """Alerts that fire. One that only counts the dead letters below is left out."""
     machines = {one.machine for one in letters}
-    for one in list_alerts(ask, AlertList()).rows:
+    for one in list_alerts(ask, AlertList(at=at)).rows:
         told = one.policy in _TOLD_BY_LETTERS and one.subject.partition("/")[0] in machines
         if one.status != A.FIRING or told:
             continue
@@ -101,9 +113,9 @@ def _letters(one: CauseRow) -> Need:
     )
 
 
-def _gates(ask: Ask[Any]) -> Iterator[Need]:
+def _gates(ask: Ask[Any], at: datetime | None) -> Iterator[Need]:
     """Gates that are not open. One that was stopped opens by nobody but a person."""
-    for gate in list_gates(ask, GateList()).rows:
+    for gate in list_gates(ask, GateList(at=at)).rows:
         if gate.state in _OPEN:
             continue
         given = {"gate": gate.gate}

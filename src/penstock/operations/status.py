@@ -95,7 +95,7 @@ def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
     )
 
 
-@reading("workers", "Workers that hold a lease.")
+@reading("workers", "Workers that are running.")
 def workers(ask: Ask[KernelSettings]) -> Page[WorkerRow]:
     from penstock.ledger.history import workers_of
 

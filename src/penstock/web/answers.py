@@ -14,7 +14,7 @@ from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import sentence, word
-from penstock.web.frame import moment, pill
+from penstock.web.frame import begun, moment, pill
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _NOW = "now"
 """When an answer was made: every page says that at its top."""
+_NOTHING = Markup("&ndash;")
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
 
 
@@ -54,9 +55,17 @@ class Answers:
     """Makes blocks of answers, as of now."""
 
     def __init__(
-        self, frame: Frame, now: datetime, at: datetime | None = None, lifecycle: AnyLifecycle | None = None
+        self,
+        frame: Frame,
+        now: datetime,
+        at: datetime | None = None,
+        lifecycle: AnyLifecycle | None = None,
+        *,
+        within: str = "",
     ) -> None:
+        """`within`: units of this machine are called by their key alone."""
         self._frame = frame
+        self._within = f"{within}:" if within else ""
         self._lifecycle = lifecycle
         self._now = now
         self._at = at
@@ -70,7 +79,7 @@ class Answers:
     def blocks(self, answer: Any, title: str = "", row_acts: RowActs | None = None) -> list[Block]:
         """The blocks of an answer; `row_acts` says what can be done with a row of a list."""
         if isinstance(answer, Page):
-            table = self.table(title, answer.rows, " ".join(self._notes(answer)))
+            table = self.table(title, answer.rows, " ".join(filter(None, self._notes(answer))))
             if row_acts is not None:
                 acts = [row_acts(row) for row in answer.rows]
                 table.acts = acts if any(acts) else []
@@ -82,11 +91,15 @@ class Answers:
     def table(self, title: str, rows: Sequence[Any], note: str = "") -> Table:
         """Rows of one struct as a table; details are left out, and so are columns that are empty."""
         if not rows:
-            return Table(title, [], [], note or "nothing")
+            return Table(title, [], [], note or "Nothing.")
         fields = [one for one in fields_of(type(rows[0])) if one.extra("show") != "detail"]
         fields = [one for one in fields if any(getattr(row, one.attribute) not in (None, "", [], {}) for row in rows)]
         headings = [(_heading(one), _kind(one)) for one in fields]
-        return Table(title, headings, [[(self._cell(one, row), _kind(one)) for one in fields] for row in rows], note)
+        return Table(title, headings, [[self._kinded(one, row) for one in fields] for row in rows], note)
+
+    def _kinded(self, one: FieldInfo, row: msgspec.Struct) -> tuple[Markup, str]:
+        cell = self._cell(one, row)
+        return cell, f"{_kind(one)} none".strip() if cell is _NOTHING else _kind(one)
 
     def _record(self, answer: msgspec.Struct, title: str) -> Iterator[Block]:
         facts, tables = Facts(title), list[Block]()
@@ -96,7 +109,7 @@ class Answers:
                 tables.append(self.table(one.name.replace("_", " "), value))
             elif isinstance(value, msgspec.Struct):
                 tables += self._record(value, one.name.replace("_", " "))
-            elif value not in ([], (), {}) and one.name != _NOW:
+            elif value not in (None, "", [], (), {}) and one.name != _NOW:
                 facts.items.append((_heading(one), one.says, self._cell(one, answer)))
         if facts.items:
             yield facts
@@ -104,20 +117,22 @@ class Answers:
 
     def _notes(self, page: Page[Any]) -> Iterator[str]:
         if page.counts:
-            yield ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in page.counts.items())
+            told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items() if count)
+            yield told and f"{told}."
         if page.note:
-            yield inert(page.note)
+            yield begun(inert(page.note))
 
     def _cell(self, one: FieldInfo, row: msgspec.Struct) -> Markup:
         value = getattr(row, one.attribute)
         if value is None or value == "":
-            return Markup("&ndash;")
+            return _NOTHING
         if isinstance(value, datetime):
-            return moment(value, self._now)
+            return moment(value, self._now, self._at)
         show = one.extra("show")
         text = inert(word(value, self._now))
         if show == "state" and isinstance(value, str):
-            return pill(text, self._meaning(row, str(value)))
+            own = getattr(value, "meaning", None)
+            return pill(text, str(own) if own is not None else self._meaning(row, str(value)))
         if show == "severity":
             return pill(text, _SEVERITY.get(str(value)))
         if show == "text" and one.name == "payload":
@@ -149,7 +164,7 @@ class Answers:
         names = {one.name for one in self._frame.desk.program.app.machines}
         if colon and unit_id.strip() == unit_id != "" and machine in names:
             link = self._frame.unit_link(text, self._at)
-            return Markup('<a class="mono" href="{}">{}</a>').format(link, inert(text))
+            return Markup('<a class="mono" href="{}">{}</a>').format(link, inert(text.removeprefix(self._within)))
         return Markup('<span class="mono">{}</span>').format(inert(text))
 
 

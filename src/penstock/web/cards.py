@@ -176,15 +176,17 @@ def _last(lifecycle: AnyLifecycle, standing: Standing) -> str:
     """When units last came to their end, to the hour."""
     names = {machine.name for machine in lifecycle.machines}
     then = standing.at or standing.now
+    unknown = "none in 30 days" if standing.at is None else "not in the days above"
     hours = [one for one in standing.hours if one.machine in names and one.done and one.hour <= then]
     if not hours:
-        return "none in 30 days"
+        return unknown
     newest = max(one.hour for one in hours)
     count = sum(one.done for one in hours if one.hour == newest)
+    units = f"{count:,} unit{'s' if count != 1 else ''}"
     ago = (then - newest).total_seconds()
     if ago < _HOUR:
-        return f"{count:,} in this hour"
-    return f"{count:,}, {duration(ago)} {'ago' if standing.at is None else 'before'}"
+        return f"{units} in this hour"
+    return f"{units}, {duration(ago)} {'ago' if standing.at is None else 'before'}"
 
 
 def _next(lifecycle: AnyLifecycle, standing: Standing) -> str:

@@ -24,8 +24,10 @@ from penstock.operations.fields import fields_of
 from penstock.raw.reader import NotReady
 from penstock.web.answers import Answers, Table
 from penstock.web.forms import command_of, form_fields, form_of, grouped, pairs_of
+from penstock.web.frame import begun
 from penstock.web.live import EVERYTHING
 from penstock.web.pictures import Painter
+from penstock.web.timebar import bar_of, hours_of, kept_of
 
 if TYPE_CHECKING:
     from penstock.api.access import Person
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
     from penstock.operations.carry import Done, Preview
     from penstock.web.frame import Frame
+    from penstock.web.timebar import Kept, TimeBar
 
 PAST = ("at", "as_of")
 """What readings call the moment that they are asked for."""
@@ -87,9 +90,13 @@ class Declared:
             "next": None,
             "problem": "",
             "no_past": at is not None and past is None,
+            "of": _about(parameters, given),
+            "bar": None,
             "command": command_of(place, pairs),
             "address": f"{place.path}?{urlencode(pairs)}" if pairs else place.path,
         }
+        if past is not None:
+            view["bar"] = await self._desk.read(self._bar, place, person, at, kept_of(request))
         known, answered = grouped(pairs), False
         if all(one.value for one in fields if one.required):
             try:
@@ -100,7 +107,7 @@ class Declared:
                 view |= await self._desk.read(self._shown, place, answer, at, pairs, acting)
                 answered = True
             except (UsageError, NotReady) as error:
-                view["problem"] = inert(str(error))
+                view["problem"] = begun(inert(str(error)))
         view["also"] = self._also(place, known, at)
         view["operations"] = (
             []
@@ -111,6 +118,14 @@ class Declared:
             ]
         )
         return await self._frame.show(request, "reading", _here(place), view)
+
+    def _bar(self, place: Place, person: Person, at: datetime | None, kept: Kept) -> TimeBar | None:
+        own = None if place.lifecycle.name == KERNEL else {one.name for one in place.lifecycle.machines}
+        ask = self._desk.ask(place.lifecycle, who=person.name)
+        try:
+            return bar_of(hours_of(ask, at), ask.now, at, own, kept)
+        except UsageError:
+            return None
 
     def _answer(self, place: Place, person: Person, parameters: Any) -> Any:
         return place.declared(self._desk.ask(place.lifecycle, who=person.name), parameters)
@@ -231,7 +246,7 @@ class Declared:
                 return await self._page(request, place, person, given, {"preview": self._previewed(planned.preview)})
             done = await self._desk.act(self._apply, acting, person, (wanted, reason, _one(given, "digest")))
         except UsageError as error:
-            return await self._page(request, place, person, given, {"problem": inert(str(error))}, 422)
+            return await self._page(request, place, person, given, {"problem": begun(inert(str(error)))}, 422)
         return await self._page(request, place, person, {}, {"done": self._done(done)})
 
     def _apply(self, acting: Acting, person: Person, wanted: tuple[Any, str, str]) -> Done:
@@ -249,6 +264,7 @@ class Declared:
             why_not = f"this needs the role {declared.role}; yours is {person.role}"
         view = {
             "name": _title(place),
+            "of": _about(declared.parameters, given),
             "says": declared.says,
             "fields": form_fields(declared.parameters, given),
             "reason": inert(_one(given, "reason")),
@@ -270,7 +286,7 @@ class Declared:
         if skipped:
             blocks.append(Table("Left as they are", [("why", ""), ("how many", "num")], skipped))
         return {
-            "says": inert(preview.says),
+            "says": begun(inert(preview.says)),
             "count": preview.count,
             "digest": preview.digest,
             "warnings": list(map(inert, preview.warnings)),
@@ -286,6 +302,13 @@ class Declared:
         if done.action is not None:
             link = self._frame.link("read", "bulk", "show", action=done.action)
         return {"says": inert(done.says), "follows": follows, "link": link, "lines": lines}
+
+
+def _about(parameters: Any, given: Mapping[str, Sequence[str]]) -> str:
+    """What a page is about, where that is one thing: the one value of its argument."""
+    name = next((one.name for one in fields_of(parameters) if one.extra("argument")), None)
+    values = [] if name is None else [one for one in given.get(name, ()) if one]
+    return inert(values[0]) if len(values) == 1 and "\n" not in values[0] else ""
 
 
 def _has(parameters: Any, name: str) -> bool:

@@ -116,7 +116,7 @@ class ForecastPage:
             Bar(float(sums[hour]), f"{hour:%d %b %H:%M}: {sums[hour]:,} changes", f"#{anchor(hour)}") for hour in hours
         ]
         ticks = [Tick(n / len(hours), f"{hours[n]:%H:%M}") for n in range(0, _HOURS, 4)]
-        return Markup(time_bar(bars, ticks, "Changes that are expected, hour by hour"))  # noqa: S704 - escaped by element
+        return Markup(time_bar(bars, ticks, "Changes that are expected, hour by hour", none="nothing is expected"))  # noqa: S704 - escaped by element
 
 
 def _sums(answer: ForecastAnswer) -> dict[datetime, int]:

@@ -12,12 +12,15 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from penstock.model.inert import inert
+from penstock.operations.conversion import offered
 from penstock.operations.fields import FieldInfo, Parameters, fields_of
 
 if TYPE_CHECKING:
     from penstock.api.routes import Place
 
 _MOST_FIELDS = 1_000
+_CURSOR = "after"
+"""Where a page goes on: its button knows, and nobody types it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,16 @@ class Field:
     example: str
     choices: Sequence[str] = ()
 
+    @property
+    def asked(self) -> bool:
+        """Whether it must be filled in, or is."""
+        return self.required or bool(self.value)
+
 
 def form_fields(parameters: type[Parameters], given: Mapping[str, Sequence[str]]) -> list[Field]:
     """The fields of a form, with what was typed before."""
-    return [_field(one, given.get(one.name, ())) for one in fields_of(parameters) if not one.extra("stdin")]
+    there = [one for one in offered(parameters) if not one.extra("stdin") and one.name != _CURSOR]
+    return [_field(one, given.get(one.name, ())) for one in there]
 
 
 def _field(one: FieldInfo, given: Sequence[str]) -> Field:

@@ -26,6 +26,7 @@ from penstock.operations.declare import Reading, Role
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import when, word
 from penstock.web.live import EVERYTHING
+from penstock.web.timebar import kept_of
 
 if TYPE_CHECKING:
     from penstock.api.access import Access, Person
@@ -60,7 +61,7 @@ class Frame:
             trim_blocks=True,
             finalize=_inert,  # whoever wrote a template may forget it
         )
-        self._environment.filters |= {"pill": pill, "count": lambda number: f"{number:,}"}
+        self._environment.filters |= {"pill": pill, "count": lambda number: f"{number:,}", "label": label}
 
     @cached_property
     def static(self) -> Mapping[str, tuple[bytes, str, str]]:
@@ -90,6 +91,7 @@ class Frame:
 
     def _rendered(self, request: Request, template: str, view: Mapping[str, Any]) -> str:
         root, person = self.desk.root_path, view["person"]
+        path, kept = request.url.path.removeprefix(root) or "/", kept_of(request)
         asked = request.query_params.get("regions")
         wanted = None if asked is None else frozenset(asked.split(","))
         return self._environment.get_template(f"{template}.html").render(
@@ -100,7 +102,8 @@ class Frame:
             region=partial(_region, wanted),
             csrf=self.access.csrf(person),
             now=self.desk.clock.now(),
-            path=request.url.path.removeprefix(root) or "/",
+            path=path,
+            now_link=f"{root}{path}" + (f"?{urlencode(kept)}" if kept else ""),
             **view,
         )
 
@@ -250,6 +253,16 @@ def _region(wanted: frozenset[str] | None, name: str, follows: str = EVERYTHING,
     return Markup(whole).format(name, follows, Markup(caller()))  # noqa: S704 - the template has escaped it
 
 
+def label(name: str) -> str:
+    """A name of the declarations as people read it: `older_than` is `Older than`."""
+    return begun(name.replace("_", " "))
+
+
+def begun(text: str) -> str:
+    """With a capital, as a sentence begins."""
+    return text[:1].upper() + text[1:]
+
+
 def pill(state: str, meaning: str | None) -> Markup:
     """A state, with a shape and a colour for what it means."""
     tone = meaning or "rest"
@@ -258,12 +271,14 @@ def pill(state: str, meaning: str | None) -> Markup:
     )
 
 
-def moment(given: datetime | None, now: datetime) -> Markup:
-    """A moment: exact in the attribute, relative in the text."""
+def moment(given: datetime | None, now: datetime, then: datetime | None = None) -> Markup:
+    """A moment: exact in the attribute, relative in the text; where the past is looked at, exact in both."""
     if given is None:
         return Markup("&ndash;")
     exact, title = instant_text(given), f"{given:%Y-%m-%d %H:%M:%S} UTC"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, title, when(given, now, short=True))
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        exact, title, when(given, now, short=True) if then is None else f"{given:%Y-%m-%d %H:%M}"
+    )
 
 
 def plain(value: Any, now: datetime) -> str:

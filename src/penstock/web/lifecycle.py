@@ -19,6 +19,7 @@ from penstock.web.answers import Answers, Block
 from penstock.web.cards import Cards
 from penstock.web.declared import NO_PAST
 from penstock.web.pictures import Painter, parameters_at
+from penstock.web.timebar import bar_of
 
 if TYPE_CHECKING:
     from penstock.api.access import Person
@@ -62,7 +63,7 @@ class LifecyclePage:
             "name": lifecycle.name,
             "says": lifecycle.says,
             "follows": " ".join(one.name for one in lifecycle.machines),
-            "bar": self._overview.bar(standing.hours, standing.now, at, {one.name for one in lifecycle.machines}),
+            "bar": bar_of(standing.hours, standing.now, at, {one.name for one in lifecycle.machines}),
             "stacks": [self._cards.stack(machine, standing) for machine in lifecycle.machines],
             "pictures": pictures,
             "lists": [block for one in lifecycle.front for block in self._list(lifecycle, one, person, at)],

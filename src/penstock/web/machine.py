@@ -10,22 +10,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.model.spoken import duration
-from penstock.operations.flow import FlowWanted, activity, flow
+from penstock.operations.flow import FlowAnswer, FlowWanted, flow
 from penstock.operations.units import UnitList, list_units
 from penstock.operations.watching import GuardsWanted, StuckWanted, guards, stuck_units
 from penstock.web.answers import Answers, Table
 from penstock.web.declared import NO_PAST
-from penstock.web.overview import DAYS, Overview, TimeBar
 from penstock.web.svg.charts import spans
 from penstock.web.svg.diagram import Live, diagram
+from penstock.web.timebar import Kept, TimeBar, bar_of, hours_of, kept_of
 
 if TYPE_CHECKING:
     from penstock.api.access import Person
     from penstock.model.machine import Machine
+    from penstock.operations.declare import Ask
     from penstock.web.declared import Declared
     from penstock.web.frame import Frame
 
 _WINDOWS = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+_USUAL = ("24h", "30d")
 _UNITS = 25
 _STUCK = 10
 
@@ -33,18 +35,17 @@ _STUCK = 10
 class MachinePage:
     """The page `/machines/NAME`."""
 
-    def __init__(self, frame: Frame, overview: Overview, declared: Declared) -> None:
+    def __init__(self, frame: Frame, declared: Declared) -> None:
         self._frame = frame
-        self._overview = overview
         self._declared = declared
 
     async def show(self, request: Request) -> Response:
         person = await self._frame.allow(request)
         machine = self._frame.machine(request.path_params["machine"])
         at = self._frame.at(request)
-        window = request.query_params.get("window", "24h")
-        window = window if window in _WINDOWS else "24h"
-        view = await self._frame.seen(self._view, person, machine, at, window)
+        window = request.query_params.get("window")
+        window = window if window in _WINDOWS else None
+        view = await self._frame.seen(self._view, person, machine, at, window, kept_of(request))
         lifecycle = self._frame.desk.program.app.owner(machine.name)
         operations = self._declared.operations(lifecycle, person)
         view |= {
@@ -54,9 +55,11 @@ class MachinePage:
         }
         return await self._frame.show(request, "machine", lifecycle.name, view)
 
-    def _view(self, person: Person, machine: Machine, at: datetime | None, window: str) -> dict[str, Any]:
+    def _view(
+        self, person: Person, machine: Machine, at: datetime | None, asked: str | None, kept: Kept
+    ) -> dict[str, Any]:
         ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=person.name)
-        found = flow(ask, FlowWanted(machine=machine.name, window=_WINDOWS[window], at=at))
+        window, found = _flow(ask, machine, at, asked)
         counts = {one.state: one.units for one in found.states}
         stays = {one.state: one for one in found.states if one.stay is not None}
         live = Live(
@@ -72,7 +75,7 @@ class MachinePage:
             return state_link(target)
 
         units = list_units(ask, UnitList(machine=machine.name, limit=_UNITS, at=at))
-        answers = Answers(self._frame, self._frame.desk.clock.now(), at)
+        answers = Answers(self._frame, self._frame.desk.clock.now(), at, within=machine.name)
         table = answers.table("", units.rows)
         picture = spans(
             [
@@ -86,7 +89,7 @@ class MachinePage:
         legal = sum(source != target for source, target in machine.pairs)
         return {
             "total": sum(counts.values()),
-            "bar": self._bar(ask, machine, at),
+            "bar": self._bar(ask, machine, at, kept),
             "guards": self._guards(ask, machine) if at is None else None,
             "stuck": self._stuck(ask, machine, answers) if at is None else None,
             "by_sql": [
@@ -108,9 +111,8 @@ class MachinePage:
             "checks": sorted(machine.checks),
         }
 
-    def _bar(self, ask: Any, machine: Machine, at: datetime | None) -> TimeBar:
-        page = activity(ask, FlowWanted(machine=machine.name, window=timedelta(days=DAYS)))
-        return self._overview.bar(list(page.rows), ask.now, at)
+    def _bar(self, ask: Any, machine: Machine, at: datetime | None, kept: Kept) -> TimeBar:
+        return bar_of(hours_of(ask, at, machine.name), ask.now, at, kept=kept)
 
     def _guards(self, ask: Any, machine: Machine) -> list[str]:
         """What is wrong with what guards its table; nothing: they are intact."""
@@ -119,6 +121,15 @@ class MachinePage:
     def _stuck(self, ask: Any, machine: Machine, answers: Answers) -> Table | None:
         found = stuck_units(ask, StuckWanted(machine=machine.name, limit=_STUCK))
         return answers.table("", found.rows) if found.rows else None
+
+
+def _flow(ask: Ask[Any], machine: Machine, at: datetime | None, asked: str | None) -> tuple[str, FlowAnswer]:
+    """What flowed within the window that was asked for; by default within a day, or a month where a day was quiet."""
+    for window in (asked,) if asked is not None else _USUAL:
+        found: FlowAnswer = flow(ask, FlowWanted(machine=machine.name, window=_WINDOWS[window], at=at))
+        if found.edges:
+            break
+    return window, found
 
 
 def _stay(given: timedelta) -> str:

@@ -21,7 +21,7 @@ from penstock.model.inert import inert
 from penstock.operations.find import Sought, find
 from penstock.web.declared import Declared
 from penstock.web.forecast import ForecastPage
-from penstock.web.frame import Frame
+from penstock.web.frame import Frame, begun
 from penstock.web.lifecycle import LifecyclePage
 from penstock.web.live import Broadcaster
 from penstock.web.machine import MachinePage
@@ -33,6 +33,18 @@ if TYPE_CHECKING:
 
     from penstock.api.desk import Desk
 
+_TITLES = {
+    HTTPStatus.BAD_REQUEST: "That cannot be shown",
+    HTTPStatus.UNAUTHORIZED: "Sign in",
+    HTTPStatus.FORBIDDEN: "You may not do that",
+    HTTPStatus.NOT_FOUND: "There is no such page",
+    HTTPStatus.CONFLICT: "Things have changed meanwhile",
+    HTTPStatus.TOO_MANY_REQUESTS: "Too many attempts",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "Something went wrong",
+    HTTPStatus.SERVICE_UNAVAILABLE: "The ledger cannot be read now",
+}
+"""What errors are called above their page."""
+_WHO = "This desk is for people with a token."
 _YEAR = "public, max-age=31536000, immutable"
 
 
@@ -55,7 +67,7 @@ class Pages:
 
     def routes(self) -> Sequence[BaseRoute]:
         """The routes, those that match the most last."""
-        machine = MachinePage(self._frame, self._overview, self._declared)
+        machine = MachinePage(self._frame, self._declared)
         lifecycle = LifecyclePage(self._frame, self._overview, self._declared)
         unit = UnitPage(self._frame, self._declared)
         share = partial(shared.share, self._frame.desk, self._frame.access)
@@ -111,9 +123,11 @@ class Pages:
 
     def problem(self, request: Request, problem: Problem) -> Response:
         """An error as a page. It asks the ledger nothing: that may be what went wrong."""
+        first = problem.status is HTTPStatus.UNAUTHORIZED and "Bearer" in str(problem)
         view: dict[str, Any] = {
-            "title": problem.status.phrase,
-            "detail": inert(str(problem)),
+            "meaning": "hold" if first else "fault",
+            "title": _TITLES.get(problem.status, problem.status.phrase),
+            "detail": _WHO if first else begun(inert(str(problem))),
             "sign_in": problem.status is HTTPStatus.UNAUTHORIZED,
         }
         return self._frame.bare(request, "problem", view, problem.status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -92,7 +93,7 @@ class Painter:
             ]
             label = f"{of.says} {group}"
             drawn.append(element("figcaption", words(inert(group))) if wide and len(groups) > 1 else "")
-            drawn.append(portraits.ladder(bars, inert(label), wide=wide))
+            drawn.append(_sized(partial(portraits.ladder, bars, inert(label)), wide=wide))
         return "".join(drawn)
 
     def _calendar(self, lifecycle: AnyLifecycle, of: pictures.Calendar, found: list[Any], wide: bool) -> str | None:
@@ -110,7 +111,7 @@ class Painter:
                 meaning = str(getattr(state, "meaning", "rest"))
                 cells.append(Bar(1.0, f"{series} {day}: {state}" if wide else "", link, meaning))
             lines.append(portraits.Line(inert(name), cells))
-        return portraits.calendar(lines, getattr(found[0], of.first), of.says, wide=wide)
+        return _sized(partial(portraits.calendar, lines, getattr(found[0], of.first), of.says), wide=wide)
 
     def _runs(self, lifecycle: AnyLifecycle, of: pictures.Runs, found: list[Any], wide: bool) -> str | None:
         bars = []
@@ -121,7 +122,7 @@ class Painter:
             short = note if meaning == "done" else f"{note}, {state}"
             link = self._first(lifecycle, row)
             bars.append(Bar(float(amount), says, link, meaning, f"{at:%d %b}", f"{amount:,} {inert(short)}"))
-        return rows(bars, of.says, left=48, right=150, width=860 if wide else 340)
+        return _sized(lambda *, wide: rows(bars, of.says, left=48, right=150, width=860 if wide else 340), wide=wide)
 
     def _cycle(self, lifecycle: AnyLifecycle, of: pictures.Cycle, found: list[Any], wide: bool) -> str | None:
         given = []
@@ -132,14 +133,14 @@ class Painter:
                 share = (self._now - since) / (until - since)
             state, soon = (
                 self._word(row, of.state),
-                "nobody knows when" if until is None else when(until, self._now, short=True),
+                "not known yet" if until is None else when(until, self._now, short=True),
             )
             if until is not None and until <= self._now:
                 soon = "due now"
             says = inert(f"{name} is {state}; next {soon}")
             link = self._first(lifecycle, row)
             given.append(portraits.Ring(inert(name), share, self._meaning(row, of.state), says, soon, link))
-        return portraits.rings(given, of.says, wide=wide)
+        return _sized(partial(portraits.rings, given, of.says), wide=wide)
 
     def _windows(self, lifecycle: AnyLifecycle, of: pictures.Windows, found: list[Any], wide: bool) -> str | None:
         given = []
@@ -150,7 +151,7 @@ class Painter:
             name, meaning = self._word(row, of.name), self._meaning(row, of.state)
             says = inert(f"{name}: {start:%Y-%m-%d} to {end:%Y-%m-%d %H:%M}")
             given.append(portraits.Span(inert(name), start, end, meaning, says, self._first(lifecycle, row)))
-        return portraits.windows(given, self._now, of.says, wide=wide) if given else None
+        return _sized(partial(portraits.windows, given, self._now, of.says), wide=wide) if given else None
 
     def _shares(self, lifecycle: AnyLifecycle, of: pictures.Shares, found: list[Any], wide: bool) -> str | None:
         given = []
@@ -162,7 +163,7 @@ class Painter:
             note += "" if of.note is None else f" {self._word(row, of.note)}"
             says = inert(f"{name}: {told} of {whole:,.0f}")
             given.append(portraits.Share(inert(name), whole, parts, inert(note), says, self._first(lifecycle, row)))
-        return portraits.shares(given, of.says, wide=wide)
+        return _sized(partial(portraits.shares, given, of.says), wide=wide)
 
     _kinds: Mapping[type, Callable[..., str | None]] = {
         pictures.Ladder: _ladder,
@@ -189,6 +190,13 @@ class Painter:
             if one.extra("leads") and value is not None:
                 return self._frame.column_link(lifecycle, one, value, at=self._at)
         return None
+
+
+def _sized(draw: Callable[..., str], *, wide: bool) -> str:
+    """Small for a card; for a page of its own both wide and small: the style sheet shows one of them."""
+    if not wide:
+        return draw(wide=False)
+    return element("div", draw(wide=True), class_="broad") + element("div", draw(wide=False), class_="slim")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from penstock.web.answers import Answers
 from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
 from penstock.web.live import GATES
+from penstock.web.timebar import bar_of, hours_of
 
 if TYPE_CHECKING:
     from penstock.api.access import Person
@@ -79,11 +80,12 @@ class UnitPage:
             status = pill(newest.target, _meaning(machine, newest.target))
         return {
             "status": status,
+            "bar": bar_of(hours_of(ask, at, machine.name), ask.now, at),
             "facts": facts,
             "why": reasons,
-            "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at or now, now),
+            "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at, now),
             "kin": self._kin(ask, machine, ref, parent, at),
-            "attempts": _attempts(rows, now),
+            "attempts": _attempts(rows, now, at),
             "actions": self._actions(person, machine, ref, newest.target if newest else None, at),
         }
 
@@ -125,23 +127,23 @@ class UnitPage:
         return [one for one in machines if one.parent is not None and one.parent.machine == machine.name]
 
 
-def _attempts(rows: list[Any], now: datetime) -> list[dict[str, Any]]:
+def _attempts(rows: list[Any], now: datetime, then: datetime | None) -> list[dict[str, Any]]:
     """The changes that tell of an error, newest first."""
     found = [
-        {"at": moment(one.at, now), "error": inert(str(error))}
+        {"at": moment(one.at, now, then), "error": inert(str(error))}
         for one in rows
         if (error := (one.data or {}).get("error") or (one.data or {}).get("error_message"))
     ]
     return found[::-1]
 
 
-def _timeline(machine: Machine, rows: list[Any], end: datetime, now: datetime) -> list[dict[str, Any]]:
+def _timeline(machine: Machine, rows: list[Any], then: datetime | None, now: datetime) -> list[dict[str, Any]]:
     """Newest first, each with how long it stayed."""
-    moments = [one.at for one in rows] + [end]
+    moments = [one.at for one in rows] + [then or now]
     stays = [later - earlier for earlier, later in pairwise(moments)]
     found = [
         {
-            "at": moment(one.at, now),
+            "at": moment(one.at, now, then),
             "target": pill(one.target or "gone", _meaning(machine, one.target)),
             "trigger": one.trigger or ("born" if one.source is None else ""),
             "who": inert(one.actor),

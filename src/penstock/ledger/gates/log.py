@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -57,6 +57,17 @@ def note(database: Database, cursor: Cursor, at: datetime, changes: Sequence[Cha
     )
 
 
+def gates_at(database: Database, moment: datetime) -> list[Changed]:
+    """Of each gate that was opened or shut by that moment, the newest such change. One of a budget is none."""
+    by_then = f"what <> 'budget' AND at <= {database.sql.instant('moment')}"
+    sql = (
+        "SELECT l.seq, l.gate_id, l.what, l.at, l.until, l.by, l.reason, l.epoch FROM gate_log l"
+        f" WHERE l.seq IN (SELECT max(seq) FROM gate_log WHERE {by_then} GROUP BY gate_id) ORDER BY l.gate_id"
+    )
+    rows = database.read(lambda cursor: cursor.rows(sql, moment=instant_text(moment)))
+    return [_changed(row) for row in rows]
+
+
 def gate_history(
     database: Database, gate: str, *, most: int, before: int | None = None, until: datetime | None = None
 ) -> list[Changed]:
@@ -72,4 +83,9 @@ def gate_history(
     )
     last = 2**62 if before is None else before
     rows = database.read(lambda cursor: cursor.rows(sql, before=last, most=most, **given, **values))
-    return [Changed(seq, g, what, instant(at), instant(ends), *rest) for seq, g, what, at, ends, *rest in rows]
+    return [_changed(row) for row in rows]
+
+
+def _changed(row: Sequence[Any]) -> Changed:
+    seq, gate, what, at, ends, *rest = row
+    return Changed(seq, gate, what, instant(at), instant(ends), *rest)

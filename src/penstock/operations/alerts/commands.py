@@ -20,6 +20,7 @@ from penstock.operations.alerts.policy import Policy, policies_of
 from penstock.operations.alerts.sinks import EVERYONE, sinks_of
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import stood
 from penstock.operations.plan import Follow, Together
 from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
@@ -40,6 +41,9 @@ class AlertList(AlertFilter, frozen=True):
     resolved: Annotated[bool, option("Also alerts that are over.")] = False
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 100
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
+    at: Annotated[
+        datetime | None, option("As they stood at this instant; in the words of now.", example="2026-11-15T19:31:00Z")
+    ] = None
 
 
 class AlertNamed(Parameters, frozen=True):
@@ -102,7 +106,8 @@ class SinkTried(Row, frozen=True):
 
 @reading("alerts list", "Alerts that are not over, the worst first.")
 def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
-    found = [one for one in _all(ask) if _fits(one, wanted) and (wanted.resolved or one.status is not A.RESOLVED)]
+    every = _all(ask) if wanted.at is None else _then(ask, wanted.at)
+    found = [one for one in every if _fits(one, wanted) and (wanted.resolved or one.status is not A.RESOLVED)]
     found.sort(key=_order)
     names = [one.unit_id for one in found]
     if wanted.after is not None:
@@ -114,7 +119,7 @@ def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
     return Page(
         rows=[_row(AlertRow, one) for one in page],
         next=page[-1].unit_id if more else None,
-        counts={str(state): sum(one.status is state for one in _all(ask)) for state in A},
+        counts={str(state): sum(one.status is state for one in every) for state in A},
         note=None if found else "no alerts: all is well, as far as anybody knows",
     )
 
@@ -283,6 +288,26 @@ def _all(ask: Ask[Any]) -> list[Alert]:
         return []
     sql = f"SELECT unit_id FROM {machine.table} ORDER BY unit_id"
     return ask.reader.get_many(machine, [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql))])
+
+
+def _then(ask: Ask[Any], at: datetime) -> list[Alert]:
+    """Alerts as they stood. Since when, and why, is of then; severity and words are of now."""
+    if not ask.reader.keeps(machine):
+        return []
+    found = {one.unit.partition(":")[2]: one for one in stood(ask, machine, at, machine.states)[0]}
+    past = [(one, found[one.unit_id]) for one in ask.reader.get_many(machine, list(found))]
+    return [
+        replace(
+            one,
+            status=A(str(then.status)),
+            since=then.since,
+            changed_at=then.since,
+            change_reason=then.reason,
+            by_whom=None,
+            silenced_at=None,
+        )
+        for one, then in past
+    ]
 
 
 def _named(ask: Ask[Any], name: str) -> Alert:

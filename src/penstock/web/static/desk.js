@@ -87,6 +87,6 @@
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target.matches("input, textarea, select")) return;
     event.preventDefault();
-    document.querySelector(".search input").focus();
+    document.querySelector(".search input")?.focus();
   });
 })();

@@ -52,8 +52,10 @@ def kind_of(bar: Bar) -> str:
     return "bar" if bar.meaning is None else f"is-{bar.meaning}"
 
 
-def time_bar(bars: Sequence[Bar], ticks: Sequence[Tick], label: str, *, at: float | None = None) -> str:
-    """How much happened in each slice of time; `at` is the share at which the handle stands."""
+def time_bar(
+    bars: Sequence[Bar], ticks: Sequence[Tick], label: str, *, at: float | None = None, none: str = "nothing changed"
+) -> str:
+    """How much happened in each slice of time; `at` is where the handle stands, `none` is said where nothing did."""
     width = 860.0
     each = width / max(len(bars), 1)
     most = max((bar.amount for bar in bars), default=0.0)
@@ -74,7 +76,11 @@ def time_bar(bars: Sequence[Bar], ticks: Sequence[Tick], label: str, *, at: floa
             rx=1.5,
         )
         parts.append(linked(rect, bar.link))
-    parts += [element("text", words(tick.text), x=tick.share * width, y=47) for tick in ticks]
+    for tick in ticks:
+        anchor = "end" if tick.share == 1.0 else "start"
+        parts.append(element("text", words(tick.text), x=tick.share * width, y=47, text_anchor=anchor))
+    if not most:
+        parts.append(element("text", words(none), x=width / 2, y=22, text_anchor="middle"))
     if at is not None:
         x = min(max(at, 0.0), 1.0) * width
         parts.append(element("line", class_="handle", x1=x, x2=x, y1=4, y2=_BASE))
@@ -101,7 +107,7 @@ def rows(bars: Sequence[Bar], label: str, *, left: float = 66.0, right: float = 
 def spans(named: Sequence[tuple[str, str, float, float]], label: str) -> str:
     """The usual and the longest time, in seconds, for each (name, meaning); the axis is logarithmic."""
     width, each = 340.0, 20.0
-    left = 14 + 5.6 * max((len(name) for name, *_ in named), default=0)
+    left = 16 + 7.0 * max((len(name) for name, *_ in named), default=0)
     marks = [("1 s", 1.0), ("1 min", 60.0), ("1 h", 3_600.0), ("1 d", 86_400.0), ("30 d", 2_592_000.0)]
     top = math.log(marks[-1][1])
     bottom = each * max(len(named), 1)
