@@ -285,10 +285,12 @@ def _listening(year: Year) -> Iterator[None]:
 
 
 def main() -> None:
+    from tests.support.postgres import in_memory
     from tests.support.query_audit import digest, findings
 
     days, seed = float(sys.argv[1]) if len(sys.argv) > 1 else 365.0, int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    with tempfile.TemporaryDirectory() as folder, lived(f"sqlite:///{folder}/penstock.db", days, seed) as year:
+    url = "sqlite:///{}/penstock.db"
+    with tempfile.TemporaryDirectory(dir=in_memory()) as folder, lived(url.format(folder), days, seed) as year:
         counts = year.rows("SELECT status, stopped_by, count(*) FROM ingestion_runs GROUP BY 1, 2 ORDER BY 1, 2")
         lines = [
             f"{days:g} days, seed {seed}: {sum(row[2] for row in counts):,} runs, {year.killed} kills",

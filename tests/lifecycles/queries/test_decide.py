@@ -24,7 +24,7 @@ from penstock.lifecycles.queries.runs import (
     Stop,
     Unseen,
     limit_of,
-    mark_of,
+    marks_of,
     next_due,
     next_pass,
     run_of,
@@ -252,16 +252,16 @@ def test_two_runs_at_their_limit_that_got_nowhere_are_told_once():
     told = []
     query = READ
     for _ in range(4):
-        begun = _with(query, pages_fetched=5, mark=mark_of(query))
+        begun = _with(query, pages_fetched=5, marks=marks_of(query))
         end = ended(begun, START, OWN, SETTINGS)
         told.append([event.kind for event in end.events])
         query = replace(end.query, status=S.RUNNING, run=Run().document())
     assert told == [[], ["queries.stuck"], [], []]
-    new, history = mark_of(query)
+    new, history = marks_of(query)
     for mark, stuck in (("elsewhere", history), True), (("elsewhere", "elsewhere"), False), ((new, "elsewhere"), False):
         seeding = replace(query, seeded_at=None)
-        assert bool(ended(_with(seeding, pages_fetched=5, mark=mark), START, OWN, SETTINGS).query.stuck) is stuck, mark
-    moved = _with(replace(query, seeded_at=START), pages_fetched=5, mark=("elsewhere", history))
+        assert bool(ended(_with(seeding, pages_fetched=5, marks=mark), START, OWN, SETTINGS).query.stuck) is stuck, mark
+    moved = _with(replace(query, seeded_at=START), pages_fetched=5, marks=("elsewhere", history))
     assert ended(moved, START, OWN, SETTINGS).query.stuck == 0, "history is read: what is new goes on"
 
 

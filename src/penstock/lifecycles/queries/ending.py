@@ -10,7 +10,7 @@ from msgspec import Struct
 from penstock.lifecycles.queries.alerts import CRITICAL_FROM, FAILING_FROM
 from penstock.lifecycles.queries.machine import Query, S
 from penstock.lifecycles.queries.registry import Configured
-from penstock.lifecycles.queries.runs import Run, Stop, limit_of, mark_of, next_due, next_pass, run_of
+from penstock.lifecycles.queries.runs import Run, Stop, limit_of, marks_of, next_due, next_pass, run_of
 from penstock.lifecycles.queries.settings import QueriesSettings
 from penstock.model.clock import instant_text
 from penstock.model.outcome import Event
@@ -95,7 +95,7 @@ def abandoned(query: Query, now: datetime) -> Ended:
 
 def _stuck(query: Query, run: Run, stop: Stop) -> tuple[Query, list[Event]]:
     """Runs that come to their limit time after time and get nowhere are told; also if that is so of history alone."""
-    new, history = (one == before for one, before in zip(mark_of(query), run.mark, strict=True))
+    new, history = (one == before for one, before in zip(marks_of(query), run.marks, strict=True))
     if stop not in _LIMITS or not (history and (new or query.seeded_at is None)):
         return replace(query, stuck=0), []
     query = replace(query, stuck=query.stuck + 1)

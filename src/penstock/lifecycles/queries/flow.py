@@ -30,7 +30,7 @@ from penstock.lifecycles.queries.passes import Pass, advance
 from penstock.lifecycles.queries.progress import after_page, disordered
 from penstock.lifecycles.queries.recording import ended_record, record, rejected, tell_bad, tell_runs
 from penstock.lifecycles.queries.registry import Configured, registry
-from penstock.lifecycles.queries.runs import Run, Stop, mark_of, next_pass, run_of, what_next
+from penstock.lifecycles.queries.runs import Run, Stop, marks_of, next_pass, run_of, what_next
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate, query_gate
 from penstock.lifecycles.queries.sources import Source
 from penstock.lifecycles.queries.store import Digest, Taken
@@ -140,7 +140,7 @@ class Queries(Flow[Query, QueriesSettings, Seen]):
 
         `name` is what the configuration calls it by now.
         """
-        now, run = io.now(), Run(mark=mark_of(unit))
+        now, run = io.now(), Run(marks=marks_of(unit))
         ends = [(one, abandoned(one, now)) for one in left]
         records = [ended_record(one, end) for one, end in ends]
         after = replace(

@@ -67,7 +67,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     until: datetime | None = None
     #: How far the query had read when the run began: of what is new, and of history.
-    mark: tuple[str, str] = ("", "")
+    marks: tuple[str, str] = ("", "")
 
     def document(self) -> dict[str, Any]:
         """As a column keeps it."""
@@ -89,7 +89,7 @@ def run_of(query: Query) -> Run:
     return msgspec.convert(query.run or {}, Run)
 
 
-def mark_of(query: Query) -> tuple[str, str]:
+def marks_of(query: Query) -> tuple[str, str]:
     """How far a query has read of what is new, and of history: another text is progress."""
     new, history = (kept and (kept.get("further"), kept.get("reached")) for kept in (query.reading, query.seeding))
     return f"{query.covered_through} {new}", f"{query.last_processed_date} {history}"
