@@ -72,9 +72,9 @@ def test_a_bound_limit_is_the_same_behind_a_sum(world):
 @pytest.mark.parametrize(
     ("written", "run"),
     [
-        ("SELECT 1 LIMIT :n", "SELECT 1 LIMIT :n + 0"),
-        ("(SELECT 1 LIMIT :n) AS s LIMIT :most_of", "(SELECT 1 LIMIT :n + 0) AS s LIMIT :most_of + 0"),
-        ("SELECT 1 LIMIT :n + 4", "SELECT 1 LIMIT :n + 4"),
+        ("SELECT 1 LIMIT :n", "SELECT 1 LIMIT (:n + 0)"),
+        ("(SELECT 1 LIMIT :n) AS s LIMIT :most_of2", "(SELECT 1 LIMIT (:n + 0)) AS s LIMIT (:most_of2 + 0)"),
+        ("SELECT 1 LIMIT :n * 4", "SELECT 1 LIMIT (:n + 0) * 4"),
         ("SELECT 1 LIMIT 5", "SELECT 1 LIMIT 5"),
     ],
 )

@@ -53,12 +53,9 @@ def newest_history(database: Database, cursor: Cursor, at: datetime | None, most
     window = flow.at_instant(at)
     low = flow.sampled_from(database, cursor, window, most)
     where, values = flow.bounds(database, "at", low, window.end, None)
-    rows = cursor.rows(
-        "SELECT seq, machine, unit_id, from_status, to_status, trigger, actor, at FROM transition_log"
-        f" WHERE {where} AND {COUNTED} ORDER BY at DESC, seq DESC LIMIT :most",
-        most=most,
-        **values,
-    )
+    columns = "seq, machine, unit_id, from_status, to_status, trigger, actor, at"
+    newest = f"SELECT {columns} FROM transition_log WHERE {where} AND {COUNTED} ORDER BY at DESC, seq DESC LIMIT :most"
+    rows = cursor.gather(f"SELECT {columns} FROM ({newest}) AS newest", most=most, **values)
     told = sorted(rows, key=lambda row: int(row[0]))
     return [
         Happened(machine, unit_id, source, target, trigger, actor, instant(moment))

@@ -32,7 +32,7 @@ _RARE = 0.1
 _PASSING = re.compile(r"\d{4}-\d\d(?:-\d\d.*)?\Z|[0-9a-f]{8}-[0-9a-f]{4}-.*")
 
 
-class Happened(Struct, frozen=True):
+class Happened(Struct, frozen=True, gc=False):
     """A row of the history; a birth has no `source`, a death no `target`."""
 
     machine: str
@@ -44,7 +44,7 @@ class Happened(Struct, frozen=True):
     at: datetime
 
 
-class Brought(Struct, frozen=True):
+class Brought(Struct, frozen=True, gc=False):
     """A change of another unit that comes with a departure: a birth, or a move of a unit that nobody drives."""
 
     machine: str
@@ -54,7 +54,7 @@ class Brought(Struct, frozen=True):
     kind: str
 
 
-class Departure(Struct):
+class Departure(Struct, gc=False):
     """A unit has left a state in which it had stayed for so many seconds."""
 
     target: str | None
@@ -79,7 +79,7 @@ def kind_of(unit_id: str) -> str:
     return "/".join(part for part in unit_id.split("/") if not _PASSING.match(part))
 
 
-class _Standing(Struct):
+class _Standing(Struct, gc=False):
     """Since when a unit stands where it does, and how often it has left which state."""
 
     since: datetime
@@ -177,12 +177,16 @@ class Experience:
         like = (row.machine, source, kind_of(row.unit_id), min(before.visits.get(source, 0) + 1, _VISITS))
         alike = self._alike.get(like)
         if alike is None:
-            levels = _levels(*like)
-            alike = [self._departures.setdefault(level, deque(maxlen=_REMEMBERED)) for level in levels]
-            self._alike[like] = alike
+            alike = self._alike[like] = [self._kept(level) for level in _levels(*like)]
         for kept in alike:
             kept.append(one)
         self._newest.append((row, one))
+
+    def _kept(self, level: tuple[str, ...]) -> deque[Departure]:
+        found = self._departures.get(level)
+        if found is None:
+            found = self._departures[level] = deque(maxlen=_REMEMBERED)
+        return found
 
     def _attach(self, row: Happened) -> None:
         """To the departure that it came with: of the same key, else the last of its lifecycle, else the last."""
