@@ -89,6 +89,22 @@ def test_every_view_renders_where_there_is_little_room(links: Any, found: Mappin
     assert wide == []
 
 
+CUT = """() => [...document.querySelectorAll(".portrait")]
+  .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent.slice(0, 80))"""
+
+
+def test_pictures_fit_where_there_is_little_room(found: Mapping[str, str], still: str, opens: Opens):
+    """Each is drawn for a page and for a card, and one of them is seen."""
+    narrow, wide = opens(still, width=NARROW), opens(still)
+    links = [link for link, text in found.items() if "at=" not in link and '<figure class="portrait">' in text]
+    assert len(links) > 8
+    for link in links:
+        for person, shown in ((narrow, "slim"), (wide, "broad")):
+            page = person.go(link)
+            assert page.locator(".portrait svg:visible").count() == page.locator(f".portrait .{shown} svg").count() > 0
+            assert page.evaluate(CUT) == [], (link, shown)
+
+
 def test_a_walk_without_javascript(found: Mapping[str, str], still: str, opens: Opens):
     person = opens(still, java_script_enabled=False)
     for link in samples(found):
@@ -120,6 +136,8 @@ def test_the_past_is_shown_and_nothing_can_be_done_in_it(found: Mapping[str, str
             continue  # it was not there yet
         page = person.go(address, status)
         expect(page.locator(".top .pill", has_text="the past")).to_be_visible()
+        if link.split("/")[1] in {"", "machines", "units", "lifecycles"}:
+            expect(page.locator("#at")).to_have_value(moment)
         assert page.locator(ENABLED).count() == 0, address
         assert "live-dot" not in text, address
 

@@ -37,9 +37,11 @@ class Link(msgspec.Struct, frozen=True):
 
     topic: Annotated[str, column("What it is about.", heading="what")]
     says: Annotated[str, column("What there is to say about it.", show="text")]
-    holds: Annotated[bool, column("Whether it holds the unit back.")] = False
+    holds: Annotated[bool, column("Whether it holds the unit back.", heading="holds it back")] = False
     until: Annotated[datetime | None, column("Until when, where that is known.")] = None
-    blocks: Annotated[bool, column("Whether it holds the unit back until somebody does something about it.")] = False
+    blocks: Annotated[
+        bool, column("Whether it holds the unit back until somebody does something about it.", heading="needs somebody")
+    ] = False
 
 
 class Why(msgspec.Struct, frozen=True):

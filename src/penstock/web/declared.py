@@ -300,7 +300,7 @@ class Declared:
             lines.append(f"{done.secret} (shown once)")
         link = "" if follows is None else self._frame.unit_link(follows)
         if done.action is not None:
-            link = self._frame.link("read", "bulk", "show", action=done.action)
+            link = self._frame.link("read", "bulk", "show", action=done.action.partition(":")[2] or done.action)
         return {"says": inert(done.says), "follows": follows, "link": link, "lines": lines}
 
 
