@@ -27,8 +27,7 @@ closed."""
 GATES = """The median time to claim {claimed} units: as a worker does it, commit included; all but the commit;
 and then to ask when something is next to do. *Open*: every gate has units that are due. *Metered*: so it has, and a
 budget. *Closed*: five are open, and {closed:,} units are due behind the others. *Empty*: units are due behind five, and
-nobody waits behind the others. *Later*: the same, but behind each of the others a unit waits for tomorrow; this one has
-no floor (see decision 0070)."""
+nobody waits behind the others. *Later*: the same, but behind each of the others a unit waits for tomorrow."""
 
 MEMORY = """Resident memory of the worker process, sampled ten times a second; the first tenth of the units is
 warm-up. Drift is the largest distance from the first sample after it."""

@@ -168,11 +168,10 @@ def _gates_checks(results: Results) -> list[Check]:
     for database, line in results.gates.items():
         for situation, by_count in line["situations"].items():
             few, many = min(by_count, key=int), max(by_count, key=int)
-            limit = None if situation == "later" else 1.5
             for what, measures in (("claim", ("claim_ms", "within_ms")), ("idle question", ("idle_ms",))):
                 worse = max(by_count[many][m] / by_count[few][m] for m in measures)
                 name = f"{database}: {what}, {int(many):,} gates / {int(few):,}, {situation}"
-                found.append(Check(name, worse, limit=limit, at_most=True))
+                found.append(Check(name, worse, limit=1.5, at_most=True))
     return found
 
 

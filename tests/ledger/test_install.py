@@ -137,6 +137,16 @@ def test_a_trigger_that_was_changed_comes_back(ledger_url):
     assert schema(make(ledger_url, INVOICE)) == first
 
 
+def test_an_index_on_other_columns_is_made_anew(ledger_url):
+    first = schema(make(ledger_url, INVOICE))
+    with Hand(ledger_url) as hand:
+        for columns in ("gate_id, due_at", "lower(gate_id), due_at, unit_id"):
+            hand.type("DROP INDEX invoice_due")
+            hand.type(f"CREATE INDEX invoice_due ON invoice ({columns})")
+            assert schema(ledger_url) != first
+            assert schema(make(ledger_url, INVOICE)) == first
+
+
 def test_two_may_install_at_once(ledger_url):
     errors: list[BaseException] = []
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from penstock.ledger import claim
 from penstock.ledger.claim import Levels
 from penstock.ledger.gates.budget import Pass
 from penstock.ledger.incarnation import Incarnation
+from penstock.ledger.store import gate_walk, gates_due
 from penstock.ledger.store.database import Cursor
 from penstock.model.limits import GateLimits
 from penstock.model.machine import Actor
@@ -61,6 +63,24 @@ class Model:
         return min(due, default=None), min((self.closed[gate] - self.now for gate in shut), default=None)
 
 
+WAYS = {
+    "usual": {},
+    "anywhere": {"_FEW": 1, "_MORE": 0},
+    "by a walk": {"_FEW": 1, "_MORE": 0, "_LONGEST_WAITING": 0, "_FIRST": 0},
+    "by a list": {"_FEW": 1, "_MORE": 0, "_LONGEST_WAITING": 0, "_FIRST": 0, "_STEPS": 0},
+    "mixed": {"_FEW": 1, "_MORE": 2, "_LONGEST_WAITING": 12, "_FIRST": 3, "_STEPS": 3},
+}
+
+
+@pytest.fixture(params=WAYS)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How gates with due units are found: as usual, or soon by other ways."""
+    for name, number in WAYS[request.param].items():
+        (module,) = [each for each in (claim, gate_walk, gates_due) if hasattr(each, name)]
+        monkeypatch.setattr(module, name, number)
+
+
+@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("later", [False, True], ids=["some gates", "units for later behind many"])
 @pytest.mark.parametrize("seed", range(2))
 def test_claims_and_idle_questions_answer_as_the_model_does(world, seed, later):
@@ -133,6 +153,22 @@ def test_what_opens_is_claimed_at_once_and_noticed_soon(world):
     assert world.one("SELECT stands FROM gate WHERE gate_id = 'g000'") == "shut"
 
 
+@pytest.mark.parametrize("gates", [1, 50])
+def test_who_is_reaped_claims_nothing_behind_what_opens(world, gates):
+    world.born(*(invoice(f"{number:03}", gate_id=f"g{number:03}") for number in range(gates)))
+    worker = world.worker("invoice")
+    for number in range(gates):
+        worker.gates.close(f"g{number:03}", 10, "test")
+    world.time.advance(9.9)
+    assert worker.claim({"invoice": 1}) == []
+    world.time.advance(0.15)
+    world.sql("UPDATE worker SET reaped_at = started_at")
+    assert worker.claim({"invoice": 1}) == []
+    assert set(world.rows("SELECT stands FROM gate WHERE gate_id <> 'none'")) == {("shut",)}, "nobody has noticed it"
+    world.sql("UPDATE worker SET reaped_at = NULL")
+    assert len(worker.claim({"invoice": 1})) == 1
+
+
 def test_a_gate_is_closed_until_a_moment_that_was_over_when_a_clock_was_wrong(world):
     world.born(invoice("1", gate_id="g"))
     worker = world.worker("invoice")
@@ -187,7 +223,8 @@ def fill(world: World, situation: str, gates: int) -> Incarnation:
     names = [f"shop/{number:04}" for number in range(gates)]
     served = names if situation in ("open", "metered") else names[gates // 2 : gates // 2 + 5]
     others = [name for name in names if name not in served]
-    units = [invoice(f"u{number}", gate_id=served[number % len(served)]) for number in range(2 * MANY)]
+    due = 10 * WANTED if situation == "later" else 2 * MANY
+    units = [invoice(f"u{number}", gate_id=served[number % len(served)]) for number in range(due)]
     world.ledger.gates.providers = [GateLimits("shop", (per_second(1e5, 2e5),))] if situation == "metered" else []
     world.ledger.birth(units, actor=Actor.API, who="test")
     if situation == "closed":
@@ -195,6 +232,9 @@ def fill(world: World, situation: str, gates: int) -> Incarnation:
         world.sql("UPDATE gate SET closed_until = '2100-01-01T00:00:00.000Z' WHERE gate_id LIKE 'shop/%'")
         given = ", ".join(f"'{name}'" for name in served)
         world.sql(f"UPDATE gate SET closed_until = NULL WHERE gate_id IN ({given})")
+    if situation == "later":
+        later = [invoice(f"l{name}", gate_id=name, due_at=after(86_400)) for name in others]
+        world.ledger.birth(later, actor=Actor.API, who="test")
     if situation == "empty":
         world.ledger.database.write(lambda cursor: world.ledger.gates.ensure(cursor, others))
     assert world.one("SELECT count(*) FROM gate WHERE gate_id <> 'none'") == gates
@@ -223,7 +263,7 @@ def work_of(world: World, work: Callable[[Cursor], Any]) -> int:
     return len(counted)
 
 
-@pytest.mark.parametrize("situation", ["open", "metered", "closed", "empty"])
+@pytest.mark.parametrize("situation", ["open", "metered", "closed", "empty", "later"])
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_the_work_does_not_grow_with_the_number_of_gates(request, tmp_path, database, situation):
     found: dict[str, list[int]] = {"claim": [], "idle": []}

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ import pytest
 
 from penstock.ledger import parents, suspicion
 from penstock.ledger.incarnation import Incarnation
-from penstock.ledger.store import statements
+from penstock.ledger.store import gates_due, statements
 from penstock.ledger.store.claim_statements import ClaimSql, claim
 from penstock.ledger.store.database import Cursor
 from penstock.ledger.store.sqlite.database import SqliteDatabase
@@ -30,6 +31,7 @@ from tests.support.machines import BATCH_ITEM, BATCH_RUN, INVOICE, batch_item, b
 from tests.support.plans import Plan
 from tests.support.world import World
 
+HOUR = timedelta(hours=1)
 CLOSED_GATES = 30
 BEHIND_EACH = 1_000
 OPEN = 2_000
@@ -136,6 +138,12 @@ def picking(world: World, session: Incarnation, made: ClaimSql, *, generic: bool
     return found
 
 
+def covered(found: Plan, indexes: str) -> bool:
+    """SQLite goes by these indexes, and never from them to the table."""
+    looks = [re.search(rf"USING (COVERING )?INDEX ({indexes})\b", word) for word in found.words]
+    return any(looks) and all(look[1] for look in looks if look)
+
+
 def batch_of(world: World, table: str, where: str = "true", limit: int = BATCH) -> str:
     found = world.rows(f"SELECT unit_id FROM {table} WHERE {where} ORDER BY unit_id LIMIT {limit}")
     assert found
@@ -150,23 +158,36 @@ def worker(crowd: World) -> Iterator[Incarnation]:
 
 
 GENERIC = pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+NEAR = pytest.mark.parametrize("near", [True, False], ids=["near", "anywhere"])
 
 
+def by_moment(near: bool) -> int:
+    """How many of the units that have waited longest are looked at besides."""
+    return 0 if near else gates_due._LONGEST_WAITING
+
+
+def due_indexes(table: str, near: bool) -> set[str]:
+    return {f"{table}_due"} if near else {f"{table}_due", f"{table}_moments"}
+
+
+@NEAR
 @GENERIC
-def test_a_claim_goes_by_the_due_index_and_stays_small(world, worker, generic):
-    made = claim(world.ledger.database, INVOICE)
+def test_a_claim_goes_by_the_due_index_and_stays_small(world, worker, generic, near):
+    made = claim(world.ledger.database, INVOICE, near=near)
     found = picking(world, worker, made, generic=generic)
     scans = found.scans("invoice", "k|c|t|d")
     if world.sqlite:
-        assert set(scans) == {"invoice_due"}
-        assert [w for w in found.words if "TEMP B-TREE" in w] == ["USE TEMP B-TREE FOR ORDER BY"], "of the gates alone"
+        assert set(scans) == due_indexes("invoice", near)
+        assert covered(found, "invoice_due|invoice_moments"), "no unit is read before it is picked"
+        sorts = [w.split()[-2] for w in found.words if "TEMP B-TREE" in w]
+        assert sorts == (["ORDER"] if near else ["GROUP", "ORDER"]), "of the gates alone"
         for by_ids in (made.take, made.read):
             found = plan(world, by_ids, given(world, worker, by_ids, ids='["acme/1"]'), generic=generic)
             assert found.scans("invoice", "t|invoice") == ["PRIMARY KEY"]
         return
-    assert set(scans) == {"invoice_due", "invoice_pkey"}
+    assert set(scans) == {*due_indexes("invoice", near), "invoice_pkey"}
     # The gates' first units, the picked ones, and the picked ones again to change them.
-    assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH
+    assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH + by_moment(near)
     assert found.sorted_rows() <= CLOSED_GATES + 10, "only gates are sorted, never units"
 
 
@@ -175,17 +196,20 @@ def test_asking_when_to_wake_goes_by_the_due_index(world, worker, generic):
     sql = worker._idle.sql
     found = plan(world, sql, given(world, worker, sql), generic=generic, reader=True)
     if world.sqlite:
-        # Behind gates that are open, and behind those that are asked first: from gate to gate, and at the end for the
-        # one without a name; at the first unit of each; at the first behind those that the walk did not come to, that
-        # have just opened, and that are closed. Of suspects: behind the closed, and once at all.
+        # At those that are due first. Behind gates that are open, and behind those that are asked: from gate to gate,
+        # and at the end for the one without a name; at the first unit of each; at the first behind those that the walk
+        # did not come to, that have just opened, and that are closed. Of suspects: behind the closed, and once at all.
         looks = sorted([*found.scans("invoice", "d|k"), *found.scans("batch_item", "batch_item")])
         of = {table: looks.count(f"{table}_due") for table in ("invoice", "batch_item")}
+        of |= {f"{table} moments": looks.count(f"{table}_moments") for table in ("invoice", "batch_item")}
         of |= {f"{table} suspects": looks.count(f"{table}_suspects") for table in ("invoice", "batch_item")}
-        assert of == {"invoice": 12, "batch_item": 12, "invoice suspects": 3, "batch_item suspects": 3}
-        assert len(looks) == 30
+        expected = {"": 12, " moments": 1, " suspects": 3}
+        assert of == {f"{table}{kind}": n for kind, n in expected.items() for table in ("invoice", "batch_item")}
+        assert len(looks) == 32
+        assert covered(found, r"\w+_due|\w+_moments")
         return
-    assert set(found.scans("invoice", "d")) == {"invoice_due", "invoice_suspects"}
-    assert set(found.scans("batch_item", "d")) == {"batch_item_due", "batch_item_suspects"}
+    for table in ("invoice", "batch_item"):
+        assert set(found.scans(table, "d")) == {f"{table}_{which}" for which in ("due", "moments", "suspects")}
     assert found.visited("invoice") <= CLOSED_GATES + 10
 
 
@@ -322,22 +346,23 @@ def explained(world: World, cursor: Cursor, sql: str, parameters: dict[str, Any]
     return Plan(cursor.rows(words + sql, **parameters), sqlite=world.sqlite)
 
 
-def test_asking_gates_with_limits_looks_behind_no_others(world, worker):
+@NEAR
+def test_asking_gates_with_limits_looks_behind_no_others(world, worker, near):
     def work(cursor: Cursor) -> tuple[list[Any], Plan]:
         with_idle_gates(cursor)
         cursor.run("UPDATE gate SET metered = true WHERE gate_id = 'open1'")
         recording: Any = Recording(cursor)
-        gates = worker.gates.meter(recording, ["invoice", "batch_item"])
+        gates = worker.gates.meter(recording, ["invoice", "batch_item"], near=near)
         ((sql, parameters),) = [asked for asked in recording.asked if "FROM gate g" in asked[0]]
         return gates, explained(world, cursor, sql, parameters)
 
     gates, found = ask(world, work)
     assert [g.gate_id for g in gates] == ["open1"]
     if world.sqlite:
-        assert set(found.scans("invoice", "d|k")) == {"invoice_due", "batch_item_due"}
+        assert set(found.scans("invoice", "d|k")) == due_indexes("invoice", near) | due_indexes("batch_item", near)
         return
-    assert set(found.scans("invoice", "d|k")) == {"invoice_due"}
-    assert found.visited("invoice") + found.visited("batch_item") <= 8
+    assert set(found.scans("invoice", "d|k")) == due_indexes("invoice", near)
+    assert found.visited("invoice") + found.visited("batch_item") <= 8 + 2 * by_moment(near)
     assert set(found.scans("gate", "o|g")) <= {"gate_stands", "gate_shut", "gate_pkey"}
     assert found.visited("gate") <= 8, "idle ones are not even looked at"
 
@@ -353,8 +378,9 @@ def test_a_claim_behind_asked_gates_goes_by_the_due_index_and_takes_its_share(wo
         assert found.visited("invoice") <= 2 * (7 + 5)
 
 
-def test_ten_thousand_idle_gates_do_not_make_a_claim_visit_more_units(world, worker):
-    made = claim(world.ledger.database, INVOICE)
+@NEAR
+def test_ten_thousand_idle_gates_do_not_make_a_claim_visit_more_units(world, worker, near):
+    made = claim(world.ledger.database, INVOICE, near=near)
     sql = made.gates or made.pick
     parameters = given(world, worker, sql, n=BATCH, gate="")
 
@@ -364,26 +390,28 @@ def test_ten_thousand_idle_gates_do_not_make_a_claim_visit_more_units(world, wor
 
     found = ask(world, work)
     if world.sqlite:
-        assert set(found.scans("invoice", "k|c|t|d")) == {"invoice_due"}
+        assert set(found.scans("invoice", "k|c|t|d")) == due_indexes("invoice", near)
     else:
-        assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH
+        assert found.visited("invoice") <= CLOSED_GATES + 10 + 3 * BATCH + by_moment(near)
         assert found.sorted_rows() <= CLOSED_GATES + 10, "idle gates are not even sorted"
 
 
+@NEAR
 @GENERIC
 @pytest.mark.parametrize("suspects", [False, True], ids=["others", "suspects"])
-def test_a_claim_of_siblings_goes_by_their_index_and_stays_small(world, worker, generic, suspects):
+def test_a_claim_of_siblings_goes_by_their_index_and_stays_small(world, worker, generic, suspects, near):
     """Ten thousand items wait, five hundred to a run, of which 250 are claimed at once."""
-    sql = claim(world.ledger.database, BATCH_ITEM, suspects=suspects)
+    sql = claim(world.ledger.database, BATCH_ITEM, suspects=suspects, near=near)
     most = BATCH_ITEM.siblings_at_once
     extra = {"low": 1, "high": 2} if suspects else {}
     found = picking(world, worker, sql, generic=generic, **extra)
-    by_due = "batch_item_suspects" if suspects else "batch_item_due"
+    by_due = {"batch_item_suspects"} if suspects else due_indexes("batch_item", near)
     if world.sqlite:
-        assert set(found.scans("batch_item", "k|c|t|d")) == {by_due}
+        assert set(found.scans("batch_item", "k|c|t|d")) == by_due
     else:
-        assert set(found.scans("batch_item", "c|d|t")) <= {by_due, "batch_item_pkey"}
-        assert found.visited("batch_item") <= 4 * BATCH + most + 20, "what is looked at, and the oldest of each run"
+        assert set(found.scans("batch_item", "c|d|t|k")) <= {*by_due, "batch_item_pkey"}
+        looked_at = 4 * BATCH + most + 20 + by_moment(near)
+        assert found.visited("batch_item") <= looked_at, "what is looked at, and the oldest of each run"
     picked = json.dumps([f"r{r}/{n}" for r in range(10) for n in range(10)])
     found = plan(
         world, sql.widen, given(world, worker, sql.widen, n=BATCH, gate="", ids=picked, **extra), generic=generic
@@ -418,6 +446,35 @@ def test_a_claim_on_sqlite_does_the_same_work_however_many_wait(tmp_path, gates)
     few = steps(3 * BATCH)
     assert few > 0
     assert steps(30 * BATCH) <= 1.2 * few
+
+
+@pytest.mark.parametrize("metered", [False, True], ids=["unasked", "asked"])
+@pytest.mark.parametrize("gates", [3, 100], ids=["few gates", "many gates"])
+def test_what_a_claim_asks_stays_compiled_on_sqlite(tmp_path, gates, metered):
+    """SQLite looks at a bare parameter behind LIMIT, and compiles the statement anew for each value."""
+    compiled: list[Any] = []
+    with closing(World(f"sqlite:///{tmp_path}/penstock.db", SystemClock())) as world:
+        due = [invoice(f"{i:05}", gate_id=f"g{i % 3}") for i in range(300)]
+        later = [invoice(f"l{i}", gate_id=f"g{i}", due_at=world.clock.now() + HOUR) for i in range(gates)]
+        world.ledger.birth([*due, *later], actor=Actor.API, who="test")
+        world.sql("UPDATE gate SET metered = :metered WHERE gate_id <> 'none'", metered=int(metered))
+        session = world.worker("invoice")
+
+        def work(cursor: Cursor, n: int) -> int:
+            return sum(map(len, session._claims.within(cursor, {"invoice": n}, None, None)[0].values()))
+
+        def authorized(*about: Any) -> int:
+            compiled.append(about)
+            return 0
+
+        def claims(cursor: Any) -> tuple[list[int], list[Any]]:
+            cursor.connection.set_authorizer(authorized)
+            taken = [work(cursor, n) for n in (2, 4)]
+            del compiled[:]
+            taken += [work(cursor, n) for n in (3, 5, 30)]
+            return taken, compiled[:]
+
+        assert ask(world, claims) == ([2, 4, 3, 5, 30], [])
 
 
 def test_what_a_worker_asks_in_turn_stays_compiled_on_sqlite(tmp_path):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,7 +31,10 @@ from penstock.model.unit import NO_GATE, Unit, replace
 
 # So many more gates are asked than steps can begin: some have no room.
 _MORE_GATES = 20
+# Of fewer gates than these the nearest are all, and a look at them misses nothing.
+_FEW = 20
 
+Found = TypeVar("Found")
 Price = Callable[[Sequence[Any]], Costs]
 """What the step of a unit, or of siblings, costs in each limit of its gate. It must not fail."""
 
@@ -50,6 +53,26 @@ class Levels(NamedTuple):
 
     low: int
     high: int
+
+
+class Ways:
+    """Whether gates are found among the nearest, or anywhere: what came to nothing is not tried again at once."""
+
+    def __init__(self) -> None:
+        self._far: set[Hashable] = set()
+
+    def begin_anew(self) -> None:
+        """Try the nearest first again."""
+        self._far.clear()
+
+    def find(self, what: Hashable, look: Callable[[bool], list[Found]], many: Callable[[], bool]) -> list[Found]:
+        """What a `look` comes to, among the nearest or, if these do not say and there are `many` gates, anywhere."""
+        if what not in self._far:
+            found = look(True)
+            if found or not many():
+                return found
+            self._far.add(what)
+        return look(False)
 
 
 class Claims:
@@ -81,7 +104,14 @@ class Claims:
             for metered in (False, True)
             for suspects in (False, True)
         }
+        self._near = {
+            (name, suspects): claim(database, machine, suspects=suspects, near=True)
+            for name, machine in served.items()
+            for suspects in (False, True)
+        }
         self.metered = True
+        self._ways = Ways()
+        self._numbers: tuple[int, int] | None = None
         self._asked_at = -math.inf
         self._turn = 0
         self._asked_last = self._asked_after = ""
@@ -114,6 +144,7 @@ class Claims:
         self, cursor: Cursor, wanted: Mapping[str, int], starts: int | None, levels: Levels | None
     ) -> tuple[dict[str, list[Row]], dict[str, Pass], set[str], float]:
         """What `take` does within its transaction: rows by machine, passes by gate, gates not asked, and since when."""
+        self._numbers = None
         taken, passes, at = self._take_behind(cursor, wanted, starts, levels)
         for name, n in wanted.items():
             room = n - len(taken.get(name, ()))
@@ -181,14 +212,20 @@ class Claims:
         if at - self._asked_at >= HORIZON:
             self._asked_at = at
             self.metered = self._gates.any_metered(cursor)
+            self._ways.begin_anew()
             self._gates.notice(cursor)
         room = sum(wants.values()) if starts is None else min(starts, sum(wants.values()))
         if not self.metered or room <= 0:
             return {}, {}, at
-        asked = levels and levels._asdict()
         self._asked_after = self._asked_last
+        about = (wants, self._asked_after, levels and levels._asdict())
         most = min(room + _MORE_GATES, GATES_AT_ONCE)
-        gates = {g.gate_id: g for g in self._gates.meter(cursor, wants, self._asked_after, asked, most=most)}
+        found = self._ways.find(
+            ("asked", *wants, levels is not None),
+            lambda near: self._gates.meter(cursor, *about, most=most, near=near),
+            lambda: self._many(cursor, asked=True),
+        )
+        gates = {g.gate_id: g for g in found}
         at = self._clock.elapsed()
         taken: dict[str, list[Row]] = {}
         # Where machines share a gate, each has its turn to be the first.
@@ -290,7 +327,21 @@ class Claims:
 
     def rows(self, cursor: Cursor, name: str, n: int, levels: Levels | None = None) -> list[Row]:
         """Claim up to `n` units of one machine behind gates that need not be asked; their rows as they now are."""
-        sql, given = self._sql[name, False, levels is not None], self._given(levels, self._after[name])
+        kind = (name, levels is not None)
+        given = self._given(levels, self._after[name])
+
+        def take(near: bool) -> list[Row]:
+            return self._rows(cursor, self._near[kind] if near else self._sql[name, False, kind[1]], n, given)
+
+        return self._ways.find(kind, take, lambda: self._many(cursor, asked=False))
+
+    def _many(self, cursor: Cursor, *, asked: bool) -> bool:
+        """Whether there are many gates that must be asked first, or that need not be, in this transaction."""
+        if self._numbers is None:
+            self._numbers = self._gates.numbers(cursor, _FEW)
+        return self._numbers[asked] == _FEW
+
+    def _rows(self, cursor: Cursor, sql: ClaimSql, n: int, given: dict[str, Any]) -> list[Row]:
         if sql.gates:
             gates = [gate for (gate,) in cursor.rows(sql.gates, n=n, **given)]
             shares = dict.fromkeys(gates, math.ceil(n / max(1, len(gates))))

@@ -9,6 +9,7 @@ from datetime import datetime
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.store.gate_walk import MOMENT, SHUT, head, one_moment, rest, walk
+from penstock.ledger.store.gates_due import first_due
 from penstock.model.clock import instant
 from penstock.model.machine import Machine
 
@@ -56,14 +57,19 @@ def _idle_sql(database: Database, machines: Collection[Machine]) -> str:
     now = one_moment(database)
     parts, due = [MOMENT.format(database.now_sql)], []
     for number, machine in enumerate(machines):
+        parts.append(first_due(database, machine, name=f"m{number}", now=now))
+        known = f"(SELECT due FROM m{number})"
+        due.append(known)
+        unknown = f"{known} IS NULL"
         for stands, shut in SHUT.items():
             name = f"m{number}_{stands}"
             # Once anything is due nobody asks for more.
-            parts.append(walk(database, machine, stands, name=name, most="1", now=now))
+            parts.append(walk(database, machine, stands, name=name, most="1", now=now, given=unknown))
             due.append(f"(SELECT min(head) FROM {name})")
             first = head(database, machine, "g.gate_id")
             due.append(f"(SELECT min({first}) {rest(database, name, stands)})")
-            due.append(f"(SELECT min({first}) FROM gate g WHERE g.stands = '{shut}' AND g.shut_until <= {now})")
+            over = f"g.stands = '{shut}' AND g.shut_until <= {now}"
+            due.append(f"(SELECT min({first}) FROM gate g WHERE {unknown} AND {over})")
     parts += [_next_to_open(shut, now) for shut in SHUT.values()]
     opens = database.sql.earliest([_opens(database, shut, machines) for shut in SHUT.values()])
     suspect = database.sql.earliest([statements.least_due_of_suspects(m) for m in machines])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from penstock.ledger.store.statements import waiting
+from penstock.ledger.store.statements import waiting_by_moment
 from penstock.model.clock import instant, instant_text
 from penstock.model.spoken import duration
 from penstock.model.state import Meaning
@@ -160,12 +160,8 @@ def dues_of(ask: Ask[Any]) -> dict[str, datetime]:
     driven = [machine for machine in ask.reader.kept() if machine.driven]
     for machine in driven:
         now = ask.reader.database.sql.instant("now")
-        # Gate by gate, as the index has them: the first that is due later, and no other.
-        first = (
-            f"SELECT t.{machine.due} FROM {machine.table} t WHERE t.gate_id = g.gate_id"
-            f" AND {waiting(machine.due, 't')} AND t.{machine.due} > {now} ORDER BY t.{machine.due} LIMIT 1"
-        )
-        sql = f"SELECT min(s.due) FROM (SELECT ({first}) AS due FROM gate g) AS s"
+        later = f"{waiting_by_moment(machine.due)} AND {machine.due} > {now}"
+        sql = f"SELECT min({machine.due}) FROM {machine.table} WHERE {later}"
         ((due,),) = ask.reader.read(lambda cursor, sql=sql: cursor.rows(sql, now=instant_text(ask.now)))  # type: ignore[misc]
         if due is not None:
             found[machine.name] = instant(due)

@@ -17,7 +17,8 @@ from penstock.ledger.gates.log import CONFIGURATION, PROVIDER, Change
 from penstock.ledger.gates.rows import HELD, held_as, text
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
-from penstock.ledger.store.gate_walk import ASKED, MOMENT, SHUT, enough, gates_with_due, one_moment, rotation
+from penstock.ledger.store.gate_walk import ASKED, MOMENT, OPEN, SHUT, one_moment
+from penstock.ledger.store.gates_due import anywhere, nearest, rotation
 from penstock.model.clock import instant, instant_text
 from penstock.model.limits import GateLimits
 from penstock.model.machine import Machine
@@ -37,13 +38,23 @@ class Gates(GateAnswers):
     ) -> None:
         super().__init__(database, providers)
         self._machines = machines
-        self._statements: dict[tuple[tuple[str, ...], bool], str] = {}
+        self._statements: dict[tuple[tuple[str, ...], bool, bool], str] = {}
 
     # Asking before a claim.
 
     def any_metered(self, cursor: Cursor) -> bool:
         """Whether any gate must be asked at all."""
         return bool(cursor.rows(f"SELECT 1 FROM gate WHERE stands IN ('{ASKED}', '{SHUT[ASKED]}') LIMIT 1"))
+
+    def numbers(self, cursor: Cursor, most: int) -> tuple[int, int]:
+        """How many gates there are that nobody need ask, and how many must be asked: each at most so many."""
+
+        def some(stands: str) -> str:
+            kinds = f"('{stands}', '{SHUT[stands]}')"
+            return f"(SELECT count(*) FROM (SELECT 1 FROM gate WHERE stands IN {kinds} LIMIT {most}) AS counted)"
+
+        ((unasked, asked),) = cursor.rows(f"SELECT {some(OPEN)}, {some(ASKED)}")
+        return unasked, asked
 
     def notice(self, cursor: Cursor) -> int:
         """Of gates that were shut, those whose time is over stand open from now on, or are to be asked; how many.
@@ -64,18 +75,22 @@ class Gates(GateAnswers):
         levels: Mapping[str, int] | None = None,
         *,
         most: int = AT_ONCE,
+        near: bool = False,
     ) -> list[Metered]:
         """The gates with something due that are to be asked, locked, in rotation after `last`; at most so many.
 
-        With `levels` they are the gates of suspects, see `statements.accused`.
+        With `levels` they are the gates of suspects, see `statements.accused`. `near`: none, if the nearest gates do
+        not say which, see `gates_due`.
         """
         rows = cursor.rows(
-            self._metered(tuple(machines), suspects=levels is not None),
+            self._metered(tuple(machines), suspects=levels is not None, near=near),
             gate=last,
             most=most,
             **(levels or {}),
             **self._database.bind_now(),
         )
+        if not rows:
+            return []
         # Read when the locks are had: whoever held them before may have counted up to a later moment.
         moment = self._moment(cursor)
         gates = {
@@ -87,22 +102,26 @@ class Gates(GateAnswers):
         self._count_in_flight(cursor, [g for g in gates.values() if g.max_in_flight is not None])
         return list(gates.values())
 
-    def _metered(self, machines: tuple[str, ...], *, suspects: bool) -> str:
+    def _metered(self, machines: tuple[str, ...], *, suspects: bool, near: bool) -> str:
         """The statement of `meter`. A gate that another claim has locked is left to it."""
-        known = self._statements.get((machines, suspects))
+        known = self._statements.get((machines, suspects, near))
         if known is None:
             database, now = self._database, one_moment(self._database)
-            how: dict[str, Any] = {"most": enough(database, ":most"), "now": now, "suspects": suspects}
-            walks = [
-                gates_with_due(database, self._machines[name], ASKED, name=f"m{number}", **how)
-                for number, name in enumerate(machines)
-            ]
-            chosen = " UNION ".join(f"SELECT gate_id FROM m{number}" for number in range(len(machines)))
-            known = self._statements[machines, suspects] = (
-                f"WITH RECURSIVE {MOMENT.format(database.now_sql)}, {', '.join(walks)}"
+            how: dict[str, Any] = {"wanted": ":most", "now": now, "suspects": suspects}
+            if near:
+                parts = [nearest(database, [self._machines[name] for name in machines], ASKED, name="m0", **how)]
+            else:
+                parts = [
+                    anywhere(database, self._machines[name], ASKED, name=f"m{number}", **how)
+                    for number, name in enumerate(machines)
+                ]
+            end = f"LIMIT {statements.count(':most')}{database.sql.for_update('g', keys=False, skip=True)}"
+            chosen = " UNION ".join(f"SELECT gate_id FROM m{number}" for number in range(len(parts)))
+            known = self._statements[machines, suspects, near] = (
+                f"WITH RECURSIVE {MOMENT.format(database.now_sql)}, {', '.join(parts)}"
                 " SELECT g.gate_id, g.epoch, g.throttles, g.max_in_flight, g.failures, g.failing_since FROM gate g"
                 f" WHERE g.gate_id IN ({chosen}) AND (g.metered OR g.throttles > 0) AND {statements.is_open(now)}"
-                f" ORDER BY {rotation('g.gate_id')} LIMIT :most{database.sql.for_update('g', keys=False, skip=True)}"
+                f" ORDER BY {rotation('g.gate_id')} {end}"
             )
         return known
 

@@ -1,14 +1,16 @@
 """What a table is and what it is declared to be: the differences, and those that can be made good by adding.
 
 Adding never breaks a program that does not know what was added: a new table, a column that may be NULL or has a default
-in the database, an index. Everything else needs a migration, written by whoever knows what it means.
+in the database, an index, be it in place of one on other columns. Everything else needs a migration, written by whoever
+knows what it means.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +49,8 @@ class _Found:
     columns: dict[str, tuple[str, bool]]  # type, and whether it may be NULL
     keys: list[tuple[str, ...]]  # the primary one first
     checks: frozenset[str]
-    indexes: frozenset[str]
+    #: Name to columns, None for an expression.
+    indexes: Mapping[str, tuple[str | None, ...]]
     references: frozenset[tuple[str, str]]  # column, and the table that it refers to
     filled: frozenset[str]  # columns that the database gives a value where none is given
 
@@ -110,11 +113,26 @@ def _compare(table: sa.Table, there: _Found, leavings: set[str], dialect: str) -
     unknown_keys = sorted(there.references - references)
     made += [Difference(table.name, c, f"the program has no foreign key to {to}") for c, to in unknown_keys]
     for index in sorted(table.indexes, key=lambda i: str(i.name)):
-        if index.name not in there.indexes:
-            made.append(
-                Difference(table.name, str(index.name), "the index is missing", (ddl(CreateIndex(index), dialect),))
-            )
+        made += _compare_index(table, index, there.indexes.get(str(index.name)), dialect)
     return made
+
+
+def _compare_index(
+    table: sa.Table, index: sa.Index, there: tuple[str | None, ...] | None, dialect: str
+) -> list[Difference]:
+    """An index of other columns is made anew: no statement minds, and it holds nothing that the table does not."""
+    name, create = str(index.name), ddl(CreateIndex(index), dialect)
+    if there is None:
+        return [Difference(table.name, name, "the index is missing", (create,))]
+    wanted = tuple(e.name if isinstance(e, sa.Column) else None for e in index.expressions)
+    if wanted == there:
+        return []
+    message = f"the index is on {_listed(there)}, the program's is on {_listed(wanted)}"
+    return [Difference(table.name, name, message, (f"DROP INDEX {name}", create))]
+
+
+def _listed(columns: Iterable[str | None]) -> str:
+    return f"({', '.join(column or 'an expression' for column in columns)})"
 
 
 def _compare_column(table: sa.Table, column: sa.Column[Any], kind: str, null: bool, dialect: str) -> list[Difference]:
@@ -203,7 +221,11 @@ def _look_sqlite(cursor: Cursor, table: str) -> _Found:
         "SELECT name FROM pragma_table_xinfo(:name) WHERE dflt_value IS NOT NULL OR hidden", name=table
     )
     ((sql,),) = cursor.rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name", name=table)
-    indexes = cursor.rows("SELECT name FROM pragma_index_list(:name) WHERE origin = 'c'", name=table)
+    indexes = cursor.rows(
+        "SELECT i.name, json_group_array(c.name ORDER BY c.seqno) FROM pragma_index_list(:name) i"
+        " CROSS JOIN pragma_index_info(i.name) c WHERE i.origin = 'c' GROUP BY i.name",
+        name=table,
+    )
     references = cursor.rows('SELECT "from", "table" FROM pragma_foreign_key_list(:name)', name=table)
     return _Found(
         {
@@ -212,7 +234,7 @@ def _look_sqlite(cursor: Cursor, table: str) -> _Found:
         },
         [tuple(str(n) for n, *_, place in sorted(columns, key=lambda row: row[3]) if place)],
         frozenset(_NAMED_CHECK.findall(str(sql))),
-        frozenset(str(row[0]) for row in indexes),
+        {str(name): tuple(json.loads(parts)) for name, parts in indexes},
         frozenset((str(name), str(to)) for name, to in references),
         frozenset(str(row[0]) for row in filled),
     )
@@ -243,14 +265,17 @@ def _look_postgres(cursor: Cursor, table: str) -> _Found:
         name=table,
     )
     indexes = cursor.rows(
-        f"SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = {which}",
+        "SELECT c.relname, array_agg(CAST(a.attname AS TEXT) ORDER BY part.place) FROM pg_index i"
+        " JOIN pg_class c ON c.oid = i.indexrelid CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS part(attnum, place)"
+        " LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = part.attnum AND a.attnum > 0"
+        f" WHERE i.indrelid = {which} AND part.place <= i.indnkeyatts GROUP BY c.relname",
         name=table,
     )
     return _Found(
         {str(n): (str(kind), bool(null)) for n, kind, null in columns},
         [tuple(row[0]) for row in keys] or [()],
         frozenset(str(row[0]) for row in checks),
-        frozenset(str(row[0]) for row in indexes),
+        {str(name): tuple(parts) for name, parts in indexes},
         frozenset((str(name), str(to)) for name, to in references),
         frozenset(str(row[0]) for row in filled),
     )

@@ -21,7 +21,7 @@ from penstock.ledger.schema.standing import SHUT_UNTIL, STANDS
 from penstock.ledger.schema.strict import STRICT
 from penstock.ledger.schema.unit_ids import unit_id_text
 from penstock.ledger.store.database import Database
-from penstock.ledger.store.statements import dead_letters, in_listed_states, listed_states
+from penstock.ledger.store.statements import dead_letters, in_listed_states, listed_states, waiting, waiting_by_moment
 from penstock.model.errors import MachineError
 from penstock.model.machine import Machine
 from penstock.model.unit import NO_GATE, NOW, field_types, special_columns
@@ -456,8 +456,13 @@ def _indexes(machine: Machine, table: sa.Table, dialect: str) -> None:
     if not machine.driven:
         return
     schedule = (table.c.gate_id, table.c[machine.due], table.c.unit_id)
-    free = sa.text(f"{machine.due} IS NOT NULL AND claimed_by IS NULL AND parked_at IS NULL AND suspicion = 0")
-    sa.Index(f"{machine.table}_due", *schedule, postgresql_where=free, sqlite_where=free)
+    free = sa.text(waiting(machine.due))
+    # SQLite reads the unit of every entry of an index that lacks a column of its own condition.
+    known = () if dialect == "postgresql" else (table.c.claimed_by, table.c.parked_at)
+    sa.Index(f"{machine.table}_due", *schedule, *known, postgresql_where=free, sqlite_where=free)
+    free = sa.text(waiting_by_moment(machine.due))
+    moments = (table.c[machine.due], table.c.gate_id, *known, *(known and [table.c.suspicion]))
+    sa.Index(f"{machine.table}_moments", *moments, postgresql_where=free, sqlite_where=free)
     # Suspects are claimed apart from the others; nearly always there are none.
     accused = sa.text("suspicion > 0")
     sa.Index(f"{machine.table}_suspects", *schedule, postgresql_where=accused, sqlite_where=accused)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.ledger.store.database import Database
-from penstock.ledger.store.gate_walk import MOMENT, OPEN, enough, gates_with_due, one_moment
-from penstock.ledger.store.statements import INTEGER, TEXT, accused, batch, waiting
+from penstock.ledger.store.gate_walk import MOMENT, OPEN, one_moment
+from penstock.ledger.store.gates_due import anywhere, nearest
+from penstock.ledger.store.statements import INTEGER, TEXT, accused, batch, count, waiting
 from penstock.model.machine import Machine
 from penstock.model.siblings import APART_FROM_CRASHES, APART_FROM_SUSPICION
 
@@ -31,13 +32,20 @@ class ClaimSql(NamedTuple):
 
 
 def claim(
-    database: Database, machine: Machine, *, metered: bool = False, suspects: bool = False, priced: bool = False
+    database: Database,
+    machine: Machine,
+    *,
+    metered: bool = False,
+    suspects: bool = False,
+    priced: bool = False,
+    near: bool = False,
 ) -> ClaimSql:
     """Claim up to `:n` due units: a fair share from each open gate, gates in rotation after `:gate`, oldest first.
 
     Gates with a budget, and those that have just been closed, are passed by: they are asked first, and then it is
     `metered`, with the gates and the share of each in `:batch`.
-    `suspects`: see `statements.accused`. `priced`: their steps are priced before they are taken.
+    `suspects`: see `statements.accused`. `priced`: their steps are priced before they are taken. `near`: nothing is
+    claimed if the nearest gates do not say from which to claim, see `gates_due`.
 
     On PostgreSQL it is one statement that returns the units, unless something is to be done between the pick and the
     claim. On SQLite, where a statement costs little, it is several: the gates; then `pick`, of each gate of `:batch` its name
@@ -50,7 +58,9 @@ def claim(
     sets = ", ".join([*taken, *_on_claim(database, machine)])
     postgres = database.dialect == "postgresql"
     if postgres:
-        gates = _asked_gates(database, now) if metered else _gates_postgres(database, machine, suspects=suspects)
+        gates = (
+            _asked_gates(database, now) if metered else _gates_postgres(database, machine, suspects=suspects, near=near)
+        )
         picked = _pick_postgres(machine, metered=metered, suspects=suspects)
         if machine.siblings is None and not priced:
             returning = ", ".join(f"t.{machine.column(c)}" for c in machine.columns)
@@ -67,7 +77,7 @@ def claim(
         f"UPDATE {table} AS t SET {sets} WHERE {mine}",
         f"SELECT {columns} FROM {table} WHERE {mine}",
         _widen(database, machine, suspects=suspects) if machine.siblings else "",
-        "" if metered or postgres else _gates_sqlite(database, machine, suspects=suspects),
+        "" if metered or postgres else _gates_sqlite(database, machine, suspects=suspects, near=near),
     )
 
 
@@ -135,17 +145,15 @@ _REGISTERED = "EXISTS (SELECT 1 FROM worker WHERE id = :worker AND reaped_at IS 
 _ME = "me AS MATERIALIZED (SELECT id FROM worker WHERE id = :worker AND reaped_at IS NULL FOR KEY SHARE)"
 
 
-def _gates_postgres(database: Database, machine: Machine, *, suspects: bool) -> str:
-    gates = gates_with_due(
-        database,
-        machine,
-        OPEN,
-        name="gates",
-        most=enough(database, ":n"),
-        now=one_moment(database),
-        suspects=suspects,
-        given="EXISTS (SELECT 1 FROM me)",
-    )
+def _gates(database: Database, machine: Machine, now: str, given: str, *, suspects: bool, near: bool) -> str:
+    if near:
+        return nearest(database, [machine], OPEN, name="gates", wanted=":n", now=now, suspects=suspects, given=given)
+    return anywhere(database, machine, OPEN, name="gates", wanted=":n", now=now, suspects=suspects, given=given)
+
+
+def _gates_postgres(database: Database, machine: Machine, *, suspects: bool, near: bool) -> str:
+    now, given = one_moment(database), "EXISTS (SELECT 1 FROM me)"
+    gates = _gates(database, machine, now, given, suspects=suspects, near=near)
     return f"{MOMENT.format(database.now_sql)}, {_ME}, {gates}"
 
 
@@ -188,23 +196,14 @@ def _oldest_postgres(machine: Machine, behind: str, share: str, level: str) -> s
     ORDER BY o.{due}, o.unit_id LIMIT {share} FOR NO KEY UPDATE OF t SKIP LOCKED"""
 
 
-def _gates_sqlite(database: Database, machine: Machine, *, suspects: bool) -> str:
-    gates = gates_with_due(
-        database,
-        machine,
-        OPEN,
-        name="gates",
-        most=":n",
-        now=":now",
-        suspects=suspects,
-        given=_REGISTERED,
-    )
+def _gates_sqlite(database: Database, machine: Machine, *, suspects: bool, near: bool) -> str:
+    gates = _gates(database, machine, ":now", _REGISTERED, suspects=suspects, near=near)
     return f"WITH RECURSIVE {gates} SELECT gate_id FROM gates"
 
 
 def _pick_sqlite(database: Database, source: str, due: str, free: str) -> str:
     # SQLite has no LATERAL, and no LIMIT of its can differ by row: gates whose shares are equal are asked together.
     some = f"""SELECT unit_id FROM {source} WHERE c.gate_id = n_gate_id AND {due} <= :now AND {free}
-      ORDER BY {due}, unit_id LIMIT :share"""
+      ORDER BY {due}, unit_id LIMIT {count(":share")}"""
     gates = batch(database, {"gate_id": TEXT})
     return f"SELECT n_gate_id, (SELECT json_group_array(unit_id) FROM ({some})) FROM {gates} WHERE {_REGISTERED}"

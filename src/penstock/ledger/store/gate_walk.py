@@ -1,4 +1,4 @@
-"""Finding the gates that let units through and have units behind them, without a look at any other.
+"""Walking to the gates that let units through and have units behind them, without a look at any other.
 
 A walk goes from gate to gate in the order of their names and leaps over what does not matter: from a gate to the next
 that anybody waits behind (by the index of what is due), from there to the next that stands as wanted (by the index of
@@ -114,62 +114,16 @@ def rest(database: Database, name: str, stands: str, *, last: str = BEGINNING) -
     below = f"g.gate_id <= {last}"
     ahead = f"(w.anew = 0 OR {below}) AND (g.gate_id > w.gate_id OR w.anew = 0 AND {below})"
     return (
-        f"FROM {name} w CROSS JOIN gate g{_by(database, 'gate_stands')} WHERE w.missed = {_STEPS}"
+        f"FROM {name} w CROSS JOIN gate g{by(database, 'gate_stands')} WHERE w.missed = {_STEPS}"
         f" AND g.stands = '{stands}' AND {ahead}"
     )
 
 
-def gates_with_due(
-    database: Database,
-    machine: Machine,
-    stands: str,
-    *,
-    name: str,
-    most: str,
-    now: str,
-    suspects: bool = False,
-    given: str = "true",
-) -> str:
-    """CTEs, the last of them `name` (gate_id): at most so many gates with due units, in rotation after `:gate`.
-
-    A gate whose time is over and that nobody has noticed yet is open too (see `Gates.notice`).
-    """
-    path = walk(
-        database,
-        machine,
-        stands,
-        name=f"{name}_walk",
-        most=most,
-        now=now,
-        last=":gate",
-        suspects=suspects,
-        given=given,
-    )
-    behind = f"{head(database, machine, 'g.gate_id', suspects=suspects, levels=suspects)} <= {now}"
-    lapsed = f"g.stands = '{SHUT[stands]}' AND g.shut_until <= {now}"
-    return f"""{path},
-{name} AS MATERIALIZED (SELECT gate_id FROM (SELECT gate_id FROM {name}_walk WHERE head <= {now}
-    UNION ALL SELECT g.gate_id {rest(database, f"{name}_walk", stands, last=":gate")} AND {behind}
-    UNION ALL SELECT g.gate_id FROM gate g{_by(database, "gate_shut")} WHERE {given} AND {lapsed} AND {behind}) AS found
-  ORDER BY {rotation()} LIMIT {most})"""
-
-
-def rotation(gate_id: str = "gate_id") -> str:
-    """The order in which gates take turns: upwards from the one after `:gate`, and then from the beginning."""
-    return f"({gate_id} > :gate) DESC, {gate_id}"
-
-
-def enough(database: Database, wanted: str) -> str:
-    """How many gates a claim of so many looks for: where others may be claiming the same, more than it needs."""
-    if database.dialect == "postgresql":
-        return f"(CAST({wanted} AS BIGINT) + 20)"
-    return wanted
-
-
 def _source(database: Database, machine: Machine, alias: str, *, suspects: bool) -> str:
     index = f"{machine.table}_suspects" if suspects else f"{machine.table}_due"
-    return f"{machine.table} {alias}{_by(database, index)}"
+    return f"{machine.table} {alias}{by(database, index)}"
 
 
-def _by(database: Database, index: str) -> str:
+def by(database: Database, index: str) -> str:
+    """Makes SQLite go by an index; PostgreSQL has its settings for that."""
     return f" INDEXED BY {index}" if database.dialect == "sqlite" else ""
