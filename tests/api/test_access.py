@@ -175,6 +175,21 @@ def test_a_form_signs_in_and_leads_to_a_page_of_ours_alone(shop_site: Site):
         assert (answer.status, answer.headers["location"]) == (303, led)
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (urlencode([(f"a{number}", "1") for number in range(30)]).encode(), FORM),
+        (b'{"token": "\xff"}', "application/json"),
+        (b'{"token": 5}', "application/json"),
+        (b"[" * 100_000, "application/json"),
+        (b'{"token": "\\ud800"}', "application/json"),
+    ],
+)
+def test_what_is_no_attempt_to_sign_in_is_refused(still_site: Site, body: bytes, kind: str):
+    answer = still_site.client(TOKENS).call("POST", "/sign-in", body, {"Content-Type": kind})
+    assert (answer.status, answer.headers["content-type"]) == (400, "application/problem+json")
+
+
 def test_over_https_the_cookie_is_bound_to_the_host(shop_site: Site):
     web = WebSettings(hosts=("desk.example.com",), trusted_proxies=("10.0.0.0/8",))
     client = shop_site.client(
@@ -234,6 +249,7 @@ def test_a_page_of_another_origin_cannot_act(still_site: Site, headers: dict[str
         *((name, 200) for name in (HOME, "localhost:8642", "LOCALHOST:8642", "[::1]:8642")),
         *((name, 421) for name in ("evil.example", "evil.example:8642", "localhost", "127.0.0.1:80", "", "[::1]")),
         *((name, 421) for name in ("localhost.evil:8642", "127.0.0.1:8642@evil", "desk.example.com")),
+        *((name, 421) for name in ("localhost:08642x", f"localhost:{'1' * 5_000}", "127.0.0.1:8642, evil.example")),
     ],
 )
 def test_a_host_that_is_not_ours_is_refused(still_site: Site, host: str, status: int):

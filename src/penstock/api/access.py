@@ -75,6 +75,10 @@ class Access:
         found: Person | None = request.state.person
         return found
 
+    async def still(self, request: Request) -> bool:
+        """Whether who began this request, and is still being answered, would be let in now."""
+        return await self._person(request) is not None
+
     async def _person(self, request: Request) -> Person | None:
         given = request.headers.get("authorization")
         if given is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from penstock.api.connection import Connection
 from penstock.api.desk import Bound
 from penstock.model.errors import UsageError
 from penstock.operations.tokens import any_valid
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from penstock.api.desk import Desk
 
-_CONNECTIONS = 1_000
 _IDLE_SECONDS = 15
 _STOP_SECONDS = 3
 
@@ -54,18 +54,17 @@ def require_token(desk: Desk) -> None:
         raise UsageError(msg)
 
 
-def _server(application: ASGIApp) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            application,
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,  # believed from configured addresses alone, by the application
-            server_header=False,
-            limit_concurrency=_CONNECTIONS,
-            timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=_STOP_SECONDS,
-        )
+def _config(application: ASGIApp, connection: type[Connection] = Connection) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        http=connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # believed from configured addresses alone, by the application
+        server_header=False,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_STOP_SECONDS,
     )
 
 
@@ -79,7 +78,7 @@ class _Quiet(uvicorn.Server):
 
 def serve(application: ASGIApp, listening: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C, which end it in good order; a second one does not wait for anybody."""
-    server = _Quiet(_server(application).config)
+    server = _Quiet(_config(application))
 
     def stop(*_: object) -> None:
         server.force_exit = server.should_exit
@@ -91,9 +90,11 @@ def serve(application: ASGIApp, listening: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def serving(application: ASGIApp, listening: socket.socket) -> Iterator[None]:
+def serving(
+    application: ASGIApp, listening: socket.socket, connection: type[Connection] = Connection
+) -> Iterator[None]:
     """Serve on a thread with a loop of its own while the block runs."""
-    server = _Quiet(_server(application).config)
+    server = _Quiet(_config(application, connection))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), name="penstock-web", daemon=True)
     thread.start()
     try:

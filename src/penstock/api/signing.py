@@ -6,13 +6,13 @@ import threading
 from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock.api.access import Access, cookie_name, csrf_of
+from penstock.api.answers import form_of
 from penstock.api.desk import is_loopback
 from penstock.api.problems import Problem
 from penstock.model.clock import Clock
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _SPAN_SECONDS = 300.0
 _MOST_OF_ONE = 10
 _MOST = 100
+_MOST_FIELDS = 20
 _FORM = "application/x-www-form-urlencoded"
 
 
@@ -128,13 +129,12 @@ def _set(request: Request, answer: Response, value: str, seconds: int) -> None:
 async def _fields(request: Request) -> tuple[dict[str, str], bool]:
     """The fields of a form or of a JSON object, and whether it is a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await request.body()
     if kind == _FORM:
-        found = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=20)
-        return {name: values[0] for name, values in found.items()}, True
+        return {name: values[0] for name, values in (await form_of(request, _MOST_FIELDS)).items()}, True
+    body = await request.body()
     try:
         return (msgspec.json.decode(body, type=dict[str, str]) if body else {}), False
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Problem(HTTPStatus.BAD_REQUEST, 'send {"token": "…"} as JSON, or a form with token') from None
 
 

@@ -1,0 +1,136 @@
+"""Connections over real sockets: silent ones, trickling ones, and those that do not read their answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.api.connection import MOST, Connection, most_connections
+from penstock.api.serve import bind, serving
+
+LARGE = 50_000_000
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with a word, or with very much; it reads no body."""
+    if scope["type"] != "http":
+        return
+    body = b"x" * LARGE if scope["path"] == "/large" else b"hello"
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Patient(Connection):
+    """Waits longer than any test."""
+
+    request_seconds = stall_seconds = 600.0
+
+
+class Impatient(Connection):
+    request_seconds = stall_seconds = 0.05
+
+
+@contextlib.contextmanager
+def served(kind: type[Connection]) -> Iterator[int]:
+    with bind("127.0.0.1:0") as listening, serving(application, listening, kind):
+        yield listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def connected(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as made:
+        yield made
+
+
+def asked(one: socket.socket) -> bytes:
+    one.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+    found = b""
+    while not found.endswith(b"hello"):
+        found += one.recv(1_000)
+    return found
+
+
+def ended(one: socket.socket) -> bool:
+    """Whether the server ends it, however long that takes; what it still sends is thrown away."""
+    try:
+        while one.recv(1_000_000):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: here\r\n", b"GET"])
+def test_who_sends_no_whole_request_is_let_go(said: bytes):
+    with served(Impatient) as port, connected(port) as one:
+        one.sendall(said)
+        assert ended(one)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: here\r\n", b"X: x\r\n"),
+        (b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000000\r\n\r\n", b"x"),
+    ],
+)
+def test_a_trickle_of_headers_or_of_a_body_that_nobody_reads_buys_no_time(start: bytes, more: bytes):
+    def trickle() -> None:
+        with connected(port) as one:
+            one.sendall(start)
+            while True:
+                one.sendall(more)
+                time.sleep(0.001)  # as slow as somebody who wants to stay
+
+    with served(Impatient) as port, pytest.raises(OSError, match=r"reset|Broken pipe"):
+        trickle()
+
+
+@pytest.mark.timeout(60)
+def test_who_does_not_read_an_answer_is_let_go():
+    with served(Impatient) as port, connected(port) as one:
+        one.sendall(b"GET /large HTTP/1.1\r\nHost: here\r\n\r\n")
+        with connected(port) as other:
+            assert ended(other)  # it was silent, and began later: what was due before it has come to pass
+        read = 0
+        with contextlib.suppress(ConnectionResetError):
+            while found := one.recv(1_000_000):
+                read += len(found)
+        assert read < LARGE
+
+
+@pytest.mark.timeout(60)
+def test_one_that_asks_again_and_again_stays():
+    with served(Patient) as port, connected(port) as one:
+        for _ in range(3):
+            assert asked(one).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.timeout(60)
+def test_where_all_are_taken_the_longest_idle_makes_room():
+    class Three(Patient):
+        most = 3
+
+    with served(Three) as port, contextlib.ExitStack() as stack:
+        silent, second, third = [stack.enter_context(connected(port)) for _ in range(3)]
+        for one in (second, third):
+            assert asked(one).startswith(b"HTTP/1.1 200")  # and so began to be idle after the first
+        assert asked(stack.enter_context(connected(port))).startswith(b"HTTP/1.1 200")
+        assert ended(silent)
+        assert asked(third).startswith(b"HTTP/1.1 200")
+
+
+def test_there_are_a_thousand_or_half_of_the_files(monkeypatch: pytest.MonkeyPatch):
+    import resource
+
+    for files, most in ((256, 128), (1_024, 512), (1_000_000, MOST), (resource.RLIM_INFINITY, MOST)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert most_connections() == most
