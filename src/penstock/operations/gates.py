@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
 from penstock.model.limits import GateLimits
 from penstock.model.near import near
@@ -18,11 +19,16 @@ from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
 
 if TYPE_CHECKING:
+    from penstock.ledger.gates.log import Changed
     from penstock.ledger.gates.status import GateStatus
 
 
 class GateList(Parameters, frozen=True):
     gate: Annotated[str | None, argument("Only this gate and those below it.", example="shop/acme")] = None
+    at: Annotated[
+        datetime | None,
+        option("As they stood at this instant, without budgets.", example="2026-11-15T19:31:00Z"),
+    ] = None
 
 
 class GateNamed(Parameters, frozen=True):
@@ -66,26 +72,26 @@ class GateRow(Row, frozen=True):
     gate: Annotated[str, column("The gate.", show="reference", leads="gates history")]
     state: Annotated[str, column("open, busy, closed, half-open, paused or stopped.", show="state")]
     until: Annotated[datetime | None, column("Until when, where that is known.")]
-    waiting: Annotated[int, column("Units that are due behind it; counting stops at 10,000 of a machine.")]
-    inside: Annotated[int, column("Units whose calls are under way.")]
+    waiting: Annotated[int | None, column("Units that are due behind it; counting stops at 10,000 of a machine.")]
+    inside: Annotated[int | None, column("Units whose calls are under way.")]
     most_inside: Annotated[int | None, column("How many may be inside at once.", show="detail")]
-    budget: Annotated[str, column("How much of each limit is left.")]
+    budget: Annotated[str | None, column("How much of each limit is left.")]
     reason: Annotated[str | None, column("Why it is not open.", show="text")]
     by: Annotated[str | None, column("Who paused it.", show="detail")]
-    throttles: Annotated[int, column("How often in a row it was closed by the provider.", show="detail")]
-    failures: Annotated[int, column("Calls that failed in a row.", show="detail")]
+    throttles: Annotated[int | None, column("How often in a row it was closed by the provider.", show="detail")]
+    failures: Annotated[int | None, column("Calls that failed in a row.", show="detail")]
     failing_since: Annotated[datetime | None, column("Since when no call came through.", show="detail")]
     limits: Annotated[list[LimitRow], column("Its limits.", show="detail")]
 
 
 @reading("gates list", "Gates: open or why not, their budgets, and who waits.")
 def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
-    found = _statuses(ask, counts=True)
-    chosen = [gate for gate in found if wanted.gate is None or _under(gate.gate_id, wanted.gate)]
+    """Of the past it is known what each was changed to, and not what was left of a budget or waited behind it."""
+    rows, note = _present(ask) if wanted.at is None else _past(ask, wanted.at)
+    chosen = [row for row in rows if wanted.gate is None or _under(row.gate, wanted.gate)]
     if wanted.gate is not None and not chosen:
-        raise _unknown(wanted.gate, [gate.gate_id for gate in found])
-    note = None if found else "no gates yet: one is made when a unit first needs it"
-    return Page(rows=[_row(gate) for gate in chosen], note=note)
+        raise _unknown(wanted.gate, [row.gate for row in rows])
+    return Page(rows=chosen, note=note if rows else "no gates yet: one is made when a unit first needs it")
 
 
 @reading("gates history", "What became of a gate, newest first.")
@@ -142,6 +148,53 @@ def _statuses(ask: Ask[Any], *, counts: bool = False) -> list[GateStatus]:
 
     database = ask.reader.database
     return database.read(lambda cursor: gate_statuses(database, cursor, counts=counts, at_most=COUNTED_AT_MOST))
+
+
+def _present(ask: Ask[Any]) -> tuple[list[GateRow], str | None]:
+    return [_row(gate) for gate in _statuses(ask, counts=True)], None
+
+
+def _past(ask: Ask[Any], at: datetime) -> tuple[list[GateRow], str | None]:
+    """Every gate as it stood, and a sentence where the log does not reach back so far."""
+    from penstock.ledger.gates import log
+
+    database = ask.reader.database
+    found, oldest = database.read(lambda cursor: (log.gates_as_of(database, cursor, at), log.known_from(cursor)))
+    note = None
+    if oldest is not None and at < oldest:
+        note = f"changes of gates are known from {instant_text(oldest)} on; before that they count as open"
+    return [_stood(gate, last, at) for gate, last in found], note
+
+
+def _stood(gate: str, last: Changed | None, at: datetime) -> GateRow:
+    """A gate after its last change by then."""
+    shut = last is not None and last.until is not None and last.until > at
+    state = "open" if last is None else _STOOD[last.what]
+    if state == "closed" and not shut:
+        state = "half-open"  # its time is over, and no call has come through yet
+    told = last if state != "open" else None
+    return GateRow(
+        gate=gate,
+        state=state,
+        until=told.until if told is not None and shut else None,
+        waiting=None,
+        inside=None,
+        most_inside=None,
+        budget=None,
+        reason=None if told is None else told.reason,
+        by=None if told is None else told.by,
+        throttles=None,
+        failures=None,
+        failing_since=None,
+        limits=[],
+    )
+
+
+_STOOD = {
+    "closed": "closed", "probe": "half-open", "paused": "paused", "stopped": "stopped",
+    "opened": "open", "resumed": "open",
+}  # fmt: skip
+"""What a gate is after a change."""
 
 
 def _row(gate: GateStatus) -> GateRow:

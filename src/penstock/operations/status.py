@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 class StatusWanted(Parameters, frozen=True):
     alerts: Annotated[int, option("How many alerts, and events with a severity, at most.", ge=0, le=1_000)] = 20
+    at: Annotated[datetime | None, option("As it stood at this instant.", example="2026-11-15T19:31:00Z")] = None
 
 
 class MachineCounts(Row, frozen=True):
@@ -57,8 +58,8 @@ class AlertRow(Row, frozen=True):
 class FiringRow(Row, frozen=True):
     alert: Annotated[str, column("The alert.", show="reference")]
     status: Annotated[str, column("firing, acknowledged or silenced.", show="state")]
-    severity: Annotated[str, column("info, warning or critical.", show="severity")]
-    since: Annotated[datetime, column("Since when it has been true.")]
+    severity: Annotated[str | None, column("info, warning or critical; empty of the past.", show="severity")]
+    since: Annotated[datetime, column("Since when it has been true; of the past, in that state.")]
     says: Annotated[str, column("What is the matter.", show="text")]
 
 
@@ -75,8 +76,11 @@ class StatusAnswer(Row, frozen=True):
 
 @reading("status", "How everything stands: units, workers, gates, alerts.")
 def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
+    """Of the past it is not kept what was due, held or set aside, and who worked."""
     from penstock.ledger import history
 
+    if wanted.at is not None:
+        return _past(ask, wanted, wanted.at)
     found = history.status(ask.reader.database, wanted.alerts)
     notes = [f"{name}: {text}" for name, text in unserved(found.machines, ask.reader.machines).items()]
     if not found.workers:
@@ -93,6 +97,63 @@ def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
         ],
         notes=notes,
     )
+
+
+def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
+    """How everything stood at an instant: units, gates, alerts and the events until then."""
+    from penstock.ledger import flow, outbox
+    from penstock.operations.alerts.commands import AlertList, list_alerts
+    from penstock.operations.gates import GateList, list_gates
+
+    database = ask.reader.database
+    counts = database.read(lambda cursor: flow.counts_at(database, cursor, at))
+    gates = list_gates(ask, GateList(at=at))
+    most = max(1, wanted.alerts)
+    firing = list_alerts(ask, AlertList(at=at, limit=most)).rows[: wanted.alerts]
+    events = outbox.list_events(database, most=most, alerts=True, until=at)[: wanted.alerts]
+    return StatusAnswer(
+        ledger=database.url,
+        now=at,
+        machines=[_stood(name, states, ask) for name, states in counts.items()],
+        workers=[],
+        gates=[
+            ClosedGate(gate=one.gate, state=one.state, until=one.until, reason=one.reason)
+            for one in gates.rows
+            if one.state != "open"
+        ],
+        firing=[
+            FiringRow(alert=one.alert, status=one.status, severity=None, since=one.since, says=one.says)
+            for one in firing
+        ],
+        alerts=[_event(one.event) for one in events],
+        notes=["who worked then is not kept", *([gates.note] if gates.note and gates.rows else [])],
+    )
+
+
+def _stood(name: str, states: dict[str, int], ask: Ask[Any]) -> MachineCounts:
+    return MachineCounts(
+        machine=name,
+        units=_counted(states),
+        due=None,
+        claimed=None,
+        parked=None,
+        served=name in ask.reader.machines,
+        states=states,
+    )
+
+
+def _event(event: Any) -> AlertRow:
+    return AlertRow(
+        at=event.created_at,
+        severity=event.severity,
+        kind=event.event_type,
+        unit=f"{event.machine}:{event.unit_id}" if event.unit_id is not None else event.machine,
+        payload=event.payload,
+    )
+
+
+def _counted(states: dict[str, int]) -> str:
+    return "  ".join(f"{state} {count:,}" for state, count in states.items() if count) or "no units yet"
 
 
 @reading("workers", "Workers that hold a lease.")
@@ -137,7 +198,7 @@ def _firing(ask: Ask[Any], most: int) -> list[FiringRow]:
 def _counts(one: MachineStatus, ask: Ask[Any]) -> MachineCounts:
     return MachineCounts(
         machine=one.name,
-        units="  ".join(f"{state} {count:,}" for state, count in one.states.items() if count) or "no units yet",
+        units=_counted(one.states),
         due=one.due if one.driven else None,
         claimed=one.claimed if one.driven else None,
         parked=one.parked if one.driven else None,

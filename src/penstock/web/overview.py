@@ -115,7 +115,7 @@ class Overview:
                 "state": gate.state,
                 "meaning": {"open": "done", "busy": "work", "stopped": "fault"}.get(gate.state, "hold"),
                 "until": "" if gate.until is None else when(gate.until, ask.now, short=True),
-                "waiting": gate.waiting,
+                "waiting": gate.waiting or 0,
                 "link": self._frame.link("read", "gates", gate=gate.gate),
             }
             for gate in rows[:_GATES]

@@ -18,7 +18,7 @@ from penstock.model.unit import Ref
 from penstock.operations.conversion import from_texts
 from penstock.operations.declare import Role
 from penstock.operations.kin import children_of
-from penstock.operations.units import HistoryWanted, OneUnit, show_unit, unit_history, why
+from penstock.operations.units import HistoryWanted, OneUnit, UnitWanted, show_unit, unit_history, why
 from penstock.web.answers import Answers
 from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
@@ -66,7 +66,7 @@ class UnitPage:
         newest = max(rows, key=lambda one: (one.at, one.version), default=None)
         facts, reasons, status, parent = [], [], Markup(""), None
         if at is None:
-            shown = show_unit(ask, OneUnit(unit=ref))
+            shown = show_unit(ask, UnitWanted(unit=ref))
             parent = shown.parent
             facts = [
                 *answers.blocks(msgspec.structs.replace(shown, history=[], columns={})),

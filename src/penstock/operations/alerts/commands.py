@@ -25,6 +25,7 @@ from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
 
 if TYPE_CHECKING:
+    from penstock.ledger.history import AsOf
     from penstock.ledger.ledger import Ledger
 
 _MOST = 1_000
@@ -38,6 +39,10 @@ class AlertFilter(Parameters, frozen=True):
 
 class AlertList(AlertFilter, frozen=True):
     resolved: Annotated[bool, option("Also alerts that are over.")] = False
+    at: Annotated[
+        datetime | None,
+        option("As they stood at this instant, without their severity.", example="2026-11-15T19:31:00Z"),
+    ] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 100
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
 
@@ -65,12 +70,12 @@ class AlertTest(Parameters, frozen=True):
 class AlertRow(Row, frozen=True):
     alert: Annotated[str, column("The alert.", show="reference", leads="alerts show")]
     status: Annotated[str, column("firing, acknowledged, silenced or resolved.", show="state")]
-    severity: Annotated[str, column("info, warning or critical.", show="severity")]
-    since: Annotated[datetime, column("Since when it has been true.")]
+    severity: Annotated[str | None, column("info, warning or critical; empty of the past.", show="severity")]
+    since: Annotated[datetime, column("Since when it has been true; of the past, in that state.")]
     says: Annotated[str, column("What is the matter.", show="text")]
     until: Annotated[datetime | None, column("Until when it is silenced.")]
     by: Annotated[str | None, column("Who has taken it on, silenced or resolved it.")]
-    times: Annotated[int, column("How often it has fired.", show="detail")]
+    times: Annotated[int | None, column("How often it has fired.", show="detail")]
     policy: Annotated[str, column("The policy.", show="detail")]
     subject: Annotated[str, column("What it is about.", show="detail")]
     unit: Annotated[str | None, column("A unit to look at.", show="detail")]
@@ -102,6 +107,8 @@ class SinkTried(Row, frozen=True):
 
 @reading("alerts list", "Alerts that are not over, the worst first.")
 def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
+    if wanted.at is not None:
+        return _past(ask, wanted, wanted.at)
     found = [one for one in _all(ask) if _fits(one, wanted) and (wanted.resolved or one.status is not A.RESOLVED)]
     found.sort(key=_order)
     names = [one.unit_id for one in found]
@@ -116,6 +123,48 @@ def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
         next=page[-1].unit_id if more else None,
         counts={str(state): sum(one.status is state for one in _all(ask)) for state in A},
         note=None if found else "no alerts: all is well, as far as anybody knows",
+    )
+
+
+def _past(ask: Ask[Any], wanted: AlertList, at: datetime) -> Page[AlertRow]:
+    """A page of how alerts stood at an instant, by their names."""
+    from penstock.ledger.history import units_as_of
+
+    if wanted.severity is not None:
+        raise UsageError("of the past it is not known how severe alerts were; leave --severity out")
+    if not ask.reader.keeps(machine):
+        return Page(rows=[], note="no alerts: none has ever fired")
+    states = [str(state) for state in A if wanted.resolved or state is not A.RESOLVED]
+    after = "" if wanted.after is None else wanted.after
+    if wanted.policy is not None:
+        after = max(after, f"{wanted.policy}/")
+    page = units_as_of(ask.reader.database, machine.name, at, states=states, most=wanted.limit, after=after)
+    rows = [_stood(one) for one in page.units]
+    ends = page.next
+    if wanted.policy is not None:
+        rows = [row for row in rows if row.policy == wanted.policy]
+        ends = ends if ends is not None and ends.startswith(f"{wanted.policy}/") else None
+    return Page(rows=rows, next=ends, note=None if rows else "no alerts: all was well, as far as anybody knew")
+
+
+def _stood(one: AsOf) -> AlertRow:
+    """What the history says of an alert: the reason of a change is what it said then."""
+    name = Ref.parse(one.unit).unit_id
+    policy, _, subject = name.partition("/")
+    return AlertRow(
+        alert=name,
+        status=str(one.status),
+        severity=None,
+        since=one.since or one.at,
+        says=one.reason or "",
+        until=None,
+        by=None,
+        times=None,
+        policy=policy,
+        subject=subject,
+        unit=None,
+        changed_at=one.since,
+        reason=one.reason,
     )
 
 
