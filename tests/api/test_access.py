@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -61,6 +63,29 @@ def test_loopback_needs_no_token_unless_somebody_may_stand_between(shop_site: Si
         refused = shop_site.client(web).get(UNITS)
         assert (refused.status, refused.headers["www-authenticate"]) == (401, 'Bearer realm="penstock"')
     assert shop_site.client(bound=Bound("0.0.0.0", 8642)).get(UNITS).status == 401
+
+
+@pytest.mark.timeout(60)
+def test_long_readings_keep_nobody_at_the_door(shop_site: Site):
+    """As many as are answered at once are under way: health is told, and who is known is told from who is not."""
+    client, token = shop_site.client(TOKENS), create(shop_site)
+    desk, go_on = shop_site.desks[-2], threading.Event()
+
+    async def main() -> list[int]:
+        long = [asyncio.create_task(desk.read(go_on.wait)) for _ in range(20)]
+        try:
+            wrong = bearer(token[:-1] + ("0" if token[-1] != "0" else "1"))
+            asked = [("/readyz", {}), (f"{PREFIX}/nothing", {}), ("/sign-out", bearer(token)), ("/sign-out", wrong)]
+            found = []
+            for path, headers in asked:
+                method = "POST" if path == "/sign-out" else "GET"
+                found.append((await client.ask(method, path, b"", {**client.headers, **headers})).status)
+            return found
+        finally:
+            go_on.set()
+            await asyncio.gather(*long)
+
+    assert asyncio.run(main()) == [200, 404, 204, 401]
 
 
 def test_a_role_may_do_what_those_before_it_may(shop_site: Site):
