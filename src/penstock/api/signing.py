@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from http import HTTPStatus
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 _SPAN_SECONDS = 300.0
 _MOST_OF_ONE = 10
-_MOST = 100
+_MOST = 10_000
+_LONGEST_ADDRESS = 100
+_NETWORK_BITS = 64
 _MOST_FIELDS = 20
 _FORM = "application/x-www-form-urlencoded"
 
@@ -39,11 +42,15 @@ class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempts:
-    """Failed attempts of the last minutes, by address and over all. Kept in memory: a restart forgives."""
+    """Failed attempts of the last minutes, by address. Kept in memory: a restart forgives.
+
+    Others are not refused for them, however many there are: a token cannot be guessed, and whoever fails on purpose
+    from many addresses would keep everybody out.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failed: deque[tuple[float, str]] = deque()
+        self._failed: deque[tuple[float, str]] = deque(maxlen=_MOST)
         self._lock = threading.Lock()
 
     def check(self, address: str) -> None:
@@ -52,16 +59,29 @@ class Attempts:
         with self._lock:
             while self._failed and self._failed[0][0] < now - _SPAN_SECONDS:
                 self._failed.popleft()
-            own = sum(one == address for _, one in self._failed)
-            if own >= _MOST_OF_ONE or len(self._failed) >= _MOST:
-                wait = str(int(self._failed[0][0] + _SPAN_SECONDS - now) + 1)
+            place = _place(address)
+            own = [when for when, one in self._failed if one == place]
+            if len(own) >= _MOST_OF_ONE:
+                wait = str(int(own[-_MOST_OF_ONE] + _SPAN_SECONDS - now) + 1)
                 detail = f"too many attempts to sign in; try again in {wait} s"
                 raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, headers={"Retry-After": wait})
 
     def failed(self, address: str) -> None:
         """One more."""
         with self._lock:
-            self._failed.append((self._clock.elapsed(), address))
+            self._failed.append((self._clock.elapsed(), _place(address)))
+
+
+def _place(address: str) -> str:
+    """The address; of IPv6 the network, which one machine has whole."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address[:_LONGEST_ADDRESS]
+    if isinstance(found, IPv6Address):
+        mapped = found.ipv4_mapped
+        return str(IPv6Network((int(found), _NETWORK_BITS), strict=False) if mapped is None else mapped)
+    return str(found)
 
 
 class Signing:
