@@ -146,6 +146,25 @@ def test_a_secret_is_shown_once_though_its_key_is_used_again(shop_site: Site):
     assert first["secret"] not in str(shop_site.rows("SELECT * FROM api_request"))
 
 
+def test_two_who_were_shown_the_same_are_not_both_given_a_token(shop_site: Site):
+    client, wanted = shop_site.client(), {"name": "jo", "role": "viewer"}
+    asked = wanted | {"digest": client.post(f"{PREFIX}/token/create/preview", wanted).json["digest"]}
+    together, answers = threading.Barrier(4), list[Answer]()
+
+    def give() -> None:
+        together.wait()
+        answers.append(client.post(f"{PREFIX}/token/create/apply", asked))
+
+    threads = [threading.Thread(target=give) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(one.status for one in answers) == [200, 422, 422, 422]
+    assert "revoke it" in next(one for one in answers if one.status == 422).json["detail"]
+    assert shop_site.rows("SELECT count(*) FROM token") == [(1,)]
+
+
 @pytest.mark.parametrize("wanted", [{"name": "a b"}, {"name": ""}, {"expires": "0s"}, {"expires": "9999d"}])
 def test_a_token_that_cannot_be(still_site: Site, wanted: dict[str, str]):
     given = {"name": "jo", "role": "viewer"} | wanted

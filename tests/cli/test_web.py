@@ -93,13 +93,14 @@ def test_killed_between_the_act_and_its_answer_it_is_not_done_again(folder: Path
     every = ", ".join(f"sqlite_master AS m{number}" for number in range(8))
     key, wanted = {"Idempotency-Key": "one"}, {"name": "jo", "role": "viewer"}
     with Ledger.open(ledger_url) as ledger:
-        kept = "SELECT count(*) FROM token", "SELECT count(*) FROM api_request WHERE answer IS NULL"
+        kept = "SELECT (SELECT count(*) FROM token), (SELECT count(*) FROM api_request WHERE answer IS NULL)"
 
         def counts() -> list[int]:
-            return [int(ledger.read(lambda cursor, sql=sql: cursor.rows(sql))[0][0]) for sql in kept]
+            ((tokens, keys),) = ledger.read(lambda cursor: cursor.rows(kept))
+            return [tokens, keys]
 
-        for sql in NEVER_ANSWERED[ledger_url.partition(":")[0]]:
-            ledger.database.write(lambda cursor, sql=sql: cursor.run(sql.replace("{all}", every)))
+        late = [sql.replace("{all}", every) for sql in NEVER_ANSWERED[ledger_url.partition(":")[0]]]
+        ledger.database.write(lambda cursor: [cursor.run(sql) for sql in late])
         with started(folder, "web", "--address", "127.0.0.1:0") as member:
             home = f"{address(member)}/api/v1/token/create"
             wanted |= {"digest": json.loads(post(f"{home}/preview", wanted)[1])["digest"]}
