@@ -95,3 +95,27 @@ def test_the_ledger_at_a_glance_as_it_stood(told):
     assert (orders, gates, firing) == ({"failed": 1}, [(GATE, "half-open")], [ALERT])
     assert events[-1] == "gate.paused"
     assert told.read("status", at=at(6)).notes == ["who worked then is not kept"]
+
+
+def test_dead_letters_are_those_of_then(told):
+    told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (2, 3)))
+    told.fail("order:acme/2", "no answer after 3 tries")
+    told.fail("order:acme/3", "no answer after 4 tries")
+    told.later(minutes=1)
+    told.do("dead retry", units=("order:acme/1",))
+    told.do("dead dismiss", units=("order:acme/2", "order:acme/3"))
+    told.later(minutes=1)
+
+    def causes(minute):
+        found = told.read("dead list", at=at(minute)).rows
+        return [(one.count, one.reason, one.status, one.example) for one in found]
+
+    assert causes(4) == []
+    assert causes(5) == [(1, "no", "failed", ORDER)]
+    assert causes(8) == [(2, "no answer after <n> tries", "failed", "order:acme/2"), (1, "no", "failed", ORDER)]
+    assert causes(9) == [(2, "no answer after <n> tries", "failed", "order:acme/2")]
+    assert told.read("dead list").rows == []
+    assert told.read("dead list", at=at(8), machine="order").rows
+    for more in ({"dismissed": True}, {"because": "no"}):
+        with pytest.raises(UsageError, match="of the past only the machine"):
+            told.read("dead list", at=at(8), **more)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
 
 PARKED = "parked"
+_MOST_PAST = 5_000
 #: The triggers that give a dead letter another try, the best first.
 _AGAIN = ("retry", "reset", "reopen", "reprocess")
 
@@ -48,6 +49,10 @@ class DeadFilter(Parameters, frozen=True):
         str | None, option("Only units whose reason contains this text; upper and lower case are alike.")
     ] = None
     dismissed: Annotated[bool, option("Those that were dismissed, instead of those that were not.")] = False
+    at: Annotated[
+        datetime | None,
+        option("As they stood at this instant, whoever dismissed them since.", example="2026-11-15T19:31:00Z"),
+    ] = None
 
 
 class DeadShow(Parameters, frozen=True):
@@ -103,7 +108,15 @@ class _Group:
 
 @reading("dead list", "Dead letters of all machines, grouped by cause.")
 def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
-    """Units in a state that means a fault, and parked units. Dismissed ones are left out until they change."""
+    """Units in a state that means a fault, and parked units. Dismissed ones are left out until they change.
+
+    Of the past it is not kept which were parked or dismissed.
+    """
+    note = None
+    if wanted.at is None:
+        found = _groups(ask, _filter(wanted), dismissed=wanted.dismissed)
+    else:
+        found, note = _past(ask, wanted, wanted.at)
     rows = [
         CauseRow(
             cause=name,
@@ -115,10 +128,10 @@ def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
             reason=group.common,
             example=f"{group.machine.name}:{group.example}",
         )
-        for name, group in _groups(ask, _filter(wanted), dismissed=wanted.dismissed).items()
+        for name, group in found.items()
     ]
     rows.sort(key=lambda row: (-row.count, row.cause))
-    return Page(rows=rows, note=None if rows else "no dead letters")
+    return Page(rows=rows, note=note if rows or note else "no dead letters")
 
 
 @reading("dead show", "The units of one cause.")
@@ -254,6 +267,28 @@ def _groups(ask: Ask[Any], wanted: Filter, *, dismissed: bool) -> dict[str, _Gro
 
     ask.reader.database.read(work, patient=True)
     return found
+
+
+def _past(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> tuple[dict[str, _Group], str | None]:
+    """Every cause as it stood, and a sentence where not all units could be looked at."""
+    from penstock.ledger.history import units_as_of
+
+    if set(filters_of(_filter(wanted))) or wanted.dismissed:
+        raise UsageError("of the past only the machine is known; leave the other filters out")
+    found: dict[str, _Group] = {}
+    short = []
+    for machine in machines_of(ask, _filter(wanted)):
+        if not machine.driven or not machine.dead:
+            continue
+        page = units_as_of(ask.reader.database, machine.name, at, states=machine.dead, most=_MOST_PAST)
+        for one in page.units:
+            cause, state = cause_of(one.reason), str(one.status)
+            name = fingerprint(machine.name, state, cause)
+            group = found.setdefault(name, _Group(machine, state, cause))
+            group.add(one.reason, 1, one.since, one.since, one.unit.partition(":")[2])
+        if page.next is not None:
+            short.append(machine.name)
+    return found, f"of {', '.join(short)} not all units were looked at" if short else None
 
 
 def _kinds(machine: Machine) -> Iterator[tuple[str, Condition]]:
