@@ -16,7 +16,8 @@ MOST = 1_000
 REQUEST_SECONDS = 15.0
 """Within so long a connection that is idle sends a whole request: its line and its headers."""
 STALL_SECONDS = 60.0
-"""Within so long an answer that is full in the buffers is read on."""
+READ_BYTES = 1 << 16
+"""Within so long so much of an answer is read that fills the buffers: a kilobyte a second will do."""
 
 
 def most_connections() -> int:
@@ -60,11 +61,23 @@ class Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stalled = self._stalled or self.loop.call_later(self.stall_seconds, self.transport.abort)
+        self._stalled = _cancelled(self._stalled)
+        self._watch()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stalled = _cancelled(self._stalled)
+
+    def _watch(self) -> None:
+        """Look again later whether enough was read."""
+        left = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(self.stall_seconds, self._read_on, left)
+
+    def _read_on(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() > before - READ_BYTES:
+            self.transport.abort()
+        else:
+            self._watch()
 
     def _look(self) -> None:
         """Begin to wait for a request where none is answered. What trickles in does not make the time longer."""
@@ -76,7 +89,8 @@ class Connection(H11Protocol):
     def _end(self) -> None:
         """Close it, and do not wait for ever until the rest of an answer is read."""
         self.transport.close()
-        self.loop.call_later(self.stall_seconds, self.transport.abort)
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self.stall_seconds, self.transport.abort)
 
     def _make_room(self) -> bool:
         """Close the connection that has been idle for longest, if there is one."""
