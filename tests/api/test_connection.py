@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.api.connection import MOST, Connection, most_connections
 from penstock.api.serve import bind, serving
+from tests.support.fleet import ROOT, Member, until
 
 LARGE = 50_000_000
 
@@ -147,6 +151,35 @@ def test_where_all_are_taken_the_longest_idle_makes_room():
 def test_there_are_a_thousand_or_half_of_the_files(monkeypatch: pytest.MonkeyPatch):
     import resource
 
-    for files, most in ((256, 128), (1_024, 512), (1_000_000, MOST), (resource.RLIM_INFINITY, MOST)):
+    for files, most in ((256, 64), (1_024, 448), (100, 1), (1_000_000, MOST), (resource.RLIM_INFINITY, MOST)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         assert most_connections() == most
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+def test_more_connections_than_files_take_nothing_from_the_work(ledger_url: str, tmp_path: Path):
+    """A process with few files and a crowd before its desk: it answers, it works, and it never runs out of files."""
+    (tmp_path / "penstock.toml").write_text(
+        f'lifecycles = ["tests.support.shop:lifecycle"]\n[shop]\n[ledger]\nurl = "{ledger_url}"\n'
+    )
+    limited = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256));"
+        " from penstock.cli.main import main; main()"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    command = [sys.executable, "-c", limited, "up", "--address", "127.0.0.1:0"]
+    member = Member(command, environment, tmp_path / "log", cwd=tmp_path)
+    try:
+        until(lambda: member.said("worker.started") and member.said("web.serving"), "it works")
+        port = int(str(member.said("web.serving")[0]["address"]).rstrip("/").rpartition(":")[2])
+        with contextlib.ExitStack() as stack:
+            for _ in range(600):
+                stack.enter_context(connected(port))
+            for path in ("healthz", "readyz", "api/v1/workers"):
+                one = stack.enter_context(connected(port))
+                one.sendall(f"GET /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+                assert one.recv(100).startswith(b"HTTP/1.1 200")
+        assert "out of system resource" not in member.text()
+    finally:
+        member.kill()

@@ -1,7 +1,8 @@
 """Connections that end: who says nothing, trickles, or does not read its answer keeps nobody else out.
 
 A process has a thousand connections, or half of the files that it may open if these are fewer, so that the work beside
-the desk always has some. When all are taken, the one that has been idle for longest makes room.
+the desk always has some. When all are taken, the one that has been idle for longest makes room. A few are accepted at
+once, and some turns of the loop pass until one that is too many is closed: there is room for these beyond.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST = 1_000
+AT_ONCE = 32
+_BEYOND = 4 * AT_ONCE
 REQUEST_SECONDS = 15.0
 """Within so long a connection that is idle sends a whole request: its line and its headers."""
 STALL_SECONDS = 60.0
@@ -23,7 +26,7 @@ READ_BYTES = 1 << 16
 def most_connections() -> int:
     """How many there may be at once."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if files == resource.RLIM_INFINITY else min(MOST, files // 2)
+    return MOST if files == resource.RLIM_INFINITY else max(1, min(MOST, (files - _BEYOND) // 2))
 
 
 class Connection(H11Protocol):

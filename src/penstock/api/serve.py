@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from penstock.api.connection import Connection
+from penstock.api.connection import AT_ONCE, Connection
 from penstock.api.desk import Bound
 from penstock.model.errors import UsageError
 from penstock.operations.tokens import any_valid
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 15
 _STOP_SECONDS = 3
+_WAITING = 2_048
 
 
 def bind(address: str) -> socket.socket:
@@ -32,7 +33,7 @@ def bind(address: str) -> socket.socket:
     wanted = Bound.parse(address)
     family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
     try:
-        return socket.create_server((wanted.host, wanted.port), family=family, backlog=2_048)
+        return socket.create_server((wanted.host, wanted.port), family=family, backlog=_WAITING)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         msg = f"{address} cannot be served on: {why}; give another with --address or in [web]"
@@ -59,6 +60,7 @@ def _config(application: ASGIApp, connection: type[Connection] = Connection) -> 
         application,
         http=connection,
         ws="none",
+        backlog=AT_ONCE,
         log_config=None,
         access_log=False,
         proxy_headers=False,  # believed from configured addresses alone, by the application
@@ -69,7 +71,12 @@ def _config(application: ASGIApp, connection: type[Connection] = Connection) -> 
 
 
 class _Quiet(uvicorn.Server):
-    """Signals are its caller's business."""
+    """Signals are its caller's business. Few are accepted at once, and many may wait for it."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(_WAITING)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
