@@ -94,7 +94,21 @@ def test_the_ledger_at_a_glance_as_it_stood(told):
     orders, gates, firing, events = stood(6)
     assert (orders, gates, firing) == ({"failed": 1}, [(GATE, "half-open")], [ALERT])
     assert events[-1] == "gate.paused"
-    assert told.read("status", at=at(6)).notes == ["who worked then is not kept"]
+    assert told.read("status", at=at(6)).notes == []
+
+
+def test_those_who_worked_then(told):
+    worker = told.ledger.incarnation()
+    worker.register()
+    told.later(minutes=1)
+    (now,) = told.read("workers").rows
+    worker.retire()
+    told.later(minutes=1)
+    found = [told.read("workers", at=at(minute)) for minute in (7, 8, 9)]
+    assert [[one.worker for one in page.rows] for page in found] == [[], [worker.identity.id], []]
+    assert (now.lease_seconds is None, found[1].rows[0].lease_seconds) == (False, None)
+    assert told.read("workers").note == "no worker is running"
+    assert [one.worker for one in told.read("status", at=at(8)).workers] == [worker.identity.id]
 
 
 def test_dead_letters_are_those_of_then(told):

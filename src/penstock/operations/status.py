@@ -35,7 +35,9 @@ class WorkerRow(Row, frozen=True):
     host: Annotated[str, column("Where it runs.")]
     pid: Annotated[int, column("Its process.", show="reference")]
     since: Annotated[datetime, column("When it started.")]
-    lease_seconds: Annotated[float, column("How long its lease lasts; below 0: it is over.", heading="lease s")]
+    lease_seconds: Annotated[
+        float | None, column("How long its lease lasts; below 0: it is over. Empty of the past.", heading="lease s")
+    ]
     configuration: Annotated[str | None, column("The version of its configuration.")]
     machines: Annotated[list[str], column("What it serves.")]
 
@@ -76,7 +78,7 @@ class StatusAnswer(Row, frozen=True):
 
 @reading("status", "How everything stands: units, workers, gates, alerts.")
 def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
-    """Of the past it is not kept what was due, held or set aside, and who worked."""
+    """Of the past it is not kept what was due, held or set aside."""
     from penstock.ledger import history
 
     if wanted.at is not None:
@@ -115,7 +117,7 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
         ledger=database.url,
         now=at,
         machines=[_stood(name, states, ask) for name, states in counts.items()],
-        workers=[],
+        workers=_workers(ask, at),
         gates=[
             ClosedGate(gate=one.gate, state=one.state, until=one.until, reason=one.reason)
             for one in gates.rows
@@ -126,7 +128,7 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
             for one in firing
         ],
         alerts=[_event(one.event) for one in events],
-        notes=["who worked then is not kept", *([gates.note] if gates.note and gates.rows else [])],
+        notes=[gates.note] if gates.note and gates.rows else [],
     )
 
 
@@ -156,13 +158,23 @@ def _counted(states: dict[str, int]) -> str:
     return "  ".join(f"{state} {count:,}" for state, count in states.items() if count) or "no units yet"
 
 
+class WorkersWanted(Parameters, frozen=True):
+    at: Annotated[datetime | None, option("Those that worked at this instant.", example="2026-11-15T19:31:00Z")] = None
+
+
 @reading("workers", "Workers that hold a lease.")
-def workers(ask: Ask[KernelSettings]) -> Page[WorkerRow]:
+def workers(ask: Ask[KernelSettings], wanted: WorkersWanted) -> Page[WorkerRow]:
+    """Of the past, those that had begun and whose end nobody had noticed. Workers are pruned too."""
+    rows = _workers(ask, wanted.at)
+    return Page(rows=rows, note=None if rows else "no worker is running" if wanted.at is None else "no worker is known")
+
+
+def _workers(ask: Ask[Any], at: datetime | None) -> list[WorkerRow]:
     from penstock.ledger.history import workers_of
 
     database = ask.reader.database
-    rows = [_worker(one) for one in database.read(lambda cursor: workers_of(database, cursor))]
-    return Page(rows=rows, note=None if rows else "no worker is running")
+    found = database.read(lambda cursor: workers_of(database, cursor, at))
+    return [_worker(one, past=at is not None) for one in found]
 
 
 READINGS = [status, workers]
@@ -207,13 +219,13 @@ def _counts(one: MachineStatus, ask: Ask[Any]) -> MachineCounts:
     )
 
 
-def _worker(one: WorkerStatus) -> WorkerRow:
+def _worker(one: WorkerStatus, *, past: bool = False) -> WorkerRow:
     return WorkerRow(
         worker=one.id,
         host=one.host,
         pid=one.pid,
         since=one.started_at,
-        lease_seconds=one.lease_seconds,
+        lease_seconds=None if past else one.lease_seconds,
         configuration=one.config_version,
         machines=one.machines,
     )

@@ -15,7 +15,7 @@ from penstock.model.spoken import duration
 from penstock.operations.flow import FlowWanted, HourRow, activity, flow
 from penstock.operations.gates import GateList, list_gates
 from penstock.operations.needs import YOU, needs
-from penstock.operations.status import workers
+from penstock.operations.status import WorkersWanted, workers
 from penstock.operations.words import when
 from penstock.web.cards import Cards, Standing, dues_of
 from penstock.web.latest import latest_transitions
@@ -78,7 +78,7 @@ class Overview:
             "ahead": self._forecast.first(ask, at),
             "gates": self._gates(ask) if at is None else None,
             "latest": self._latest(ask, at),
-            "workers": len(workers(ask).rows),
+            "workers": len(workers(ask, WorkersWanted(at=at)).rows),
         }
 
     def standing(self, ask: Ask[Any], at: datetime | None) -> Standing:
