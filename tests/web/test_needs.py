@@ -115,7 +115,7 @@ def test_the_slider_leads_to_the_past_without_a_script(still_site: Site, still_b
 
 
 def test_a_page_that_keeps_no_past_says_so(still_browser: Client):
-    assert "This keeps no past" in still_browser.get("/read/workers?at=2026-01-01").text
+    assert "This keeps no past" in still_browser.get("/read/schedules?at=2026-01-01").text
     text = still_browser.get("/read/units?machine=order&at=2026-01-01").text
     assert "This keeps no past" not in text
     assert "order:acme/1" not in text
