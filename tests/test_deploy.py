@@ -101,6 +101,23 @@ def test_prometheus_finds_nothing_wrong_with_the_metrics(ledger_url):
     silent(tool("promtool"), "check", "metrics", given=text.decode())
 
 
+_NO_UNITS = set(re.findall(r"\w+", "s ms us ns sec b kb mb gb m h d milliseconds microseconds minutes hours days bits"))
+_SUFFIXES = ("_count", "_sum", "_bucket")
+
+
+@pytest.mark.parametrize(("name", "metric"), NAMES.items())
+def test_names_follow_the_rules_that_prometheus_looks_for(name, metric):
+    """Those of `promtool check metrics`, for where it is not installed."""
+    words = name.split("_")
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+    assert metric.says.endswith(".")
+    assert name.endswith("_total") == (metric.kind == "counter")
+    assert not name.endswith(_SUFFIXES)
+    assert _NO_UNITS.isdisjoint(words)
+    assert {"gauge", "counter", "histogram", "summary"}.isdisjoint(words)
+    assert {"le", "quantile", "__name__"}.isdisjoint(metric.labels)
+
+
 @pytest.mark.parametrize("name", ["penstock.service", "penstock-worker@.service"])
 def test_systemd_finds_nothing_wrong_with_the_units(name, tmp_path):
     checker, text = tool("systemd-analyze"), (DEPLOY / name).read_text()

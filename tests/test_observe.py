@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 
@@ -38,6 +39,34 @@ def test_every_policy_has_its_entry_in_the_runbook():
     assert len(names) == len(set(names))
     assert [name for name in names if f"\n### {name}\n" not in text] == []
     assert sorted(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "warning", "critical", "severity"),
+    [
+        # What the documents of the lifecycles say: more than 3 % and 10 % failed, more than 50 and 100 dead letters.
+        ("rule_success_rate", "rule_success_rate", 0.03, 0.10, None),
+        ("rule_dead_letters", "rule_dead_letters", 51, 101, None),
+        ("success_rate", "success_rate", 0.03, 0.10, None),
+        ("dead_letters", "dead_letters", 1, 101, None),
+        ("throttle_burst", "throttles", 4, None, None),  # more than three
+        ("gate_down", "gates", None, None, "critical"),
+        ("harvest_failed", "event", None, None, "critical"),
+        ("watermark_unpublished", "event", None, None, "critical"),
+        ("sheet_failing", "sheet_failing", None, None, "critical"),
+        ("stale_flow", "stale_flow", None, None, "warning"),
+        ("stuck_units", "stuck", 1, None, None),
+        ("quota", "quota", None, None, "warning"),
+        ("doctor", "doctor", None, None, "warning"),
+    ],
+)
+def test_the_policies_in_force_where_nothing_is_configured(name, kind, warning, critical, severity):
+    known = {one.name: one for one in (*POLICIES, *(p for lifecycle in EVERY.own for p in lifecycle.policies))}
+    policy = known[name]
+    assert (policy.kind, policy.warning, policy.critical) == (kind, warning, critical)
+    assert severity is None or policy.severity == severity
+    if name == "throttle_burst":
+        assert policy.window == timedelta(minutes=5)
 
 
 def test_every_policy_has_a_condition_or_events():

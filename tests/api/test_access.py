@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -63,6 +65,29 @@ def test_loopback_needs_no_token_unless_somebody_may_stand_between(shop_site: Si
     assert shop_site.client(bound=Bound("0.0.0.0", 8642)).get(UNITS).status == 401
 
 
+@pytest.mark.timeout(60)
+def test_long_readings_keep_nobody_at_the_door(shop_site: Site):
+    """As many as are answered at once are under way: health is told, and who is known is told from who is not."""
+    client, token = shop_site.client(TOKENS), create(shop_site)
+    desk, go_on = shop_site.desks[-2], threading.Event()
+
+    async def main() -> list[int]:
+        long = [asyncio.create_task(desk.read(go_on.wait)) for _ in range(20)]
+        try:
+            wrong = bearer(token[:-1] + ("0" if token[-1] != "0" else "1"))
+            asked = [("/readyz", {}), (f"{PREFIX}/nothing", {}), ("/sign-out", bearer(token)), ("/sign-out", wrong)]
+            found = []
+            for path, headers in asked:
+                method = "POST" if path == "/sign-out" else "GET"
+                found.append((await client.ask(method, path, b"", {**client.headers, **headers})).status)
+            return found
+        finally:
+            go_on.set()
+            await asyncio.gather(*long)
+
+    assert asyncio.run(main()) == [200, 404, 204, 401]
+
+
 def test_a_role_may_do_what_those_before_it_may(shop_site: Site):
     statuses = {}
     client = shop_site.client(TOKENS)
@@ -121,6 +146,25 @@ def test_a_secret_is_shown_once_though_its_key_is_used_again(shop_site: Site):
     assert first["secret"] not in str(shop_site.rows("SELECT * FROM api_request"))
 
 
+def test_two_who_were_shown_the_same_are_not_both_given_a_token(shop_site: Site):
+    client, wanted = shop_site.client(), {"name": "jo", "role": "viewer"}
+    asked = wanted | {"digest": client.post(f"{PREFIX}/token/create/preview", wanted).json["digest"]}
+    together, answers = threading.Barrier(4), list[Answer]()
+
+    def give() -> None:
+        together.wait()
+        answers.append(client.post(f"{PREFIX}/token/create/apply", asked))
+
+    threads = [threading.Thread(target=give) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(one.status for one in answers) == [200, 422, 422, 422]
+    assert "revoke it" in next(one for one in answers if one.status == 422).json["detail"]
+    assert shop_site.rows("SELECT count(*) FROM token") == [(1,)]
+
+
 @pytest.mark.parametrize("wanted", [{"name": "a b"}, {"name": ""}, {"expires": "0s"}, {"expires": "9999d"}])
 def test_a_token_that_cannot_be(still_site: Site, wanted: dict[str, str]):
     given = {"name": "jo", "role": "viewer"} | wanted
@@ -175,6 +219,21 @@ def test_a_form_signs_in_and_leads_to_a_page_of_ours_alone(shop_site: Site):
         assert (answer.status, answer.headers["location"]) == (303, led)
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (urlencode([(f"a{number}", "1") for number in range(30)]).encode(), FORM),
+        (b'{"token": "\xff"}', "application/json"),
+        (b'{"token": 5}', "application/json"),
+        (b"[" * 100_000, "application/json"),
+        (b'{"token": "\\ud800"}', "application/json"),
+    ],
+)
+def test_what_is_no_attempt_to_sign_in_is_refused(still_site: Site, body: bytes, kind: str):
+    answer = still_site.client(TOKENS).call("POST", "/sign-in", body, {"Content-Type": kind})
+    assert (answer.status, answer.headers["content-type"]) == (400, "application/problem+json")
+
+
 def test_over_https_the_cookie_is_bound_to_the_host(shop_site: Site):
     web = WebSettings(hosts=("desk.example.com",), trusted_proxies=("10.0.0.0/8",))
     client = shop_site.client(
@@ -195,13 +254,35 @@ def test_attempts_to_sign_in_are_limited(shop_site: Site, clock: VirtualClock):
         assert client.post("/sign-in", {"token": "pst_x"}).status == 401
     refused = client.post("/sign-in", {"token": token})
     assert (refused.status, refused.headers["retry-after"]) == (429, "301")
-    elsewhere = Client(client.app, client="127.0.0.2")
-    assert elsewhere.post("/sign-in", {"token": token}).status == 200
-    for number in range(90):
-        Client(client.app, client=f"127.1.0.{number}").post("/sign-in", {"token": "pst_x"})
-    assert elsewhere.post("/sign-in", {"token": token}).status == 429
     clock.advance(301)
     assert client.post("/sign-in", {"token": token}).status == 200
+
+
+def test_failed_attempts_of_others_keep_nobody_out(shop_site: Site):
+    client, token = shop_site.client(TOKENS), create(shop_site)
+    for number in range(200):
+        Client(client.app, client=f"127.1.0.{number}").post("/sign-in", {"token": "pst_x"})
+    assert client.post("/sign-in", {"token": token}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::7", 429),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", 401),
+        ("10.0.0.1", "10.0.0.2", 401),
+        ("::1", "::2", 429),
+        ("::ffff:10.0.1.1", "10.0.1.1", 429),
+        ("::ffff:10.0.2.1", "::ffff:10.0.2.2", 401),
+        ("x" * 200, "x" * 200, 429),
+    ],
+)
+def test_a_network_of_ipv6_is_one_address(still_site: Site, first: str, second: str, status: int):
+    """As a trusted proxy names it."""
+    client = still_site.client(WebSettings(trusted_proxies=("127.0.0.1",)))
+    for _ in range(10):
+        assert client.post("/sign-in", {"token": "pst_x"}, x_forwarded_for=first).status == 401
+    assert client.post("/sign-in", {"token": "pst_x"}, x_forwarded_for=second).status == status
 
 
 @pytest.mark.parametrize(
@@ -234,6 +315,7 @@ def test_a_page_of_another_origin_cannot_act(still_site: Site, headers: dict[str
         *((name, 200) for name in (HOME, "localhost:8642", "LOCALHOST:8642", "[::1]:8642")),
         *((name, 421) for name in ("evil.example", "evil.example:8642", "localhost", "127.0.0.1:80", "", "[::1]")),
         *((name, 421) for name in ("localhost.evil:8642", "127.0.0.1:8642@evil", "desk.example.com")),
+        *((name, 421) for name in ("localhost:08642x", f"localhost:{'1' * 5_000}", "127.0.0.1:8642, evil.example")),
     ],
 )
 def test_a_host_that_is_not_ours_is_refused(still_site: Site, host: str, status: int):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from penstock.api.answers import BODY_SECONDS
 from penstock.api.routes import PREFIX
 from penstock.app.person import user
+from penstock.model.clock import VirtualClock
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
 from tests.support.shop import S
-from tests.support.web import Answer, Client, Site
+from tests.support.web import Answer, Client, Site, site
 
 RESET = f"{PREFIX}/shop/reset"
 LOST = {"acme/4", "acme/9"}
@@ -91,6 +95,30 @@ def test_a_body_that_is_none(still_client: Client, body: bytes, kind: str, statu
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
 
 
+def test_a_body_that_trickles_in_is_given_up(site_url: str):
+    """However often a little of it comes: each piece takes a second here, and none of them waits in real time."""
+    clock = VirtualClock(datetime(2026, 11, 18, 12, tzinfo=UTC))
+    with site(site_url, clock=clock) as made:
+        application, said = made.application(), list[Any]()
+
+        async def receive() -> Any:
+            clock.advance(1.0)
+            return {"type": "http.request", "body": b" ", "more_body": True}
+
+        async def send(message: Any) -> None:
+            said.append(message)
+
+        headers = [(b"host", b"127.0.0.1:8642"), (b"content-type", b"application/json")]
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+            "path": f"{RESET}/preview", "raw_path": b"", "query_string": b"", "root_path": "",
+            "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8642),
+        }  # fmt: skip
+        asyncio.run(application(scope, receive, send))
+        assert said[0]["status"] == 408
+        assert clock.now() - datetime(2026, 11, 18, 12, tzinfo=UTC) <= timedelta(seconds=BODY_SECONDS + 1)
+
+
 def test_nothing_to_do_is_done_at_once(client: Client):
     shown = preview(client, status="sent")
     done = apply(client, shown["digest"], status="sent")
@@ -142,6 +170,28 @@ def test_what_was_refused_may_be_asked_again_with_its_key(client: Client):
     assert apply(client, "0" * 16, headers=key("one")).status == 409
     shown = preview(client)
     assert apply(client, shown["digest"], headers=key("one")).status == 200
+
+
+@pytest.mark.parametrize(("why", "status"), [("23514", 409), ("55P03", 503)])
+def test_what_the_database_refused_may_be_asked_again_with_its_key(shop_site: Site, why: str, status: int):
+    """23514: a constraint; 55P03: somebody had it locked, which SQLite cannot be made to say here."""
+    database, client = shop_site.ledger.database, shop_site.client()
+    postgres = shop_site.url.startswith("postgres")
+    path, wanted = f"{PREFIX}/token/create", {"name": "jo", "role": "viewer"}
+    wanted |= {"digest": client.post(f"{path}/preview", wanted).json["digest"]}
+    said = f"RAISE EXCEPTION 'not now' USING ERRCODE = '{why}'"
+    refusing = [
+        f"CREATE FUNCTION not_now() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {said}; END $$",
+        "CREATE TRIGGER not_now BEFORE INSERT ON token FOR EACH ROW EXECUTE FUNCTION not_now()",
+    ]
+    if not postgres:
+        refusing = ["CREATE TRIGGER not_now BEFORE INSERT ON token BEGIN SELECT RAISE(ABORT, 'not now'); END"]
+    database.write(lambda cursor: [cursor.run(one) for one in refusing])
+    refused = client.post(f"{path}/apply", wanted, **key("one"))
+    assert refused.status == (status if postgres else 409)
+    database.write(lambda cursor: cursor.run("DROP TRIGGER not_now" + (" ON token" if postgres else "")))
+    again = client.post(f"{path}/apply", wanted, **key("one"))
+    assert (again.status, again.json["count"]) == (200, 1)
 
 
 def test_a_key_without_an_answer_is_under_way(client: Client, shop_site: Site):

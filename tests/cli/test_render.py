@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pytest
 
-from penstock.cli.render import Showing, answer_lines, notes
+from penstock.cli.render import Showing, answer_lines, csv_lines, notes
 from penstock.cli.terminal import Screen, cells, counted, shortened
 from penstock.model.spoken import duration
 from penstock.operations.answers import json_text
@@ -187,3 +188,29 @@ def test_json_is_exact_and_steers_no_terminal():
     text = json_text({"evil": evil})
     assert json.loads(text) == {"evil": evil}
     assert not set(text) & set("\x1b\x9b\u202e\u2028\x7f")
+
+
+class Cell(Row, frozen=True):
+    text: Annotated[str, column("Anything.")]
+    number: Annotated[int, column("A number.")] = -1
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("+1+1", "'+1+1"),
+        ("-2+3", "'-2+3"),
+        ("  =1", "'  =1"),
+        ("\t=1", "'\t=1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("-2.50", "-2.50"),
+        ("+49", "+49"),
+        ("a=b", "a=b"),
+        ("", ""),
+    ],
+)
+def test_csv_has_no_formulas(text, written):
+    _, line = csv_lines(Page(rows=[Cell(text=text)]), Cell, safe=False)
+    assert next(csv.reader([line])) == [written, "-1"]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 from penstock.api.serve import bind
+from penstock.ledger.ledger import Ledger
+from penstock.model.errors import LedgerUnavailable
 from tests.support.fleet import ROOT, Member, until
 
 CONFIGURATION = 'lifecycles = ["tests.support.shop:lifecycle"]\n[shop]\n[ledger]\nurl = "{url}"\n{more}'
@@ -48,10 +51,11 @@ def address(member: Member) -> str:
     return str(said[0]["address"]).rstrip("/")
 
 
-def get(url: str, token: str | None = None) -> tuple[int, Any]:
+def get(url: str | urllib.request.Request, token: str | None = None) -> tuple[int, Any]:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+        asked = urllib.request.Request(url, headers=headers) if isinstance(url, str) else url
+        with urllib.request.urlopen(asked) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -67,6 +71,68 @@ def test_web_serves_until_it_is_told_to_stop(folder: Path):
         member.process.send_signal(signal.SIGTERM)
         until(lambda: not member.alive, "it ends")
     assert "Traceback" not in member.text()
+
+
+def post(url: str, given: dict[str, str], **headers: str) -> tuple[int, Any]:
+    asked = urllib.request.Request(url, json.dumps(given).encode(), {"Content-Type": "application/json", **headers})
+    return get(asked)
+
+
+#: An answer is not kept before this is over, which is longer than any test. SQLite cannot sleep: it counts.
+NEVER_ANSWERED = {
+    "sqlite": ["CREATE TRIGGER late BEFORE UPDATE ON api_request BEGIN SELECT count(*) FROM {all}; END"],
+    "postgresql": [
+        "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN NEW; END $$",
+        "CREATE TRIGGER late BEFORE UPDATE ON api_request FOR EACH ROW EXECUTE FUNCTION late()",
+    ],
+}
+
+
+@pytest.mark.timeout(180)
+def test_killed_between_the_act_and_its_answer_it_is_not_done_again(folder: Path, ledger_url: str):
+    every = ", ".join(f"sqlite_master AS m{number}" for number in range(8))
+    key, wanted = {"Idempotency-Key": "one"}, {"name": "jo", "role": "viewer"}
+    with Ledger.open(ledger_url) as ledger:
+        kept = "SELECT (SELECT count(*) FROM token), (SELECT count(*) FROM api_request WHERE answer IS NULL)"
+
+        def counts() -> list[int]:
+            ((tokens, keys),) = ledger.read(lambda cursor: cursor.rows(kept))
+            return [tokens, keys]
+
+        late = [sql.replace("{all}", every) for sql in NEVER_ANSWERED[ledger_url.partition(":")[0]]]
+        ledger.database.write(lambda cursor: [cursor.run(sql) for sql in late])
+        with started(folder, "web", "--address", "127.0.0.1:0") as member:
+            home = f"{address(member)}/api/v1/token/create"
+            wanted |= {"digest": json.loads(post(f"{home}/preview", wanted)[1])["digest"]}
+
+            def ask() -> None:
+                with pytest.raises(OSError, match=r"closed|reset"):
+                    post(f"{home}/apply", wanted, **key)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            until(lambda: counts() == [1, 1], "it is done, and not answered")
+            member.kill()
+            asking.join()
+        until(lambda: _dropped(ledger, ledger_url), "what was cut off lets go")
+        with started(folder, "web", "--address", "127.0.0.1:0") as member:
+            status, said = post(f"{address(member)}/api/v1/token/create/apply", wanted, **key)
+        assert (status, "look at the history" in json.loads(said)["detail"]) == (409, True)
+        assert counts() == [1, 1]
+
+
+def _dropped(ledger: Ledger, url: str) -> bool:
+    """On PostgreSQL whoever was cut off may sleep on, and is ended first."""
+    if url.startswith("sqlite"):
+        ledger.database.write(lambda cursor: cursor.run("DROP TRIGGER late"))
+        return True
+    ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'UPDATE api_request%'"
+    ledger.read(lambda cursor: cursor.rows(ending))
+    try:
+        ledger.database.write(lambda cursor: cursor.run("DROP TRIGGER late ON api_request"))
+    except LedgerUnavailable:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("command", [("up",), ("worker", "--web")])

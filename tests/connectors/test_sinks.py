@@ -63,8 +63,8 @@ class Taker:
 
     async def answer(self, request):
         self.calls.append((request.url.path, dict(request.headers), await request.body()))
-        status, headers = self.answers.pop(0) if self.answers else (202, {})
-        return Response("what a server says", status, headers)
+        status, headers, *said = self.answers.pop(0) if self.answers else (202, {})
+        return Response(said[0] if said else "what a server says", status, headers)
 
     @contextlib.asynccontextmanager
     async def served(self):
@@ -128,6 +128,33 @@ def test_an_answer_that_is_no_yes_means_what_it_means_elsewhere(secret, answer, 
     assert "hush-hush" not in str(caught.value)
     if error is Throttled:
         assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("ok", None),
+        ("", None),
+        ('{"ok": true}', None),
+        ('{"status": "success", "message": "Event processed", "dedup_key": "x"}', None),
+        ('{"result": "success", "error": null}', None),
+        ('{"ok": false, "error": "invalid_auth"}', Rejected),
+        ('{"success": false}', Rejected),
+        ('{"status": "invalid event", "errors": ["routing_key"]}', Rejected),
+        ("\n<!doctype html><title>Sign in to this network</title>", Transient),
+    ],
+)
+def test_a_success_that_tells_of_an_error_is_none(secret, said, error):
+    def slack(address):
+        return Slack(SlackSettings(url=secret(f"{address}/hush-hush")), SystemClock())
+
+    def duty(address):
+        return PagerDuty(PagerDutySettings(routing_key=secret("R" * 32), url=address), SystemClock())
+
+    for make, who in ((slack, "Slack"), (duty, "PagerDuty")):
+        expected = pytest.raises(error, match=f"{who}: 200") if error else contextlib.nullcontext()
+        with expected:
+            tell(Taker((200, {}, said)), make, notice())
 
 
 def test_nobody_listens(secret):

@@ -67,9 +67,9 @@ class Client:
         return self.call("POST", path, urlencode(fields).encode(), kind)
 
     def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        return asyncio.run(self._call(method, path, body, {**self.headers, **named(headers or {})}))
+        return asyncio.run(self.ask(method, path, body, {**self.headers, **named(headers or {})}))
 
-    async def _call(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         parts = urlsplit(path)
         sent = {**headers, **({"Content-Length": str(len(body))} if body else {})}
         scope = {

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
 from penstock.ledger import roll_up
+from penstock.model.clock import Rng, instant_text
 from penstock.model.machine import Actor
+from penstock.model.secrets import TOKEN, draw
 from penstock.model.unit import Ref
+from penstock.settings.kernel import WebSettings
 from penstock.web import live
 from tests.support.machines import invoice, partition
 from tests.support.shop import S
@@ -62,6 +66,55 @@ def test_everybody_who_watches_hears_of_a_change(shop_site: Site, monkeypatch: p
     for heard in asyncio.run(main()):
         assert heard.count("event: changed\ndata: order\n\n") == 1
         assert "retry: 3000\n\n" in heard
+
+
+@pytest.mark.timeout(60)
+def test_who_is_let_in_no_longer_is_told_nothing_more(shop_site: Site, monkeypatch: pytest.MonkeyPatch):
+    """A token is revoked while a page of its session watches: the stream ends before the next word."""
+    monkeypatch.setattr(live, "_LOOK_SECONDS", 0.05)
+    shop_site.web = WebSettings(require_token=True)
+    database, now = shop_site.ledger.database, shop_site.clock.now()
+    drawn, revoked = draw(Rng(), TOKEN), f"UPDATE token SET revoked_at = '{instant_text(now)}'"
+    made = (
+        "INSERT INTO token (id, name, role, hash, created_at, created_by, expires_at) VALUES"
+        " (:id, 'jo', 'viewer', :hash, :now, 'me', :ends)"
+    )
+    ends = instant_text(now + timedelta(days=1))
+    database.write(lambda cursor: cursor.run(made, id=drawn.id, hash=drawn.hash, now=instant_text(now), ends=ends))
+    application, heard = shop_site.application(pages=True), list[bytes]()
+
+    async def main() -> None:
+        told = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            heard.append(message.get("body", b""))
+            if b"changed" in heard[-1]:
+                told.set()
+
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+            "path": "/live", "raw_path": b"/live", "query_string": b"", "root_path": "",
+            "headers": [(b"host", b"127.0.0.1:8642"), (b"authorization", f"Bearer {drawn.text}".encode())],
+            "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8642),
+        }  # fmt: skip
+        stream = asyncio.create_task(application(scope, asyncio.Future, send))
+        moves = iter([S.PACKING, S.SENT])
+
+        async def move() -> None:
+            target = next(moves)
+            await asyncio.to_thread(
+                lambda: shop_site.ledger.move(Ref("order", "acme/5"), target, actor=Actor.WORKER, who="w", reason="on")
+            )
+
+        await asyncio.sleep(0.5)
+        await move()
+        await told.wait()
+        await asyncio.to_thread(database.write, lambda cursor: cursor.run(revoked))
+        await move()
+        await stream
+
+    asyncio.run(main())
+    assert sum(b"changed" in one for one in heard) == 1
 
 
 def test_the_more_watch_the_less_often_they_are_told():

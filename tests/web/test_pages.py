@@ -199,6 +199,13 @@ def test_the_past_is_shown_from_history_and_nothing_can_be_done_in_it(shop_site:
     assert "2026-13-99" in page(browser.get("/?at=2026-13-99"), 400)
 
 
+def test_a_unit_and_a_form_that_cannot_be_are_refused(shop_site: Site):
+    browser = shop_site.browser()
+    assert browser.get("/units/order/%00").status == 400
+    many = browser.send("/do/shop/reset", **{f"a{number}": "1" for number in range(1_001)})
+    assert (many.status, "1,000 fields at most" in many.text) == (400, True)
+
+
 def test_text_from_outside_is_inert_everywhere(shop_site: Site, browser: Client):
     shop_site.ledger.move(
         Ref("order", "acme/5"), S.PACKING, actor=Actor.WORKER, who="w", reason=HOSTILE.replace("\0", "")

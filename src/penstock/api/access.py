@@ -75,6 +75,10 @@ class Access:
         found: Person | None = request.state.person
         return found
 
+    async def still(self, request: Request) -> bool:
+        """Whether who began this request, and is still being answered, would be let in now."""
+        return await self._person(request) is not None
+
     async def _person(self, request: Request) -> Person | None:
         given = request.headers.get("authorization")
         if given is not None:
@@ -84,7 +88,7 @@ class Access:
         cookie = request.cookies.get(cookie_name(request), "")
         found = parts(cookie, SESSION)
         if found is not None:
-            token = await self._desk.read(self._session, *found)
+            token = await self._desk.glance(self._session, *found)
             return None if token is None else Person(token.name, token.role, "session", csrf_of(cookie))
         if self.is_open and request.state.direct:
             return self._local
@@ -104,7 +108,7 @@ class Access:
     async def token(self, text: str) -> Token | None:
         """The valid token that this text is."""
         found = parts(text, TOKEN)
-        return None if found is None else await self._desk.read(self._token, *found)
+        return None if found is None else await self._desk.glance(self._token, *found)
 
     def _token(self, token_id: str, hashed: str) -> Token | None:
         return valid_token(self._desk.ledger().database, token_id, hashed, self._desk.clock.now())

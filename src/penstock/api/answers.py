@@ -1,12 +1,14 @@
-"""What every answer carries: headers that keep a browser from doing more than it was asked to."""
+"""What every request is bound by and every answer carries: sizes, and headers that keep a browser in its place."""
 
 from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.api.problems import Problem
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.api.desk import Desk
 
 MOST_BYTES = 1_000_000
-_BODY_SECONDS = 30.0
+BODY_SECONDS = 30.0
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self';"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -69,16 +71,16 @@ class Bounded:
         length = Headers(scope=scope).get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > MOST_BYTES:
             return await _too_large().response()(scope, receive, send)
-        seen, whole = 0, False
+        seen, whole, ends = 0, False, self._desk.clock.elapsed() + BODY_SECONDS
 
         async def receiving() -> Message:
             nonlocal seen, whole
             if whole:
                 return await receive()  # only the end of the connection is left, and it may come any time
             try:
-                message = await asyncio.wait_for(receive(), _BODY_SECONDS)
+                message = await asyncio.wait_for(receive(), ends - self._desk.clock.elapsed())
             except TimeoutError:
-                detail = f"the body did not come within {_BODY_SECONDS:g} s; send it again"
+                detail = f"the body did not come within {BODY_SECONDS:g} s; send it again"
                 raise Problem(HTTPStatus.REQUEST_TIMEOUT, detail) from None
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
@@ -93,3 +95,15 @@ class Bounded:
 def _too_large() -> Problem:
     detail = f"a request may have {MOST_BYTES:,} bytes at most; send less at a time"
     return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+
+
+async def form_of(request: Request, most: int) -> dict[str, list[str]]:
+    """What a form sent: values by name. Raises Problem where there are more than so many."""
+    body = (await request.body()).decode(errors="replace")
+    found: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(body, keep_blank_values=True, max_num_fields=most):
+            found.setdefault(name, []).append(value)
+    except ValueError:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"a form may have {most:,} fields at most; send fewer") from None
+    return found

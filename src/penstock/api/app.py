@@ -98,7 +98,7 @@ class _General:
 
     async def ready(self, _: Request) -> Response:
         """The ledger answers, and its schema fits this program. Raises what it does not."""
-        await self._desk.read(self._look)
+        await self._desk.glance(self._look)
         return Response("ready\n", media_type="text/plain")
 
     def _look(self) -> None:

@@ -28,6 +28,7 @@ T = TypeVar("T")
 _TABLES = ("token", "web_session", "api_request")
 _READERS = 8
 _ACTORS = 4
+_DOORKEEPERS = 2
 _PLAN_SECONDS = 300.0
 
 
@@ -86,6 +87,8 @@ class Desk:
         # Who acts may plan for long; who reads does not wait behind them.
         self._readers = ThreadExecutor(_READERS)
         self._actors = ThreadExecutor(_ACTORS)
+        # Who somebody is, and whether the ledger answers at all, is told however many long readings are under way.
+        self._doorkeepers = ThreadExecutor(_DOORKEEPERS)
 
     @property
     def program(self) -> Program:
@@ -154,6 +157,10 @@ class Desk:
         """Run blocking work that only reads."""
         return await self._readers.run(work, *args)
 
+    async def glance(self, work: Callable[..., T], *args: Any) -> T:
+        """Run blocking work that reads a row or two."""
+        return await self._doorkeepers.run(work, *args)
+
     async def act(self, work: Callable[..., T], *args: Any) -> T:
         """Run blocking work that may write, or takes long."""
         try:
@@ -165,6 +172,7 @@ class Desk:
         """Take no more work, and close the ledger."""
         self._readers.close()
         self._actors.close()
+        self._doorkeepers.close()
         with self._opening:
             if self._ledger is not None:
                 self._ledger.close()

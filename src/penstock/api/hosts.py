@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _DEFAULT = {"http": 80, "https": 443}
+_PORT_DIGITS = 5
 
 
 class Hosts:
@@ -94,6 +95,6 @@ class Hosts:
 
 def _split(host: str) -> tuple[str, int | None]:
     name, colon, port = host.rpartition(":")
-    if colon and port.isascii() and port.isdigit() and not name.endswith(":"):
+    if colon and port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS and not name.endswith(":"):
         return name, int(port)
     return host, None

@@ -22,7 +22,14 @@ from starlette.routing import Route
 from penstock.api.idempotency import HEADER, Key
 from penstock.api.problems import Problem
 from penstock.api.shared import share
-from penstock.model.errors import LedgerError, PenstockError, UsageError
+from penstock.model.errors import (
+    CommitUnknown,
+    LedgerError,
+    LedgerRefused,
+    LedgerUnavailable,
+    PenstockError,
+    UsageError,
+)
 from penstock.model.unit import Ref
 from penstock.operations.answers import json_text
 from penstock.operations.carry import KERNEL, Done, Planned, Preview, carry_out, check_digest, make_plan
@@ -221,8 +228,11 @@ class Acting:
             raise
         try:
             done = self.carried(*agreed)
-        except UsageError:
-            key.forget(database)
+        except CommitUnknown:
+            raise  # it may be done: the key stays without an answer
+        except (UsageError, LedgerRefused, LedgerUnavailable):
+            with contextlib.suppress(LedgerError):
+                key.forget(database)
             raise
         key.end(database, done)
         return done

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from penstock.api.connection import AT_ONCE, Connection
 from penstock.api.desk import Bound
 from penstock.model.errors import UsageError
 from penstock.operations.tokens import any_valid
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.api.desk import Desk
 
-_CONNECTIONS = 1_000
 _IDLE_SECONDS = 15
 _STOP_SECONDS = 3
+_WAITING = 2_048
 
 
 def bind(address: str) -> socket.socket:
@@ -32,7 +33,7 @@ def bind(address: str) -> socket.socket:
     wanted = Bound.parse(address)
     family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
     try:
-        return socket.create_server((wanted.host, wanted.port), family=family, backlog=2_048)
+        return socket.create_server((wanted.host, wanted.port), family=family, backlog=_WAITING)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         msg = f"{address} cannot be served on: {why}; give another with --address or in [web]"
@@ -54,23 +55,28 @@ def require_token(desk: Desk) -> None:
         raise UsageError(msg)
 
 
-def _server(application: ASGIApp) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            application,
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,  # believed from configured addresses alone, by the application
-            server_header=False,
-            limit_concurrency=_CONNECTIONS,
-            timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=_STOP_SECONDS,
-        )
+def _config(application: ASGIApp, connection: type[Connection] = Connection) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        http=connection,
+        ws="none",
+        backlog=AT_ONCE,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # believed from configured addresses alone, by the application
+        server_header=False,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_STOP_SECONDS,
     )
 
 
 class _Quiet(uvicorn.Server):
-    """Signals are its caller's business."""
+    """Signals are its caller's business. Few are accepted at once, and many may wait for it."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(_WAITING)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -79,7 +85,7 @@ class _Quiet(uvicorn.Server):
 
 def serve(application: ASGIApp, listening: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C, which end it in good order; a second one does not wait for anybody."""
-    server = _Quiet(_server(application).config)
+    server = _Quiet(_config(application))
 
     def stop(*_: object) -> None:
         server.force_exit = server.should_exit
@@ -91,9 +97,11 @@ def serve(application: ASGIApp, listening: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def serving(application: ASGIApp, listening: socket.socket) -> Iterator[None]:
+def serving(
+    application: ASGIApp, listening: socket.socket, connection: type[Connection] = Connection
+) -> Iterator[None]:
     """Serve on a thread with a loop of its own while the block runs."""
-    server = _Quiet(_server(application).config)
+    server = _Quiet(_config(application, connection))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), name="penstock-web", daemon=True)
     thread.start()
     try:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from http import HTTPStatus
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock.api.access import Access, cookie_name, csrf_of
+from penstock.api.answers import form_of
 from penstock.api.desk import is_loopback
 from penstock.api.problems import Problem
 from penstock.model.clock import Clock
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 _SPAN_SECONDS = 300.0
 _MOST_OF_ONE = 10
-_MOST = 100
+_MOST = 10_000
+_LONGEST_ADDRESS = 100
+_NETWORK_BITS = 64
+_MOST_FIELDS = 20
 _FORM = "application/x-www-form-urlencoded"
 
 
@@ -38,11 +42,15 @@ class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempts:
-    """Failed attempts of the last minutes, by address and over all. Kept in memory: a restart forgives."""
+    """Failed attempts of the last minutes, by address. Kept in memory: a restart forgives.
+
+    Others are not refused for them, however many there are: a token cannot be guessed, and whoever fails on purpose
+    from many addresses would keep everybody out.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failed: deque[tuple[float, str]] = deque()
+        self._failed: deque[tuple[float, str]] = deque(maxlen=_MOST)
         self._lock = threading.Lock()
 
     def check(self, address: str) -> None:
@@ -51,16 +59,29 @@ class Attempts:
         with self._lock:
             while self._failed and self._failed[0][0] < now - _SPAN_SECONDS:
                 self._failed.popleft()
-            own = sum(one == address for _, one in self._failed)
-            if own >= _MOST_OF_ONE or len(self._failed) >= _MOST:
-                wait = str(int(self._failed[0][0] + _SPAN_SECONDS - now) + 1)
+            place = _place(address)
+            own = [when for when, one in self._failed if one == place]
+            if len(own) >= _MOST_OF_ONE:
+                wait = str(int(own[-_MOST_OF_ONE] + _SPAN_SECONDS - now) + 1)
                 detail = f"too many attempts to sign in; try again in {wait} s"
                 raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, headers={"Retry-After": wait})
 
     def failed(self, address: str) -> None:
         """One more."""
         with self._lock:
-            self._failed.append((self._clock.elapsed(), address))
+            self._failed.append((self._clock.elapsed(), _place(address)))
+
+
+def _place(address: str) -> str:
+    """The address; of IPv6 the network, which one machine has whole."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address[:_LONGEST_ADDRESS]
+    if isinstance(found, IPv6Address):
+        mapped = found.ipv4_mapped
+        return str(IPv6Network((int(found), _NETWORK_BITS), strict=False) if mapped is None else mapped)
+    return str(found)
 
 
 class Signing:
@@ -128,13 +149,12 @@ def _set(request: Request, answer: Response, value: str, seconds: int) -> None:
 async def _fields(request: Request) -> tuple[dict[str, str], bool]:
     """The fields of a form or of a JSON object, and whether it is a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = await request.body()
     if kind == _FORM:
-        found = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=20)
-        return {name: values[0] for name, values in found.items()}, True
+        return {name: values[0] for name, values in (await form_of(request, _MOST_FIELDS)).items()}, True
+    body = await request.body()
     try:
         return (msgspec.json.decode(body, type=dict[str, str]) if body else {}), False
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Problem(HTTPStatus.BAD_REQUEST, 'send {"token": "…"} as JSON, or a form with token') from None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -349,4 +350,11 @@ def _csv_value(value: Any) -> str:
     if value is None:
         return ""
     plain = msgspec.to_builtins(value, enc_hook=str)
-    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+    if not isinstance(plain, str):
+        return msgspec.json.encode(plain).decode()
+    # A spreadsheet would run what begins like a formula; with an apostrophe before it, it is a text.
+    return f"'{plain}" if _FORMULA.match(plain) and not _NUMBER.fullmatch(plain) else plain
+
+
+_FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")

@@ -42,6 +42,7 @@ class WorkerStatus(Struct, frozen=True):
     host: str
     pid: int
     started_at: datetime
+    #: Of the past it is not known, and 0.
     lease_seconds: float
     machines: list[str]
     config_version: str | None = None
@@ -288,11 +289,16 @@ def _machine(database: Database, cursor: Cursor, definition: Definition, counts:
     return MachineStatus(name, table, driven, ordered, ready, *map(int, numbers))
 
 
-def workers_of(database: Database, cursor: Cursor) -> list[WorkerStatus]:
-    rows = cursor.rows(
-        f"SELECT id, host, pid, started_at, {database.lease_left_sql}, machines, config_version FROM worker WHERE reaped_at IS NULL ORDER BY started_at, id",
-        **database.bind_now(),
-    )
+def workers_of(database: Database, cursor: Cursor, at: datetime | None = None) -> list[WorkerStatus]:
+    """Workers that hold a lease; or that had begun by an instant, and whose end nobody had noticed."""
+    left, values = database.lease_left_sql, dict(database.bind_now())
+    where = "reaped_at IS NULL"
+    if at is not None:
+        moment = database.sql.instant("moment")
+        where = f"started_at <= {moment} AND (reaped_at IS NULL OR reaped_at > {moment})"
+        left, values = "0", {"moment": instant_text(at)}
+    columns = f"id, host, pid, started_at, {left}, machines, config_version"
+    rows = cursor.rows(f"SELECT {columns} FROM worker WHERE {where} ORDER BY started_at, id", **values)
     return [WorkerStatus(r[0], r[1], r[2], instant(r[3]), round(float(r[4]), 1), _document(r[5]), r[6]) for r in rows]
 
 

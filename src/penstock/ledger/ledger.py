@@ -35,6 +35,8 @@ from penstock.model.move_set import Left, MoveSet
 from penstock.model.outcome import Birth, Event, Move, Write
 from penstock.model.unit import GuardedUnit, Ref, Unit, parse_key, replace
 
+_CHECKED_LOCK = 8025317
+
 T = TypeVar("T")
 _BIRTHS_AT_ONCE = 5_000
 _MOVE_TRIES = 5
@@ -259,12 +261,20 @@ class Ledger:
         entry = self.preparer.together(others, writes, events, who)
         self._committer.together(list(entry.moves), entry.births, entry)
 
-    def write(self, writes: Sequence[Write], events: Sequence[Event] = ()) -> None:
-        """Rows of data tables and events alone, in one transaction: what no unit goes with."""
+    def write(
+        self, writes: Sequence[Write], events: Sequence[Event] = (), *, check: Callable[[Cursor], None] | None = None
+    ) -> None:
+        """Rows of data tables and events alone, in one transaction: what no unit goes with.
+
+        `check` reads in the same transaction, and no other such transaction is under way: what it raises undoes all.
+        """
         made = [statements.upsert(self.database, *s) for s in statements_of(outcome_writes("rows", writes))]
         told = [event_row("rows", event) for event in events]
 
         def work(cursor: Cursor) -> None:
+            if check is not None:
+                self.database.sql.lock(cursor, _CHECKED_LOCK)
+                check(cursor)
             for sql, given in made:
                 cursor.run(sql, **given)
             if told:

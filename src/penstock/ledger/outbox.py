@@ -74,14 +74,25 @@ class Listed:
 
 
 def list_events(
-    database: Database, *, most: int = 50, alerts: bool = False, after: tuple[datetime, str] | None = None
+    database: Database,
+    *,
+    most: int = 50,
+    alerts: bool = False,
+    after: tuple[datetime, str] | None = None,
+    until: datetime | None = None,
 ) -> list[Listed]:
-    """The newest events, or the newest alerts, with their deliveries; those that follow `after` (moment and key)."""
-    parts, values = ["severity IS NOT NULL"] if alerts else [], {}
+    """The newest events, or the newest alerts, with their deliveries.
+
+    Those that follow `after` (moment and key), and those that had happened by `until`.
+    """
+    parts, values = ["severity IS NOT NULL"] if alerts else [], dict[str, str]()
+    if until is not None:
+        parts.append(f"created_at <= {database.sql.instant('until')}")
+        values["until"] = instant_text(until)
     if after is not None:
         moment = database.sql.instant("moment")
         parts.append(f"(created_at < {moment} OR created_at = {moment} AND event_key > :key)")
-        values = {"moment": instant_text(after[0]), "key": after[1]}
+        values |= {"moment": instant_text(after[0]), "key": after[1]}
     which = f" WHERE {' AND '.join(parts)}" if parts else ""
 
     def work(cursor: Cursor) -> list[Listed]:

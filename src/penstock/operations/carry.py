@@ -291,7 +291,8 @@ def _issue(ledger: Ledger, ask: Ask[Any], plan: Issue) -> str:
     moments = {name: ask.now + span for name, span in plan.moments.items()}
     row = {**plan.row, **moments, "id": drawn.id, "hash": drawn.hash}
     told = {plan.table.name: plan.row["name"], **{n: v for n, v in plan.row.items() if n != "name"}}
-    ledger.write([Write(plan.table, [row], "error")], [Event(f"{plan.event}:{drawn.id}", plan.event, told)])
+    event = Event(f"{plan.event}:{drawn.id}", plan.event, told)
+    ledger.write([Write(plan.table, [row], "error")], [event], check=plan.check)
     return drawn.text
 
 

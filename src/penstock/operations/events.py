@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 class EventList(Parameters, frozen=True):
     alerts: Annotated[bool, option("Only events with a severity.")] = False
+    at: Annotated[
+        datetime | None, option("Only what had happened by this instant.", example="2026-11-15T19:31:00Z")
+    ] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 20
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
-    at: Annotated[
-        datetime | None,
-        option(
-            "Only what had happened by this instant; deliveries are as they are now.", example="2026-11-15T19:31:00Z"
-        ),
-    ] = None
 
 
 class Redeliver(Parameters, frozen=True):
@@ -49,15 +46,18 @@ class EventRow(Row, frozen=True):
 
 @reading("events list", "The newest events, and what became of their deliveries.")
 def list_events(ask: Ask[KernelSettings], wanted: EventList) -> Page[EventRow]:
+    """Also with --at, deliveries are told as they stand now."""
     from penstock.ledger import outbox
 
-    after = None if wanted.at is None else (wanted.at, "")
+    after = None
     if wanted.after is not None:
         at, space, key = wanted.after.partition(" ")
         if not space:
             raise UsageError(f"{wanted.after!r} is not a cursor; take it from the page before")
         after = (read_instant(at), key)
-    found = outbox.list_events(ask.reader.database, most=wanted.limit + 1, alerts=wanted.alerts, after=after)
+    found = outbox.list_events(
+        ask.reader.database, most=wanted.limit + 1, alerts=wanted.alerts, after=after, until=wanted.at
+    )
     rows = [_row(one) for one in found[: wanted.limit]]
     more = len(found) > wanted.limit
     return Page(

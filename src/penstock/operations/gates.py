@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
 from penstock.model.limits import GateLimits
 from penstock.model.near import near
@@ -19,13 +20,15 @@ from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
 
 if TYPE_CHECKING:
+    from penstock.ledger.gates.log import Changed
     from penstock.ledger.gates.status import GateStatus
 
 
 class GateList(Parameters, frozen=True):
     gate: Annotated[str | None, argument("Only this gate and those below it.", example="shop/acme")] = None
     at: Annotated[
-        datetime | None, option("As they stood at this instant, from their history.", example="2026-11-15T19:31:00Z")
+        datetime | None,
+        option("As they stood at this instant, without budgets.", example="2026-11-15T19:31:00Z"),
     ] = None
 
 
@@ -97,20 +100,14 @@ class GateRow(Row, frozen=True):
     limits: Annotated[list[LimitRow], column("Its limits.", show="detail")] = []
 
 
-_SHUT = {"closed": G.CLOSED, "probe": G.HALF_OPEN, "paused": G.PAUSED, "stopped": G.STOPPED}
-"""By the change that shut it: what a gate is then."""
-
-
 @reading("gates list", "Gates: open or why not, their budgets, and who waits.")
 def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
-    found = _statuses(ask, counts=wanted.at is None)
-    chosen = [gate for gate in found if wanted.gate is None or _under(gate.gate_id, wanted.gate)]
+    """Of the past it is known what each was changed to, and not what was left of a budget or waited behind it."""
+    rows, note = _present(ask) if wanted.at is None else _past(ask, wanted.at)
+    chosen = [row for row in rows if wanted.gate is None or _under(row.gate, wanted.gate)]
     if wanted.gate is not None and not chosen:
-        raise _unknown(wanted.gate, [gate.gate_id for gate in found])
-    note = None if found else "no gates yet: one is made when a unit first needs it"
-    if wanted.at is not None:
-        return Page(rows=_stood(ask, [gate.gate_id for gate in chosen], wanted.at), note=note)
-    return Page(rows=[_row(gate) for gate in chosen], note=note)
+        raise _unknown(wanted.gate, [row.gate for row in rows])
+    return Page(rows=chosen, note=note if rows else "no gates yet: one is made when a unit first needs it")
 
 
 @reading("gates history", "What became of a gate, newest first.")
@@ -169,21 +166,41 @@ def _statuses(ask: Ask[Any], *, counts: bool = False) -> list[GateStatus]:
     return database.read(lambda cursor: gate_statuses(database, cursor, counts=counts, at_most=COUNTED_AT_MOST))
 
 
-def _stood(ask: Ask[Any], gates: Sequence[str], at: datetime) -> list[GateRow]:
-    """How gates stood: what shut them, unless its time was over. Budgets and who waited are not known."""
+def _present(ask: Ask[Any]) -> tuple[list[GateRow], str | None]:
+    return [_row(gate) for gate in _statuses(ask, counts=True)], None
+
+
+def _past(ask: Ask[Any], at: datetime) -> tuple[list[GateRow], str | None]:
+    """Every gate as it stood, and a sentence where the log does not reach back so far."""
     from penstock.ledger.gates import log
 
-    changed = {one.gate_id: one for one in log.gates_at(ask.reader.database, at)}
-    rows = []
-    for gate in gates:
-        one = changed.get(gate)
-        if one is None or one.what not in _SHUT or (one.until is not None and one.until <= at):
-            rows.append(GateRow(gate=gate, state=G.OPEN))
-        else:
-            # A pause that ends by itself closes a gate, as a provider does.
-            state = _SHUT[one.what] if one.until is None or one.what != "paused" else G.CLOSED
-            rows.append(GateRow(gate=gate, state=state, until=one.until, reason=one.reason, by=one.by))
-    return rows
+    database = ask.reader.database
+    found, oldest = database.read(lambda cursor: (log.gates_as_of(database, cursor, at), log.known_from(cursor)))
+    note = None
+    if oldest is not None and at < oldest:
+        note = f"changes of gates are known from {instant_text(oldest)} on; before that they count as open"
+    return [_stood(gate, last, at) for gate, last in found], note
+
+
+def _stood(gate: str, last: Changed | None, at: datetime) -> GateRow:
+    """A gate after its last change by then."""
+    shut = last is not None and last.until is not None and last.until > at
+    state = G.OPEN if last is None else _STOOD[last.what]
+    if last is not None and last.what == "paused" and last.until is not None:
+        state = G.CLOSED if shut else G.OPEN  # a pause that ends by itself closes a gate, as a provider does
+    elif state is G.CLOSED and not shut:
+        state = G.HALF_OPEN  # its time is over, and no call has come through yet
+    told = None if state is G.OPEN else last
+    if told is None:
+        return GateRow(gate=gate, state=state)
+    return GateRow(gate=gate, state=state, until=told.until if shut else None, reason=told.reason, by=told.by)
+
+
+_STOOD = {
+    "closed": G.CLOSED, "probe": G.HALF_OPEN, "paused": G.PAUSED, "stopped": G.STOPPED,
+    "opened": G.OPEN, "resumed": G.OPEN,
+}  # fmt: skip
+"""What a gate is after a change."""
 
 
 def _row(gate: GateStatus) -> GateRow:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.ledger.births import Product
     from penstock.ledger.ledger import Ledger
+    from penstock.ledger.store.database import Cursor
 
 __all__ = [
     "NOW",
@@ -175,7 +176,8 @@ class GateChange(Struct, frozen=True):
 class Issue(Struct, frozen=True):
     """A secret that is drawn at the act and shown once: a row of a table that keeps its id and a hash of it.
 
-    `row` has the other columns, `moments` those that are so long after the act. `event` is told with the row.
+    `row` has the other columns, `moments` those that are so long after the act. `event` is told with the row. `check`
+    is asked again in the transaction of the act, where nobody else issues anything, and raises what keeps it back.
     """
 
     table: Table
@@ -184,6 +186,7 @@ class Issue(Struct, frozen=True):
     says: str
     event: str
     harmless: bool = True
+    check: Callable[[Cursor], None] | None = None
 
     def __len__(self) -> int:
         return 1

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 class StatusWanted(Parameters, frozen=True):
     alerts: Annotated[int, option("How many alerts, and events with a severity, at most.", ge=0, le=1_000)] = 20
+    at: Annotated[datetime | None, option("As it stood at this instant.", example="2026-11-15T19:31:00Z")] = None
 
 
 class MachineCounts(Row, frozen=True):
@@ -34,7 +35,9 @@ class WorkerRow(Row, frozen=True):
     host: Annotated[str, column("Where it runs.")]
     pid: Annotated[int, column("Its process.", show="reference")]
     since: Annotated[datetime, column("When it started.")]
-    lease_seconds: Annotated[float, column("How long its lease lasts; below 0: it is over.", heading="lease s")]
+    lease_seconds: Annotated[
+        float | None, column("How long its lease lasts; below 0: it is over. Empty of the past.", heading="lease s")
+    ]
     configuration: Annotated[str | None, column("The version of its configuration.")]
     machines: Annotated[list[str], column("What it serves.")]
 
@@ -57,8 +60,8 @@ class AlertRow(Row, frozen=True):
 class FiringRow(Row, frozen=True):
     alert: Annotated[str, column("The alert.", show="reference")]
     status: Annotated[str, column("firing, acknowledged or silenced.", show="state")]
-    severity: Annotated[str, column("info, warning or critical.", show="severity")]
-    since: Annotated[datetime, column("Since when it has been true.")]
+    severity: Annotated[str | None, column("info, warning or critical; empty of the past.", show="severity")]
+    since: Annotated[datetime, column("Since when it has been true; of the past, in that state.")]
     says: Annotated[str, column("What is the matter.", show="text")]
 
 
@@ -75,8 +78,11 @@ class StatusAnswer(Row, frozen=True):
 
 @reading("status", "How everything stands: units, workers, gates, alerts.")
 def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
+    """Of the past it is not kept what was due, held or set aside."""
     from penstock.ledger import history
 
+    if wanted.at is not None:
+        return _past(ask, wanted, wanted.at)
     found = history.status(ask.reader.database, wanted.alerts)
     notes = [f"{name}: {text}" for name, text in unserved(found.machines, ask.reader.machines).items()]
     if not found.workers:
@@ -95,13 +101,80 @@ def status(ask: Ask[KernelSettings], wanted: StatusWanted) -> StatusAnswer:
     )
 
 
-@reading("workers", "Workers that are running.")
-def workers(ask: Ask[KernelSettings]) -> Page[WorkerRow]:
+def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
+    """How everything stood at an instant: units, gates, alerts and the events until then."""
+    from penstock.ledger import flow, outbox
+    from penstock.operations.alerts.commands import AlertList, list_alerts
+    from penstock.operations.gates import GateList, list_gates
+
+    database = ask.reader.database
+    counts = database.read(lambda cursor: flow.counts_at(database, cursor, at))
+    gates = list_gates(ask, GateList(at=at))
+    most = max(1, wanted.alerts)
+    firing = list_alerts(ask, AlertList(at=at, limit=most)).rows[: wanted.alerts]
+    events = outbox.list_events(database, most=most, alerts=True, until=at)[: wanted.alerts]
+    return StatusAnswer(
+        ledger=database.url,
+        now=at,
+        machines=[_stood(name, states, ask) for name, states in counts.items()],
+        workers=_workers(ask, at),
+        gates=[
+            ClosedGate(gate=one.gate, state=one.state, until=one.until, reason=one.reason)
+            for one in gates.rows
+            if one.state != "open"
+        ],
+        firing=[
+            FiringRow(alert=one.alert, status=one.status, severity=one.severity, since=one.since, says=one.says)
+            for one in firing
+        ],
+        alerts=[_event(one.event) for one in events],
+        notes=[gates.note] if gates.note and gates.rows else [],
+    )
+
+
+def _stood(name: str, states: dict[str, int], ask: Ask[Any]) -> MachineCounts:
+    return MachineCounts(
+        machine=name,
+        units=_counted(states),
+        due=None,
+        claimed=None,
+        parked=None,
+        served=name in ask.reader.machines,
+        states=states,
+    )
+
+
+def _event(event: Any) -> AlertRow:
+    return AlertRow(
+        at=event.created_at,
+        severity=event.severity,
+        kind=event.event_type,
+        unit=f"{event.machine}:{event.unit_id}" if event.unit_id is not None else event.machine,
+        payload=event.payload,
+    )
+
+
+def _counted(states: dict[str, int]) -> str:
+    return "  ".join(f"{state} {count:,}" for state, count in states.items() if count) or "no units yet"
+
+
+class WorkersWanted(Parameters, frozen=True):
+    at: Annotated[datetime | None, option("Those that worked at this instant.", example="2026-11-15T19:31:00Z")] = None
+
+
+@reading("workers", "Workers that hold a lease.")
+def workers(ask: Ask[KernelSettings], wanted: WorkersWanted) -> Page[WorkerRow]:
+    """Of the past, those that had begun and whose end nobody had noticed. Workers are pruned too."""
+    rows = _workers(ask, wanted.at)
+    return Page(rows=rows, note=None if rows else "no worker is running" if wanted.at is None else "no worker is known")
+
+
+def _workers(ask: Ask[Any], at: datetime | None) -> list[WorkerRow]:
     from penstock.ledger.history import workers_of
 
     database = ask.reader.database
-    rows = [_worker(one) for one in database.read(lambda cursor: workers_of(database, cursor))]
-    return Page(rows=rows, note=None if rows else "no worker is running")
+    found = database.read(lambda cursor: workers_of(database, cursor, at))
+    return [_worker(one, past=at is not None) for one in found]
 
 
 READINGS = [status, workers]
@@ -137,7 +210,7 @@ def _firing(ask: Ask[Any], most: int) -> list[FiringRow]:
 def _counts(one: MachineStatus, ask: Ask[Any]) -> MachineCounts:
     return MachineCounts(
         machine=one.name,
-        units="  ".join(f"{state} {count:,}" for state, count in one.states.items() if count) or "no units yet",
+        units=_counted(one.states),
         due=one.due if one.driven else None,
         claimed=one.claimed if one.driven else None,
         parked=one.parked if one.driven else None,
@@ -146,13 +219,13 @@ def _counts(one: MachineStatus, ask: Ask[Any]) -> MachineCounts:
     )
 
 
-def _worker(one: WorkerStatus) -> WorkerRow:
+def _worker(one: WorkerStatus, *, past: bool = False) -> WorkerRow:
     return WorkerRow(
         worker=one.id,
         host=one.host,
         pid=one.pid,
         since=one.started_at,
-        lease_seconds=one.lease_seconds,
+        lease_seconds=None if past else one.lease_seconds,
         configuration=one.config_version,
         machines=one.machines,
     )

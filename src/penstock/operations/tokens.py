@@ -93,15 +93,20 @@ def create(ask: Ask[KernelSettings], wanted: TokenWanted) -> Issue:
         raise UsageError(f"{wanted.name!r:.100} cannot name a token; write letters, digits and . _ @ -, 64 at most")
     if not timedelta(0) < wanted.expires <= timedelta(days=3_660):
         raise UsageError("a token is valid for some time, and for ten years at most; give another --expires")
-    if any(one.name == wanted.name and one.state(ask.now) == "valid" for one in _all(ask)):
-        msg = f"there is a valid token for {wanted.name!r}; revoke it, or choose another name"
-        raise UsageError(msg)
+
+    def check(cursor: Cursor) -> None:
+        """Two who were shown the same plan are not both given a token."""
+        if any(one.state(ask.now) == "valid" for one in _found(cursor, " WHERE name = :name", name=wanted.name)):
+            raise UsageError(f"there is a valid token for {wanted.name!r}; revoke it, or choose another name")
+
+    ask.reader.database.read(check)
     return Issue(
         token,
         {"name": wanted.name, "role": wanted.role, "created_by": ask.who},
         {"created_at": timedelta(0), "expires_at": wanted.expires},
         f"give out a token for {wanted.name}, as {wanted.role}",
         event="token.created",
+        check=check,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 from penstock.model.clock import instant, instant_text
-from penstock.model.errors import UsageError
+from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
 from penstock.operations.declare import Ask, Page, Reading, reading
@@ -59,6 +59,10 @@ class UnitRow(Row, frozen=True):
 
 class OneUnit(Parameters, frozen=True):
     unit: Annotated[str, argument("The unit, as machine:key.", example="invoice:acme/17")]
+
+
+class UnitWanted(OneUnit, frozen=True):
+    at: Annotated[datetime | None, option("As it stood at this instant.", example="2026-11-15T19:31:00Z")] = None
 
 
 class HistoryWanted(OneUnit, frozen=True):
@@ -214,12 +218,15 @@ def _some(cursor: Cursor, machine: Machine, where: Condition, after: str | None,
 
 
 @reading("units show", "One unit whole, with its last transitions.")
-def show_unit(ask: Ask[KernelSettings], wanted: OneUnit) -> UnitDetail:
+def show_unit(ask: Ask[KernelSettings], wanted: UnitWanted) -> UnitDetail:
+    """Of the past the history keeps the state, why, by whom, and the columns that the machine tracks."""
     from penstock.ledger.history import history
 
     ref = Ref.parse(wanted.unit)
+    if wanted.at is not None:
+        return _stood_whole(ask, ref, wanted.at)
     unit, machine = ask.reader.get(ref), ask.reader.machine(ref.machine)
-    state = _state(machine, unit)
+    state = _state(machine, str(unit.status))
     facts: dict[str, Any] = {}
     if isinstance(unit, Unit):
         names = ("due_at", "claimed_by", "parked_at", "parked_reason", "attempts", "crashes", "doubts", "suspicion")
@@ -241,9 +248,34 @@ def show_unit(ask: Ask[KernelSettings], wanted: OneUnit) -> UnitDetail:
     )
 
 
-def _state(machine: Machine, unit: GuardedUnit) -> Any:
+def _stood_whole(ask: Ask[Any], ref: Ref, at: datetime) -> UnitDetail:
+    """A unit as its history knows it at an instant. Raises UnknownUnit where there was none."""
+    from penstock.ledger.history import as_of, history
+
+    machine, stood = ask.reader.machine(ref.machine), as_of(ask.reader.database, ref, at)
+    if stood.status is None:
+        what = "was not born" if stood.since is None else "was gone"
+        raise UnknownUnit(f"{ref} {what} at {instant_text(at)}{f'; {stood.note}' if stood.note else ''}")
+    told = [row for row in history(ask.reader.database, ref) if row.at <= at]
+    state = _state(machine, stood.status)
+    return UnitDetail(
+        unit=str(ref),
+        status=stood.status,
+        meaning=str(getattr(state, "meaning", "")),
+        says=getattr(state, "says", ""),
+        reason=stood.reason,
+        changed_by=told[-1].actor if told else "",
+        changed_at=stood.since,
+        version=stood.version or 0,
+        operators_can=[],
+        columns=dict(stood.data or {}),
+        history=_rows(told[-_LAST:]),
+    )
+
+
+def _state(machine: Machine, status: str) -> Any:
     """The state with its sentence; that of a newer program is a bare text."""
-    return next((state for state in field_types(machine.unit)["status"] if state == unit.status), unit.status)
+    return next((state for state in field_types(machine.unit)["status"] if state == status), status)
 
 
 def _parent(machine: Machine, unit: GuardedUnit) -> str | None:

@@ -12,6 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.api.answers import form_of
 from penstock.api.problems import Problem
 from penstock.api.routes import Acting, Place, places
 from penstock.model.clock import instant_text
@@ -23,7 +24,7 @@ from penstock.operations.declare import Lines, Operation, Page, Reading, Role
 from penstock.operations.fields import fields_of
 from penstock.raw.reader import NotReady
 from penstock.web.answers import Answers, Table
-from penstock.web.forms import command_of, form_fields, form_of, grouped, pairs_of
+from penstock.web.forms import command_of, form_fields, grouped, pairs_of
 from penstock.web.frame import begun
 from penstock.web.live import EVERYTHING
 from penstock.web.pictures import Painter
@@ -42,6 +43,7 @@ PAST = ("at", "as_of")
 NO_PAST = "nothing can be done in the past; go back to now"
 _NOT_CARRIED = ("limit", "after", "at", "as_of", "dismissed")
 _MOST_LINES = 200
+_MOST_FIELDS = 1_000
 _OWN = ("csrf", "act", "digest", "reason", "at", "regions")
 
 
@@ -231,7 +233,7 @@ class Declared:
     async def act(self, request: Request) -> Response:
         """What it would do, or doing it: the form says which. Only what was shown is done."""
         place = self.place(request.path_params["path"], Operation)
-        given = await form_of(request)
+        given = await form_of(request, _MOST_FIELDS)
         person = await self._frame.allow(request, place.declared.role, form=_one(given, "csrf"))
         acting = Acting(self._desk, self._frame.access, place)
         parameters, reason = place.declared.parameters, _one(given, "reason").strip()

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
-from urllib.parse import parse_qsl
-
-from starlette.requests import Request
 
 from penstock.model.inert import inert
 from penstock.operations.conversion import offered
@@ -18,7 +15,6 @@ from penstock.operations.fields import FieldInfo, Parameters, fields_of
 if TYPE_CHECKING:
     from penstock.api.routes import Place
 
-_MOST_FIELDS = 1_000
 _CURSOR = "after"
 """Where a page goes on: its button knows, and nobody types it."""
 
@@ -74,12 +70,6 @@ def pairs_of(parameters: type[Parameters], given: Mapping[str, Sequence[str]]) -
         for text in (value.splitlines() if name in many else [value])
         if text.strip()
     ]
-
-
-async def form_of(request: Request) -> dict[str, list[str]]:
-    """What a form sent."""
-    body = (await request.body()).decode(errors="replace")
-    return grouped(parse_qsl(body, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
 
 
 def grouped(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:

@@ -103,9 +103,10 @@ class Broadcaster:
         if len(self._watching) >= _MOST:
             return Response("too many pages are open\n", 503, media_type="text/plain")
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._events(), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._events(request), media_type="text/event-stream", headers=headers)
 
-    async def _events(self) -> AsyncIterator[str]:
+    async def _events(self, request: Request) -> AsyncIterator[str]:
+        """Until who watches goes away, or is let in no longer."""
         one = _Watcher()
         self._watching.add(one)
         if self._task is None:
@@ -115,9 +116,18 @@ class Broadcaster:
             while True:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(one.told.wait(), _PING_SECONDS)
+                if not await self._may_stay(request):
+                    return
                 yield one.word() if one.told.is_set() else ": still here\n\n"
         finally:
             self._watching.discard(one)
+
+    async def _may_stay(self, request: Request) -> bool:
+        """A token may have ended since. While the ledger cannot say, nothing is told that it has not said before."""
+        try:
+            return await self._frame.access.still(request)
+        except LedgerError:
+            return True
 
     async def _look(self) -> None:
         """While anybody watches."""

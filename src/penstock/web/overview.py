@@ -14,7 +14,7 @@ from penstock.model.spoken import duration
 from penstock.operations.flow import FlowWanted, flow
 from penstock.operations.gates import GateList, list_gates
 from penstock.operations.needs import YOU, NeedsWanted, needs
-from penstock.operations.status import workers
+from penstock.operations.status import WorkersWanted, workers
 from penstock.operations.words import when
 from penstock.web.cards import Cards, Standing, dues_of
 from penstock.web.frame import moment
@@ -68,7 +68,7 @@ class Overview:
             "ahead": self._forecast.first(ask, at),
             "gates": self._gates(ask, at),
             "latest": self._latest(ask, at),
-            "workers": len(workers(ask).rows),
+            "workers": len(workers(ask, WorkersWanted(at=at)).rows),
         }
 
     def standing(self, ask: Ask[Any], at: datetime | None) -> Standing:

@@ -15,9 +15,10 @@ from penstock.model.errors import UsageError
 from penstock.model.inert import inert
 from penstock.model.spoken import duration
 from penstock.model.unit import Ref
+from penstock.operations.conversion import from_texts
 from penstock.operations.declare import Role
 from penstock.operations.kin import children_of
-from penstock.operations.units import HistoryWanted, OneUnit, show_unit, unit_history, why
+from penstock.operations.units import HistoryWanted, OneUnit, UnitWanted, show_unit, unit_history, why
 from penstock.web.answers import Answers
 from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
@@ -44,7 +45,8 @@ class UnitPage:
     async def show(self, request: Request) -> Response:
         person = await self._frame.allow(request)
         machine = self._frame.machine(request.path_params["machine"])
-        ref = str(Ref(machine.name, request.path_params["unit_id"]))
+        wanted = from_texts(OneUnit, [("unit", str(Ref(machine.name, request.path_params["unit_id"])))])
+        ref = wanted.unit
         at = self._frame.at(request)
         view = await self._frame.desk.read(self._view, person, machine, ref, at)
         lifecycle = self._frame.desk.program.app.owner(machine.name)
@@ -65,7 +67,7 @@ class UnitPage:
         newest = max(rows, key=lambda one: (one.at, one.version), default=None)
         facts, reasons, status, parent = [], [], Markup(""), None
         if at is None:
-            shown = show_unit(ask, OneUnit(unit=ref))
+            shown = show_unit(ask, UnitWanted(unit=ref))
             parent = shown.parent
             facts = [
                 *answers.blocks(msgspec.structs.replace(shown, history=[], columns={})),

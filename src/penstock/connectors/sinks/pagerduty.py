@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.connectors.sinks.notice import Notice
-from penstock.connectors.sinks.posting import post
+from penstock.connectors.sinks.posting import check_taken, post
 from penstock.model.clock import Clock, instant_text
 from penstock.settings.alerts import PagerDutySettings
 
@@ -20,7 +20,8 @@ class PagerDuty:
 
     async def tell(self, notice: Notice) -> None:
         document = event(notice, self._settings.routing_key.reveal())
-        await post(f"{self._settings.url.rstrip('/')}/v2/enqueue", self._clock, "PagerDuty", json=document)
+        address = f"{self._settings.url.rstrip('/')}/v2/enqueue"
+        check_taken(await post(address, self._clock, "PagerDuty", json=document), "PagerDuty")
 
 
 def event(notice: Notice, routing_key: str) -> dict[str, object]:

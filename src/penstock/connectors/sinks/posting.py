@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from penstock.connectors.http.client import Http, Response
 from penstock.connectors.http.exchange import Transport
 from penstock.model.clock import Clock
-from penstock.model.errors import StepError, UsageError
+from penstock.model.errors import Rejected, StepError, Transient, UsageError
 from penstock.settings.secret import ConfigError
 
 
@@ -38,3 +40,17 @@ async def post(
         raise
     finally:
         await http.close()
+
+
+def check_taken(answer: Response, who: str) -> None:
+    """Raise where a success says otherwise: Rejected for a document that tells of an error, Transient for a page."""
+    if answer.content.lstrip()[:1] == b"<":
+        raise Transient(f"{who}: {answer.status_code} with a page; something else has answered in its place")
+    try:
+        said = msgspec.json.decode(answer.content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if isinstance(said, dict) and (
+        said.get("ok", said.get("success")) is False or said.get("error", said.get("errors"))
+    ):
+        raise Rejected(f"{who}: {answer.status_code}, and yet an error: {answer.text:.200}")

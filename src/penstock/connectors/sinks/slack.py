@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.connectors.sinks.notice import Notice
-from penstock.connectors.sinks.posting import post
+from penstock.connectors.sinks.posting import check_taken, post
 from penstock.model.clock import Clock
 from penstock.settings.alerts import SlackSettings
 
@@ -20,7 +20,7 @@ class Slack:
         self._clock = clock
 
     async def tell(self, notice: Notice) -> None:
-        await post(self._settings.url.reveal(), self._clock, "Slack", json=message(notice))
+        check_taken(await post(self._settings.url.reveal(), self._clock, "Slack", json=message(notice)), "Slack")
 
 
 def message(notice: Notice) -> dict[str, object]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant, instant_text
+from penstock.model.unit import NO_GATE
 
 PROVIDER, BREAKER, CONFIGURATION = "provider", "breaker", "configuration"
 """Who changed a gate where no person did, beside a fatal error (`fatal`)."""
@@ -57,17 +58,6 @@ def note(database: Database, cursor: Cursor, at: datetime, changes: Sequence[Cha
     )
 
 
-def gates_at(database: Database, moment: datetime) -> list[Changed]:
-    """Of each gate that was opened or shut by that moment, the newest such change. One of a budget is none."""
-    by_then = f"what <> 'budget' AND at <= {database.sql.instant('moment')}"
-    sql = (
-        "SELECT l.seq, l.gate_id, l.what, l.at, l.until, l.by, l.reason, l.epoch FROM gate_log l"
-        f" WHERE l.seq IN (SELECT max(seq) FROM gate_log WHERE {by_then} GROUP BY gate_id) ORDER BY l.gate_id"
-    )
-    rows = database.read(lambda cursor: cursor.rows(sql, moment=instant_text(moment)))
-    return [_changed(row) for row in rows]
-
-
 def gate_history(
     database: Database, gate: str, *, most: int, before: int | None = None, until: datetime | None = None
 ) -> list[Changed]:
@@ -84,6 +74,25 @@ def gate_history(
     last = 2**62 if before is None else before
     rows = database.read(lambda cursor: cursor.rows(sql, before=last, most=most, **given, **values))
     return [_changed(row) for row in rows]
+
+
+def gates_as_of(database: Database, cursor: Cursor, moment: datetime) -> list[tuple[str, Changed | None]]:
+    """Every gate with the last change of its state by then; None where none is known. Its budget is no state."""
+    rows = cursor.rows(
+        "SELECT g.gate_id, l.seq, l.what, l.at, l.until, l.by, l.reason, l.epoch FROM gate g LEFT JOIN gate_log l"
+        " ON l.seq = (SELECT max(b.seq) FROM gate_log b WHERE b.gate_id = g.gate_id AND b.what <> 'budget'"
+        f" AND b.at <= {database.sql.instant('moment')}) WHERE g.gate_id <> :none ORDER BY g.gate_id",
+        moment=instant_text(moment),
+        none=NO_GATE,
+    )
+    return [(gate, None if seq is None else _changed((seq, gate, *rest))) for gate, seq, *rest in rows]
+
+
+def known_from(cursor: Cursor) -> datetime | None:
+    """The oldest change that is still told; None where there is none."""
+    ((oldest,),) = cursor.rows("SELECT min(at) FROM gate_log")
+    known: datetime | None = instant(oldest)
+    return known
 
 
 def _changed(row: Sequence[Any]) -> Changed:

@@ -25,7 +25,7 @@ _THROTTLES, _BURST = 3, timedelta(minutes=5)
 
 METRICS = (
     Metric("rules.apply.count", "counter", "Targets that were applied."),
-    Metric("rules.apply.duration_ms", "histogram", "How long ended runs took, in milliseconds."),
+    Metric("rules.apply.duration_ms", "histogram", "How long ended runs took."),
     Metric("rules.apply.success_rate", "gauge", "The share of targets that succeeded, of the last ended run."),
     Metric("rules.dlq.size", "gauge", "Targets that have failed and that nobody dismissed."),
     Metric("rules.target.retries", "counter", "Calls that were made again, by workers and by hand."),

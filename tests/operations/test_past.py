@@ -1,0 +1,134 @@
+"""How gates, alerts, events, units and the whole ledger stood at an instant that is over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from penstock.model.errors import UnknownUnit, UsageError
+from penstock.operations.alerts.watch import watch
+from tests.operations.conftest import NOW, Order
+
+ORDER, GATE, ALERT = "order:acme/1", "shop/acme", "dead_letters/order"
+
+
+@pytest.fixture
+def told(desk):
+    """Something happens at the beginning of each minute: nothing at that of the first."""
+    desk.later(minutes=1)
+    desk.born(Order(shop="acme", number=1, gate_id=GATE, due_at=NOW))
+    desk.later(minutes=1)
+    desk.do("gates pause", gate=GATE)
+    desk.later(minutes=1)
+    desk.do("gates resume", gate=GATE)
+    desk.later(minutes=1)
+    desk.ledger.gates.close(GATE, 100, "slow down")
+    desk.later(minutes=1)
+    desk.fail(ORDER, "no")
+    desk.later(minutes=1)
+    assert watch(desk.program, desk.ledger, desk.clock.now(), "test", ["dead_letters"]).fired == 1
+    desk.later(minutes=1)
+    desk.do("alerts ack", alerts=(ALERT,))
+    desk.later(minutes=1)
+    return desk
+
+
+def at(minute):
+    """In the middle of a minute."""
+    return NOW + timedelta(minutes=minute, seconds=30)
+
+
+def test_a_gate_is_what_it_was_changed_to_last(told):
+    found = [told.read("gates list", gate=GATE, at=at(minute)).rows[0] for minute in range(7)]
+    states = ["open", "open", "paused", "open", "closed", "closed", "half-open"]
+    assert [one.state for one in found] == states
+    assert (found[2].by, found[2].reason, found[2].until) == ("operator:jo", "because", None)
+    assert (found[4].by, found[4].reason) == ("provider", "slow down")
+    assert found[4].until == NOW + timedelta(minutes=5, seconds=40)
+    assert {(one.waiting, one.inside, one.budget) for one in found} == {(None, None, "")}
+    assert told.read("gates list", at=at(0)).note.startswith("changes of gates are known from 2026-11-15T12:02")
+    assert told.read("gates list", at=at(2)).note is None
+
+
+def test_an_alert_is_as_it_stood(told):
+    def states(minute, **more):
+        return [(one.alert, one.status) for one in told.read("alerts list", at=at(minute), **more).rows]
+
+    assert [states(minute) for minute in (5, 6, 7)] == [[], [(ALERT, "firing")], [(ALERT, "acknowledged")]]
+    assert states(6, policy="dead_letters") == [(ALERT, "firing")]
+    assert states(6, policy="dead") == states(6, policy="stuck_units") == []
+    (shown,) = told.read("alerts list", at=at(6)).rows
+    assert (shown.severity, shown.policy, shown.since) == ("warning", "dead_letters", NOW + timedelta(minutes=6))
+    assert "order" in shown.says
+    assert states(6, severity="critical") == []
+
+
+def test_events_are_those_until_then(told):
+    kinds = [[one.kind for one in told.read("events list", at=at(minute)).rows] for minute in (1, 2, 3, 4)]
+    assert kinds == [[], ["gate.paused"], ["gate.resumed", "gate.paused"], ["gate.resumed", "gate.paused"]]
+    page = told.read("events list", at=at(3), limit=1)
+    assert [one.kind for one in told.read("events list", at=at(3), after=page.next).rows] == ["gate.paused"]
+
+
+def test_a_unit_is_told_by_its_history(told):
+    with pytest.raises(UnknownUnit, match="was not born at 2026-11-15T12:00:30"):
+        told.read("units show", unit=ORDER, at=at(0))
+    early, late = (told.read("units show", unit=ORDER, at=at(minute)) for minute in (3, 6))
+    assert (early.status, early.meaning, early.changed_by, len(early.history)) == ("new", "work", "api:test", 1)
+    assert (late.status, late.reason, late.changed_by, len(late.history)) == ("failed", "no", "worker:w", 2)
+    assert (late.operators_can, late.due_at) == ([], None)
+    assert told.read("units show", unit=ORDER).operators_can
+
+
+def test_the_ledger_at_a_glance_as_it_stood(told):
+    def stood(minute):
+        found = told.read("status", at=at(minute))
+        orders = {one.machine: one.states for one in found.machines}.get("order", {})
+        gates = [(one.gate, one.state) for one in found.gates]
+        return orders, gates, [one.alert for one in found.firing], [one.kind for one in found.alerts]
+
+    assert stood(0) == ({}, [], [], [])
+    assert stood(2) == ({"new": 1}, [(GATE, "paused")], [], ["gate.paused"])
+    orders, gates, firing, events = stood(6)
+    assert (orders, gates, firing) == ({"failed": 1}, [(GATE, "half-open")], [ALERT])
+    assert events[-1] == "gate.paused"
+    assert told.read("status", at=at(6)).notes == []
+
+
+def test_those_who_worked_then(told):
+    worker = told.ledger.incarnation()
+    worker.register()
+    told.later(minutes=1)
+    (now,) = told.read("workers").rows
+    worker.retire()
+    told.later(minutes=1)
+    found = [told.read("workers", at=at(minute)) for minute in (7, 8, 9)]
+    assert [[one.worker for one in page.rows] for page in found] == [[], [worker.identity.id], []]
+    assert (now.lease_seconds is None, found[1].rows[0].lease_seconds) == (False, None)
+    assert told.read("workers").note == "no worker is running"
+    assert [one.worker for one in told.read("status", at=at(8)).workers] == [worker.identity.id]
+
+
+def test_dead_letters_are_those_of_then(told):
+    told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (2, 3)))
+    told.fail("order:acme/2", "no answer after 3 tries")
+    told.fail("order:acme/3", "no answer after 4 tries")
+    told.later(minutes=1)
+    told.do("dead retry", units=("order:acme/1",))
+    told.do("dead dismiss", units=("order:acme/2", "order:acme/3"))
+    told.later(minutes=1)
+
+    def causes(minute):
+        found = told.read("dead list", at=at(minute)).rows
+        return [(one.count, one.reason, one.status, one.example) for one in found]
+
+    assert causes(4) == []
+    assert causes(5) == [(1, "no", "failed", ORDER)]
+    assert causes(8) == [(2, "no answer after <n> tries", "failed", "order:acme/2"), (1, "no", "failed", ORDER)]
+    assert causes(9) == [(2, "no answer after <n> tries", "failed", "order:acme/2")]
+    assert told.read("dead list").rows == []
+    assert told.read("dead list", at=at(8), machine="order").rows
+    for more in ({"dismissed": True}, {"because": "no"}):
+        with pytest.raises(UsageError, match="of the past only the machine"):
+            told.read("dead list", at=at(8), **more)
