@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -182,3 +183,10 @@ def test_dead_letters_are_listed_as_they_stood(desk, dead):
     assert groups(desk, at=NOW - timedelta(hours=1)) == {}
     with pytest.raises(UsageError, match="of the past only the machine is known"):
         desk.read("dead list", at=then, because="timeout")
+
+
+def test_a_need_tells_one_reason_in_full_and_that_others_are_alike(desk, dead):
+    (need,) = [one for one in desk.read("needs").rows if one.what == "4 dead letters of order"]
+    assert re.fullmatch(r"timeout after [0-3] s \(the others are alike\)", need.why)
+    (need,) = [one for one in desk.read("needs").rows if one.units == [dead[4]]]
+    assert need.why == 'refused: "no such item"'

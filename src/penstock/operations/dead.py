@@ -80,6 +80,7 @@ class CauseRow(Row, frozen=True):
     newest: Annotated[datetime | None, column("When the last of them failed.")]
     reason: Annotated[str, column("What their reasons have in common.", show="text")]
     example: Annotated[str, column("One of the units.", show="reference")]
+    said: Annotated[str, column("The reason of one of them, in full.", show="detail")]
 
 
 class DeadRow(Row, frozen=True):
@@ -102,9 +103,12 @@ class _Group:
     example: str = ""
     #: What their reasons have in common: all of it where they are the same, else the cause.
     common: str = ""
+    #: The reason of one of them.
+    said: str = ""
 
     def add(self, reason: str | None, count: int, oldest: Any, newest: Any, example: str) -> None:
         self.common = reason if reason and not self.count else self.cause
+        self.said = self.said or reason or self.cause
         self.count += count
         self.oldest = min(filter(None, (self.oldest, oldest)), default=None)
         self.newest = max(filter(None, (self.newest, newest)), default=None)
@@ -129,6 +133,7 @@ def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
             newest=group.newest,
             reason=group.common,
             example=f"{group.machine.name}:{group.example}",
+            said=group.said,
         )
         for name, group in groups.items()
     ]

@@ -104,7 +104,7 @@ def _letters(one: CauseRow) -> Need:
         who=YOU,
         what=f"{one.count:,} {kind}{'s' if one.count != 1 else ''} of {one.machine}",
         since=one.oldest,
-        why=one.reason,
+        why=one.said if one.said == one.reason else f"{one.said} (the others are alike)",
         command=f"penstock dead show {one.cause}",
         meaning=str(Meaning.FAULT),
         units=[one.example],
