@@ -115,7 +115,7 @@ class Gates(GateAnswers):
                     anywhere(database, self._machines[name], ASKED, name=f"m{number}", **how)
                     for number, name in enumerate(machines)
                 ]
-            end = f"LIMIT {statements.count(':most')}{database.sql.for_update('g', keys=False, skip=True)}"
+            end = f"LIMIT :most{database.sql.for_update('g', keys=False, skip=True)}"
             chosen = " UNION ".join(f"SELECT gate_id FROM m{number}" for number in range(len(parts)))
             known = self._statements[machines, suspects, near] = (
                 f"WITH RECURSIVE {MOMENT.format(database.now_sql)}, {', '.join(parts)}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from penstock.ledger.store.database import Database
 from penstock.ledger.store.gate_walk import MOMENT, OPEN, one_moment
 from penstock.ledger.store.gates_due import anywhere, nearest
-from penstock.ledger.store.statements import INTEGER, TEXT, accused, batch, count, waiting
+from penstock.ledger.store.statements import INTEGER, TEXT, accused, batch, waiting
 from penstock.model.machine import Machine
 from penstock.model.siblings import APART_FROM_CRASHES, APART_FROM_SUSPICION
 
@@ -204,6 +204,6 @@ def _gates_sqlite(database: Database, machine: Machine, *, suspects: bool, near:
 def _pick_sqlite(database: Database, source: str, due: str, free: str) -> str:
     # SQLite has no LATERAL, and no LIMIT of its can differ by row: gates whose shares are equal are asked together.
     some = f"""SELECT unit_id FROM {source} WHERE c.gate_id = n_gate_id AND {due} <= :now AND {free}
-      ORDER BY {due}, unit_id LIMIT {count(":share")}"""
+      ORDER BY {due}, unit_id LIMIT :share"""
     gates = batch(database, {"gate_id": TEXT})
     return f"SELECT n_gate_id, (SELECT json_group_array(unit_id) FROM ({some})) FROM {gates} WHERE {_REGISTERED}"

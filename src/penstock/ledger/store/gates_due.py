@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from penstock.ledger.store.database import Database
 from penstock.ledger.store.gate_walk import SHUT, by, head, rest, walk
-from penstock.ledger.store.statements import count, waiting_by_moment
+from penstock.ledger.store.statements import waiting_by_moment
 from penstock.model.machine import Machine
 
 # So many more gates than are wanted: where others may be claiming the same, their units may be locked.
@@ -44,7 +44,7 @@ def nearest(
       WHERE o.stands = '{stands}' AND o.gate_id {where} :gate ORDER BY o.gate_id LIMIT {limit}) AS part"""
         for where in (">", "<=")
     )
-    all_or_enough = f"count(*) < {_window(wanted)} OR sum(due) >= {count(wanted)}"
+    all_or_enough = f"count(*) < {_window(wanted)} OR sum(due) >= {wanted}"
     return f"""{name}_near AS MATERIALIZED (SELECT g.gate_id, CASE WHEN {behind} THEN 1 ELSE 0 END AS due
   FROM ({onwards}
     UNION ALL {anew} LIMIT {limit}) AS g),
@@ -110,11 +110,11 @@ def rotation(gate_id: str = "gate_id") -> str:
 
 def _enough(database: Database, wanted: str) -> str:
     """How many gates a claim of so many looks for: where others may be claiming the same, more than it needs."""
-    return _window(wanted) if database.dialect == "postgresql" else count(wanted)
+    return _window(wanted) if database.dialect == "postgresql" else wanted
 
 
 def _window(wanted: str) -> str:
-    return f"({count(wanted)} + {_MORE})"
+    return f"({wanted} + {_MORE})"
 
 
 def _behind(database: Database, machines: Sequence[Machine], now: str, *, suspects: bool) -> str:

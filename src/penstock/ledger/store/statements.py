@@ -376,11 +376,6 @@ def under(prefix: str) -> tuple[str, Mapping[str, Any]]:
     return sql, {"prefix": prefix, "below": f"{prefix}/"}
 
 
-def count(parameter: str) -> str:
-    """A parameter as a LIMIT. By itself it would make SQLite compile the statement anew whenever it is carried out."""
-    return f"CAST({parameter} AS BIGINT)"
-
-
 def waiting(due: str, alias: str = "", *, suspects: bool = False) -> str:
     """The condition under which a unit waits for its claim. Suspects wait apart, and have an index of their own."""
     dot = f"{alias}." if alias else ""
