@@ -17,20 +17,16 @@ Kept = dict[str, dict[str, Any]]
 _NAMES = {f"{c.database}: {c.name}": c for c in CONTENDERS}
 
 
-def merged(
-    file: Path, found: Results, parts: Mapping[str, Collection[str]], when: str
-) -> tuple[Results, dict[str, str]]:
+def merged(file: Path, found: Results, parts: Collection[str], when: str) -> tuple[Results, dict[str, str]]:
     """What is kept with what was found in its place, written again; and when each part was measured."""
     kept: Kept = json.loads(file.read_text()) if file.exists() else {}
-    for part, programs in parts.items():
-        lines = {program: _plain(getattr(found, program)) for program in programs}
-        if any(lines.values()):
+    for part in parts:
+        if lines := _plain(getattr(found, part)):
             kept[part] = {"when": when, "lines": lines}
     file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
     results = Results(failures=found.failures)
-    for part in kept.values():
-        for program, lines in part["lines"].items():
-            getattr(results, program).update(_read(program, lines))
+    for name, figures in kept.items():
+        getattr(results, name).update(_read(name, figures["lines"]))
     return results, {name: part["when"] for name, part in sorted(kept.items())}
 
 
@@ -38,7 +34,7 @@ def _plain(lines: Mapping[Any, Any]) -> dict[str, Any]:
     return {key if isinstance(key, str) else f"{key.database}: {key.name}": line for key, line in lines.items()}
 
 
-def _read(program: str, lines: Mapping[str, Any]) -> dict[Any, Any]:
-    if program != "rates":
+def _read(part: str, lines: Mapping[str, Any]) -> dict[Any, Any]:
+    if part != "rates":
         return dict(lines)
     return {_NAMES[name]: line for name, line in lines.items() if name in _NAMES}

@@ -26,20 +26,11 @@ from benchmarks import environment, kept, report
 from benchmarks.contenders import CONTENDERS, POSTGRES, SQLITE, Places, own_command
 from benchmarks.results import Line, Results
 
-#: What is measured once, and the programs that do it: long, and not a matter of rounds.
-ONCE = {
-    "pickup": ("pickup",),
-    "claims": ("claims", "gates"),
-    "memory": ("memory",),
-    "reports": ("reports", "big_report", "report_load"),
-    "partitions": ("partitions",),
-    "harvest": ("harvest", "harvest_consolidation"),
-    "rules": ("rules",),
-    "queries": ("queries",),
-    "commands": ("commands",),
-    "desk": ("desk",),
-    "prune": ("prune",),
-}
+#: What is measured once, by a program of that name: long, and not a matter of rounds.
+ONCE = (
+    *("pickup", "claims", "gates", "memory", "reports", "big_report", "report_load", "partitions"),
+    *("harvest", "harvest_consolidation", "rules", "queries", "commands", "desk", "prune"),
+)
 PARTS = ("rates", "waits", *ONCE)
 DOCUMENT = environment.ROOT / "docs" / "benchmarks.md"
 LONGEST_SECONDS = 1_800.0
@@ -90,12 +81,11 @@ class Bench:
                 self.results.waits.setdefault(database, []).append(line)
 
     def once(self, part: str) -> None:
-        """Every program of a part, on both databases."""
-        for program in ONCE[part]:
-            for database in (POSTGRES, SQLITE):
-                line = self._own(program, database, "once")
-                if line is not None:
-                    getattr(self.results, program)[database] = line
+        """A part, on both databases."""
+        for database in (POSTGRES, SQLITE):
+            line = self._own(part, database, "once")
+            if line is not None:
+                getattr(self.results, part)[database] = line
 
     def _own(self, part: str, database: str, turn: str) -> Line | None:
         arguments = QUICK[part] if self.quick else ()
@@ -156,7 +146,7 @@ def main() -> None:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped
     console = Console(width=None if sys.stdout.isatty() else 120)
-    if {"rates", "pickup", "queries", "reports"} & {*options.only} and not environment.peers_are_installed():
+    if {"rates", "pickup", "queries", "report_load"} & {*options.only} and not environment.peers_are_installed():
         console.print("installing the peers into .venv-bench")
         environment.install_peers()
     if environment.filesystem() in environment.UNSYNCED:
@@ -177,8 +167,7 @@ def main() -> None:
         how = f"{rounds}, with small counts that say little" if options.quick else rounds
         options.output.parent.mkdir(parents=True, exist_ok=True)
         when = f"{datetime.now(UTC).date()}, {how}"
-        parts = {part: ONCE.get(part, (part,)) for part in options.only}
-        results, measured = kept.merged(options.output.with_suffix(".json"), bench.results, parts, when)
+        results, measured = kept.merged(options.output.with_suffix(".json"), bench.results, options.only, when)
         options.output.write_text(report.markdown(results, facts, measured))
         console.print(f"written to {options.output.name}")
     console.print()
