@@ -6,7 +6,7 @@ They lie beside the document that is made of them. A part's figures come from on
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ Kept = dict[str, dict[str, Any]]
 _NAMES = {f"{c.database}: {c.name}": c for c in CONTENDERS}
 
 
-def merged(file: Path, found: Results, parts: Collection[str], when: str) -> tuple[Results, dict[str, str]]:
-    """What is kept with what was found in its place, written again; and when each part was measured."""
+def merged(file: Path, found: Results, parts: Mapping[str, str]) -> tuple[Results, dict[str, str]]:
+    """What is kept with what was found in its place, written again; and when each part was measured, as `parts` say."""
     kept: Kept = json.loads(file.read_text()) if file.exists() else {}
-    for part in parts:
+    for part, when in parts.items():
         if lines := _plain(getattr(found, part)):
             kept[part] = {"when": when, "lines": lines}
     file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")

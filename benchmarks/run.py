@@ -141,6 +141,12 @@ def _options() -> argparse.Namespace:
     return options
 
 
+def _when(part: str, options: argparse.Namespace) -> str:
+    """When a part was measured, and how."""
+    rounds = "once" if part in ONCE else "one round" if options.rounds == 1 else f"{options.rounds} rounds"
+    return f"{datetime.now(UTC).date()}, {rounds}" + (", with small counts that say little" if options.quick else "")
+
+
 def main() -> None:
     """Run all that was asked for."""
     options = _options()
@@ -163,11 +169,9 @@ def main() -> None:
                 bench.once(name)
         facts = environment.facts(url)
     if options.output:
-        rounds = "one round" if options.rounds == 1 else f"{options.rounds} rounds"
-        how = f"{rounds}, with small counts that say little" if options.quick else rounds
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        when = f"{datetime.now(UTC).date()}, {how}"
-        results, measured = kept.merged(options.output.with_suffix(".json"), bench.results, options.only, when)
+        parts = {part: _when(part, options) for part in options.only}
+        results, measured = kept.merged(options.output.with_suffix(".json"), bench.results, parts)
         options.output.write_text(report.markdown(results, facts, measured))
         console.print(f"written to {options.output.name}")
     console.print()
