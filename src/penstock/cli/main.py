@@ -8,7 +8,6 @@ The root knows its commands by a table, and lifecycles by the sections of `penst
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -172,8 +171,6 @@ cli = Root(
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
     sys.excepthook = _last_words
-    # What is imported stays: to look for cycles in it at each step takes longer than some commands have to say.
-    gc.set_threshold(50_000, 20, 50)
     try:
         code = cli.main(prog_name="penstock", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as nothing:
