@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
 
 PARKED = "parked"
-_MOST_PAST = 5_000
 #: The triggers that give a dead letter another try, the best first.
 _AGAIN = ("retry", "reset", "reopen", "reprocess")
 

@@ -60,7 +60,7 @@ class AlertRow(Row, frozen=True):
 class FiringRow(Row, frozen=True):
     alert: Annotated[str, column("The alert.", show="reference")]
     status: Annotated[str, column("firing, acknowledged or silenced.", show="state")]
-    severity: Annotated[str | None, column("info, warning or critical; empty of the past.", show="severity")]
+    severity: Annotated[str, column("info, warning or critical.", show="severity")]
     since: Annotated[datetime, column("Since when it has been true; of the past, in that state.")]
     says: Annotated[str, column("What is the matter.", show="text")]
 

@@ -42,7 +42,7 @@ class AlertList(AlertFilter, frozen=True):
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 100
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
     at: Annotated[
-        datetime | None, option("As they stood at this instant; in the words of now.", example="2026-11-15T19:31:00Z")
+        datetime | None, option("As they stood at this instant, in the words of now.", example="2026-11-15T19:31:00Z")
     ] = None
 
 
@@ -69,12 +69,12 @@ class AlertTest(Parameters, frozen=True):
 class AlertRow(Row, frozen=True):
     alert: Annotated[str, column("The alert.", show="reference", leads="alerts show")]
     status: Annotated[str, column("firing, acknowledged, silenced or resolved.", show="state")]
-    severity: Annotated[str | None, column("info, warning or critical; empty of the past.", show="severity")]
+    severity: Annotated[str, column("info, warning or critical.", show="severity")]
     since: Annotated[datetime, column("Since when it has been true; of the past, in that state.")]
     says: Annotated[str, column("What is the matter.", show="text")]
     until: Annotated[datetime | None, column("Until when it is silenced.")]
     by: Annotated[str | None, column("Who has taken it on, silenced or resolved it.")]
-    times: Annotated[int | None, column("How often it has fired.", show="detail")]
+    times: Annotated[int, column("How often it has fired.", show="detail")]
     policy: Annotated[str, column("The policy.", show="detail")]
     subject: Annotated[str, column("What it is about.", show="detail")]
     unit: Annotated[str | None, column("A unit to look at.", show="detail")]
@@ -300,8 +300,8 @@ def _then(ask: Ask[Any], at: datetime) -> list[Alert]:
         replace(
             one,
             status=A(str(then.status)),
-            since=then.since,
-            changed_at=then.since,
+            since=then.since or at,
+            changed_at=then.since or at,
             change_reason=then.reason,
             by_whom=None,
             silenced_at=None,
