@@ -142,7 +142,7 @@ class Desk:
         program = self.program
         seconds = self.settings.read_limit.total_seconds() if reason is None else _PLAN_SECONDS
         database: Any = Hurried(self.ledger().database, program.clock, seconds)
-        reader = Reader(database, program.app.machines)
+        reader = Reader(database, program.app.machines, program.app.past)
         return program.ask(
             lifecycle,
             reader,

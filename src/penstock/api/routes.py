@@ -121,7 +121,8 @@ class Asking:
         self._desk = desk
         self._access = access
         self._place = place
-        self._reading = place.declared
+        assert isinstance(place.declared, Reading)  # noqa: S101 - the caller's choice
+        self._reading: Reading[Any] = place.declared
 
     async def get(self, request: Request) -> Response:
         """With the query string as parameters."""
@@ -137,6 +138,8 @@ class Asking:
 
     async def _answer(self, request: Request, given: list[tuple[str, str]]) -> Response:
         person = await self._access.allow(request, self._reading.role)
+        if self._reading.no_past and any(name == "at" for name, _ in given):
+            raise BadParameters({"at": self._reading.no_past})
         parameters = from_texts(self._reading.parameters, given)
         answer = await self._desk.read(self._read, person, parameters)
         if isinstance(answer, Lines):

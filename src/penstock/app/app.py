@@ -43,6 +43,11 @@ class App:
         return tuple(machine for lifecycle in self.lifecycles for machine in lifecycle.machines)
 
     @cached_property
+    def past(self) -> dict[str, str]:
+        """How the tables of all stood at a moment."""
+        return {table: sql for lifecycle in self.lifecycles for table, sql in lifecycle.past.items()}
+
+    @cached_property
     def _parts(self) -> list[tuple[AnyLifecycle, Data]]:
         return [(lifecycle, lifecycle.data()) for lifecycle in self.lifecycles]
 

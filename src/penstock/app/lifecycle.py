@@ -84,6 +84,8 @@ class Lifecycle(Generic[S]):
     machines: Sequence[Machine] = ()
     #: Called when a ledger is made, checked or worked on.
     data: Callable[[], Data] = Data
+    #: Which rows of its tables there were at a moment, and how they stood: `ledger.past.since("loaded_at")`.
+    past: Mapping[str, str] = field(default_factory=dict)
     #: Further tables, which the configuration declares.
     tables: Callable[[S], Sequence[Table]] = lambda settings: ()  # noqa: ARG005 - one shape
     #: Its own track of revisions, as package:folder.

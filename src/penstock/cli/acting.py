@@ -45,7 +45,7 @@ class _Act:
     request: str = field(default_factory=lambda: str(Rng().uuid()))
 
     def asked(self, progress: terminal.Progress | None = None) -> Ask[Any]:
-        reader = Reader(self.ledger.database, self.program.app.machines)
+        reader = Reader(self.ledger.database, self.program.app.machines, self.program.app.past)
         who = self.wishes.by or user()
         # A dry run writes nothing into the history, so it needs no reason of its own.
         reason = self.wishes.reason or ("dry run" if self.wishes.dry_run else "")

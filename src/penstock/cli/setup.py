@@ -55,6 +55,7 @@ class LedgerReader(Reader):
         self._program = program
         self._open = contextlib.ExitStack()
         self.machines = {machine.name: machine for machine in program.app.machines}
+        self.past = program.app.past
 
     def __getattr__(self, name: str) -> Any:
         if name != "database":

@@ -330,7 +330,7 @@ class Preparer:
 
 def _own_columns(machine: Machine) -> frozenset[str]:
     """The columns that a step may change."""
-    return frozenset(machine.columns) - _SEALED - frozenset(machine.unit.key) - machine.generated()
+    return frozenset(machine.columns) - _SEALED - frozenset(machine.lasting) - machine.generated()
 
 
 def _numbers(machine: Machine) -> frozenset[str]:

@@ -58,7 +58,7 @@ class Staged:
             problems.append(f"{self.machine.name} is not driven, so nobody could load it")
         types = field_types(self.machine.unit)
         for name in (self.pointer, *self.keeps):
-            own = name in types and name not in DRIVEN_COLUMNS and name not in self.machine.unit.key
+            own = name in types and name not in DRIVEN_COLUMNS and name not in self.machine.lasting
             if not own or python_type(types[name]) != (str, True):
                 problems.append(f"{self.machine.name} has no column {name}: str | None to point with")
         if problems:

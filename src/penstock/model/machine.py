@@ -115,7 +115,10 @@ class Machine:
     terminal: Collection[str] = ()
     on_error: OnError | None = None
     checks: Mapping[str, str] = field(default_factory=dict)
+    #: Columns whose changes are history: one of them alone makes a row of it, as a change of state does.
     tracked: Sequence[str] = ()
+    #: Columns that are given at the birth and never change, as the key: so they are known of every moment.
+    fixed: Sequence[str] = ()
     table: str = ""
     due: str = "due_at"
     parent: Parent | None = None
@@ -146,6 +149,7 @@ class Machine:
         freeze(self, "terminal", frozenset(str(s) for s in self.terminal))
         freeze(self, "edges", tuple(self.edges))
         freeze(self, "tracked", tuple(self.tracked))
+        freeze(self, "fixed", tuple(self.fixed))
         freeze(self, "counters", tuple(self.counters))
         freeze(self, "table", self.table or self.name)
         _validate(self)
@@ -200,6 +204,11 @@ class Machine:
     def column(self, name: str) -> str:
         """The column of a unit's field: its own name, but for the schedule when the machine renames it."""
         return self.due if name == "due_at" else name
+
+    @property
+    def lasting(self) -> tuple[str, ...]:
+        """The columns that are given at the birth and never change: the key, and those that are fixed."""
+        return (*self.unit.key, *self.fixed)
 
     def generated(self) -> frozenset[str]:
         """Fields that the database computes; they are read, never written."""
@@ -294,6 +303,7 @@ class Machine:
             **self.rules(),
             "shape": self.shape(),
             "tracked": list(self.tracked),
+            "fixed": list(self.fixed),
             "counters": list(self.counters),
             "siblings": self.siblings,
         }
@@ -426,6 +436,9 @@ def _extra_problems(machine: Machine) -> list[str]:
         for e in machine.edges
         if e.by_hand is not None and Actor.WORKER in e.actors
     ]
+    changing = {*machine.unit.key, *machine.tracked, *machine.counters, *machine.generated()}
+    problems += [f"fixed column {n!r} is not a field of the unit's own" for n in machine.fixed if n not in own]
+    problems += [f"column {n!r} cannot be fixed" for n in machine.fixed if n in changing or n == "status"]
     problems += [f"counter {n!r} is not a field of the unit's own" for n in machine.counters if n not in own]
     problems += [f"counter {n!r} cannot be tracked" for n in machine.counters if n in machine.tracked]
     if machine.counters and not machine.driven:

@@ -63,6 +63,12 @@ class Ask(Generic[S]):
     #: The id of this request, a UUID: the same for every plan that is made for it. What is born may be named by it.
     request: str = field(default_factory=_request)
 
+    def then(self, at: datetime | None) -> Ask[S]:
+        """The same question of a moment in the past, or as it is where there is none (see `ledger.past`)."""
+        if at is None:
+            return self
+        return replace(self, reader=self.reader.then(at), now=at)
+
     def watched(self, progress: Callable[[int, int | None], None]) -> Ask[S]:
         """The same, with somebody who watches."""
         return replace(self, progress=progress)
@@ -131,6 +137,9 @@ class Declared(Generic[S]):
 class Reading(Declared[S]):
     """A question with its answer. Asking it changes nothing."""
 
+    #: Why it cannot be asked for a moment of the past, where it cannot: a sentence for whoever does.
+    no_past: str = field(default="", kw_only=True)
+
     @property
     def answer(self) -> Any:
         """The type of the answer: `Page[Row]`, a struct, or `Lines`."""
@@ -149,12 +158,12 @@ Declaration: TypeAlias = Reading[Any] | Operation[Any]
 
 
 def reading(
-    name: str, says: str, *, role: Role = Role.VIEWER, stays: bool = False
+    name: str, says: str, *, role: Role = Role.VIEWER, stays: bool = False, no_past: str = ""
 ) -> Callable[[Callable[[Ask[S], P], R] | Callable[[Ask[S]], R]], Reading[S]]:
     """Declare a reading: `@reading("datasets", "Datasets, those that are due next first.")`."""
 
     def declare(function: Callable[..., R]) -> Reading[S]:
-        return Reading(name, says, function, role, stays=stays)
+        return Reading(name, says, function, role, stays=stays, no_past=no_past)
 
     return declare
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.model.errors import UnknownMachine, UnknownUnit
@@ -17,11 +18,22 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Reads a ledger. It works on one of another version too, as far as the tables that are asked for are there."""
+    """Reads a ledger. It works on one of another version too, as far as the tables that are asked for are there.
 
-    def __init__(self, database: Database, machines: Iterable[Machine]) -> None:
+    `past`: how tables beside the machines' stood at a moment.
+    """
+
+    def __init__(self, database: Database, machines: Iterable[Machine], past: Mapping[str, str] | None = None) -> None:
         self.database = database
         self.machines = {machine.name: machine for machine in machines}
+        self.past = past or {}
+
+    def then(self, moment: datetime) -> Reader:
+        """A reader of the same ledger as it stood at that moment: see `ledger.past`, which also says what is None."""
+        from penstock.ledger.past import Past
+
+        past: Any = Past(self.database, self.machines.values(), self.past, moment)
+        return Reader(past, self.machines.values())
 
     def read(self, work: Callable[[Cursor], T]) -> T:
         """Run a function over one read-only snapshot."""

@@ -142,13 +142,13 @@ def list_units(ask: Ask[KernelSettings], wanted: UnitList) -> Page[UnitRow]:
 def _past(ask: Ask[Any], wanted: UnitList, machines: Sequence[Machine], start: Ref | None) -> Page[UnitRow]:
     """A page of how units stood at an instant."""
     from penstock.ledger import flow
-    from penstock.ledger.history import horizon, missing_before, units_as_of
+    from penstock.ledger.history import units_as_of
+    from penstock.operations.past import lacking
 
     at = wanted.at or ask.now
     if set(filters_of(wanted)) - {"status"}:
         raise UsageError("of the past only machine and state are known; leave the other filters out")
     database, rows, ends = ask.reader.database, list[UnitRow](), None
-    whole = database.read(lambda cursor: [flow.pruned_before(cursor, one.name) for one in machines])
     for machine in (one for one in machines if start is None or one.name >= start.machine):
         after = start.unit_id if start is not None and start.machine == machine.name else ""
         left = wanted.limit - len(rows)
@@ -163,11 +163,7 @@ def _past(ask: Ask[Any], wanted: UnitList, machines: Sequence[Machine], start: R
         for state, n in ((s, n) for m in machines for s, n in found.get(m.name, {}).items()):
             if not wanted.status or state in wanted.status:
                 counts[state] = counts.get(state, 0) + n
-    known = max((one for one in whole if one is not None), default=at)
-    said = [f"history before {instant_text(known)} was pruned: some may be missing"] if known > at else []
-    gone = database.read(lambda cursor: {one.name: horizon(cursor, one.name) for one in machines})
-    said += [str(missing_before(name, moment)) for name, moment in gone.items() if moment is not None and moment > at]
-    note = "; ".join(said) or None
+    note = lacking(ask, machines, at, graves=True)
     return Page(rows=rows, next=ends, counts=counts if wanted.count else None, note=note)
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 PAST = ("at", "as_of")
 """What readings call the moment that they are asked for."""
+NO_HISTORY = "this has no history"
 NO_PAST = "nothing can be done in the past; go back to now"
 _NOT_CARRIED = ("limit", "after", "at", "as_of", "dismissed")
 _MOST_LINES = 200
@@ -91,7 +92,7 @@ class Declared:
             "pictures": [],
             "next": None,
             "problem": "",
-            "no_past": at is not None and past is None,
+            "no_past": "" if at is None or past is not None else getattr(place.declared, "no_past", "") or NO_HISTORY,
             "of": _about(parameters, given),
             "bar": None,
             "command": command_of(place, pairs),

@@ -30,7 +30,7 @@ class World:
 
     def ask(self, lifecycle: AnyLifecycle, reason: str = "", who: str = "demo") -> Ask[Any]:
         """What a reading of that lifecycle is asked with."""
-        reader = Reader(self.ledger.database, self.program.app.machines)
+        reader = Reader(self.ledger.database, self.program.app.machines, self.program.app.past)
         return self.program.ask(lifecycle, reader, self.ledger.clock.now(), who=who, reason=reason)
 
     def do(

@@ -36,3 +36,9 @@ def refusal(machine: Machine, state: str) -> str:
     if state in machine.born_by:
         return f"can be born as {state} only by {', '.join(sorted(machine.born_by[state]))}"
     return f"cannot be born as {state}; it is born as {', '.join(machine.born_by)}"
+
+
+def lasting(machine: Machine) -> str:
+    """What is said of a change of what is given at the birth."""
+    text = f"{machine.name}: the key of a unit ({', '.join(machine.unit.key)}) cannot be changed"
+    return f"{text}, nor what is given at its birth ({', '.join(machine.fixed)})" if machine.fixed else text

@@ -36,6 +36,7 @@ def facts(machine: Machine) -> dict[str, Any]:
         **machine.rules(),
         "shape": machine.shape(),
         "tracked": list(machine.tracked),
+        "fixed": list(machine.fixed),
         "counters": list(machine.counters),
         "siblings": machine.siblings,
         "judged": machine.judged,

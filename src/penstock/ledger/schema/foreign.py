@@ -20,8 +20,8 @@ HANDS = tuple(sorted(set(Actor) - {Actor.WORKER}))
 
 
 def watched(machine: Machine) -> list[str]:
-    """The columns that a stranger can change: not the key, which is refused, nor what the database computes."""
-    left = {"unit_id", *machine.unit.key, *machine.generated(), *_MARKS}
+    """The columns that a stranger can change: not what lasts, which is refused, nor what the database computes."""
+    left = {"unit_id", *machine.lasting, *machine.generated(), *_MARKS}
     return [machine.column(name) for name in machine.columns if name not in left]
 
 

@@ -219,11 +219,10 @@ EXECUTE FUNCTION {schema}.penstock_refuse_move('{machine.name}', '{", ".join(mac
 
 
 def _key(machine: Machine, schema: str) -> str:
-    keys = ("unit_id", *machine.unit.key)
+    keys = ("unit_id", *machine.lasting)
     same = " AND ".join(f"NEW.{k} IS NOT DISTINCT FROM OLD.{k}" for k in keys)
-    refusal = f"{machine.name}: the key of a unit ({', '.join(machine.unit.key)}) cannot be changed"
     return f"""BEFORE UPDATE OF {", ".join(keys)} ON {schema}.{machine.table} FOR EACH ROW WHEN (NOT ({same}))
-EXECUTE FUNCTION {schema}.penstock_refuse('{refusal}')"""
+EXECUTE FUNCTION {schema}.penstock_refuse('{birth_rules.lasting(machine)}')"""
 
 
 def _history(machine: Machine, schema: str) -> str:

@@ -189,12 +189,12 @@ END"""
 
 def _key(machine: Machine) -> str:
     # Apart from the guard of states, because its comparisons would cost every commit a fifth of its time.
-    keys = ("unit_id", *machine.unit.key)
+    keys = ("unit_id", *machine.lasting)
     same = " AND ".join(f"NEW.{k} IS OLD.{k}" for k in keys)
     return f"""CREATE TRIGGER penstock_{machine.name}_key BEFORE UPDATE OF {", ".join(keys)} ON {machine.table}
 WHEN NOT ({same})
 BEGIN
-  SELECT RAISE(ABORT, 'penstock: {machine.name}: the key of a unit ({", ".join(machine.unit.key)}) cannot be changed');
+  SELECT RAISE(ABORT, 'penstock: {birth_rules.lasting(machine)}');
 END"""
 
 

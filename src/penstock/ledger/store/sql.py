@@ -74,6 +74,12 @@ class Sql(Protocol):
     def tables(self) -> str:
         """A query for the names of the ledger's tables."""
 
+    def schema(self, cursor: Cursor) -> str:
+        """Where the ledger's tables are, as it stands before the name of one."""
+
+    def told(self, document: str, table: str, column: str) -> str:
+        """The value of a column of a table as a document has it."""
+
     # Rows, and who waits for whom.
 
     @property

@@ -9,6 +9,7 @@ from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.reports import alerts, jobs, operations
 from penstock.lifecycles.reports.expects import expects
 from penstock.lifecycles.reports.machine import JOB, machine
+from penstock.lifecycles.reports.past import PAST
 from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.model.decider import Decider
 from penstock.operations.pictures import Ladder
@@ -67,6 +68,7 @@ lifecycle = Lifecycle(
     settings=ReportSettings,
     machines=[machine],
     data=data,
+    past=PAST,
     build=build,
     decides=decides,
     jobs=[jobs.update_datasets, jobs.prune_datasets],

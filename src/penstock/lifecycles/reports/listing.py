@@ -128,7 +128,7 @@ def _values(row: Row) -> dict[str, Any]:
     for name in ("last_report_created_at", "next_refresh_at", "loaded_at"):
         made[name] = instant(made[name])
     for name in ("refreshing", "backfill"):
-        made[name] = bool(made[name])
+        made[name] = None if made[name] is None else bool(made[name])
     if isinstance(made["report_date"], str):
         made["report_date"] = date.fromisoformat(made["report_date"])
     kinds = {"status": S, "aggregation": Aggregation, "entity_type": EntityType}

@@ -138,6 +138,7 @@ machine = Machine(
         "offset_from_zero": "serving_offset IS NULL OR serving_offset >= 0",
     },
     tracked=("report_id", "loaded_report_id"),
+    fixed=("timestamp", "report_date", "time_zone", "country", "backfill"),
     table="report_dataset_metadata",
     due="next_refresh_at",
 )

@@ -15,6 +15,7 @@ from penstock.model.errors import UsageError
 from penstock.model.unit import Ref
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At, Then, lacking
 from penstock.operations.plan import NOW, Births, Moves, Plan
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class DatasetPage(DatasetFilter, frozen=True):
 
     limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 20
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
+    at: At = None
 
 
 _Named = Annotated[
@@ -81,6 +83,7 @@ class OneDataset(Parameters, frozen=True):
         str,
         argument("account/period/aggregation/entity, or the whole reference.", example="acme/2026-11-01/daily/target"),
     ]
+    at: At = None
 
 
 class Dataset(Row, frozen=True):
@@ -88,8 +91,11 @@ class Dataset(Row, frozen=True):
 
     unit_id: Annotated[str, column("Its name.", show="reference", heading="dataset", leads="show", gives="dataset")]
     status: Annotated[S, column("How far it is.", show="state")]
-    refreshing: Annotated[bool, column("Whether a worker holds it.", show="detail")]
-    next_refresh_at: Annotated[datetime | None, column("When it is next looked at.", heading="next refresh")]
+    refreshing: Annotated[bool | None, column("Whether a worker holds it; empty of the past.", show="detail")]
+    next_refresh_at: Annotated[
+        datetime | None,
+        column("When it is next looked at; of the past, if nobody has touched it since.", heading="next refresh"),
+    ]
     loaded_rows: Annotated[int | None, column("How many rows it shows.", heading="rows")]
     error: Annotated[str | None, column("What went wrong last.", show="text")]
     parked_reason: Annotated[str | None, column("Why it was set aside.", show="detail")]
@@ -129,6 +135,7 @@ class CadenceWanted(Parameters, frozen=True):
     """Which datasets to sum up."""
 
     aggregation: Annotated[Aggregation | None, option("Only daily or only hourly datasets.")] = None
+    at: At = None
 
 
 class OffsetRow(Row, frozen=True):
@@ -173,11 +180,12 @@ def datasets(ask: ReportAsk, wanted: DatasetPage) -> Page[Dataset]:
 
     _require(ask)
     wanted.check()
+    lacks, ask = lacking(ask, [machine], wanted.at), ask.then(wanted.at)
     where = listing.condition(ask.reader.database, wanted, status=wanted.status)
     found = listing.page(ask.reader, where, wanted.limit, wanted.after)
     if wanted.account is not None and not found.counts:
         listing.require_account(ask.reader, wanted.account)
-    return found
+    return msgspec.structs.replace(found, note=lacks)
 
 
 @reading("show", "One dataset, and each load with what it changed.")
@@ -186,7 +194,7 @@ def show(ask: ReportAsk, wanted: OneDataset) -> DatasetShown:
 
     _require(ask)
     unit_id = _dataset_id(wanted.dataset)
-    found = listing.shown(ask.reader, unit_id)
+    found = listing.shown(ask.then(wanted.at).reader, unit_id)
     if found is None:
         raise UsageError(_no_dataset(unit_id))
     return found
@@ -204,18 +212,22 @@ def cadence(ask: ReportAsk, wanted: CadenceWanted) -> Page[OffsetRow]:
         lambda of, seconds: offset_name(of["aggregation"], seconds),
         measures=("cost", "sales"),
     )
-    found = refreshes.cadence(ask.reader.database, loads, aggregation=wanted.aggregation)
+    found = refreshes.cadence(ask.then(wanted.at).reader.database, loads, aggregation=wanted.aggregation)
     note = None if found else "nothing has been loaded yet"
     return Page(rows=[OffsetRow(**one.document()) for one in found], note=note)
 
 
 @reading("accounts", "How each account stands, and what becomes of its datasets.")
-def accounts(ask: ReportAsk) -> Page[Standing]:
-    """With --config of a file that is not in force yet, this says it before it happens."""
+def accounts(ask: ReportAsk, wanted: Then) -> Page[Standing]:
+    """With --config of a file that is not in force yet, this says it before it happens.
+
+    Of the past it has the datasets of then, under the configuration of now.
+    """
     from penstock.lifecycles.reports import listing
 
     _require(ask)
-    return Page(rows=listing.standings(ask.reader, ask.settings))
+    lacks, ask = lacking(ask, [machine], wanted.at), ask.then(wanted.at)
+    return Page(rows=listing.standings(ask.reader, ask.settings), note=lacks)
 
 
 @operation("refresh", "Fetch datasets again now, whatever their offsets say.")

@@ -63,6 +63,7 @@ bulk_action = Machine(
         Edge(B.RUNNING, B.CANCELLED, "cancel", {Actor.OPERATOR, Actor.API}, by_hand=cancelled),
     ],
     terminal={B.DONE, B.CANCELLED},
+    fixed=("operation", "says", "target", "digest", "requested_by", "requested_at", "reason", "parts", "total"),
     create=_not_by_hand,
 )
 

@@ -22,6 +22,12 @@ class PostgresSql:
     locks_rows = True
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
 
+    def schema(self, cursor: Cursor) -> str:
+        return str(cursor.rows("SELECT quote_ident(current_schema())")[0][0])
+
+    def told(self, document: str, table: str, column: str) -> str:
+        return f"(jsonb_populate_record(NULL::{table}, {document})).{column}"
+
     def parameter(self, name: str, kind: SqlType) -> str:
         from penstock.ledger.store.statements import postgres_type
 

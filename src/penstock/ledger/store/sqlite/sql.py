@@ -20,6 +20,12 @@ class SqliteSql:
     locks_rows = False
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 
+    def schema(self, cursor: Cursor) -> str:  # noqa: ARG002 - it is always called so
+        return "main"
+
+    def told(self, document: str, table: str, column: str) -> str:  # noqa: ARG002 - a value has the type that it had
+        return f"{document} ->> '{column}'"
+
     def parameter(self, name: str, kind: SqlType) -> str:  # noqa: ARG002 - columns are text or numbers, as given
         return f":{name}"
 

@@ -1,0 +1,153 @@
+"""The ledger as it stood at a moment, for whoever reads it now: the same statements over the tables of then.
+
+Before a statement stands a common table expression for every table that it names and whose past is known, under the
+table's own name. Of a unit it has the state, why, by whom and the tracked columns from the history, and what lasts from
+the unit itself. The rest is as it is now where nobody has touched the unit since, and else NULL: nobody knows it any
+more. A unit that was pruned since is not there. Views show what is there now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from penstock.ledger.store.database import Cursor, Database, Row
+from penstock.model.clock import instant_text
+from penstock.model.errors import UsageError
+from penstock.model.machine import Machine
+
+T = TypeVar("T")
+_WORD = re.compile(r"\b[a-z_][a-z0-9_]*\b")
+_WITH = re.compile(r"\s*WITH( RECURSIVE)?\s")
+_PARAMETER = "past_moment"
+_UNKNOWN = frozenset({"wakes", "claimed_by", "attempts", "crashes", "doubts", "suspicion"})
+"""Columns that claims and wake-ups change without saying when."""
+
+
+def since(column: str) -> str:
+    """How a table stood whose rows are written once and then stay: those whose moment had come."""
+    return f"SELECT * FROM {{table}} WHERE {column} <= {{at}}"
+
+
+KERNEL: Mapping[str, str] = {
+    "transition_log": since("at"),
+    "gate_log": since("at"),
+    "event_log": since("created_at"),
+}
+"""The kernel's own tables that have a past."""
+
+
+class Past:
+    """A database to be read as of a moment; anything else of it is as it is now. Raises UsageError for the future.
+
+    `tables`: by the name of a table a SELECT of how it stood, where `{table}` stands for the table, `{at}` for the
+    moment and `{schema}` for where all tables of now are. By `table.column` the value of a machine's column, where the
+    rows `m` of the table and `l` of its history are at hand, and `{name}` is a tracked column:
+    `"invoice.error": "CASE WHEN l.to_status = 'failed' THEN l.reason END"`.
+    """
+
+    def __init__(
+        self, database: Database, machines: Iterable[Machine], tables: Mapping[str, str], moment: datetime
+    ) -> None:
+        if moment.tzinfo is None:
+            raise UsageError(f"{moment} has no time zone; give an instant with its offset from UTC")
+        self._database = database
+        self._machines = {machine.table: machine for machine in machines}
+        self._tables = {**KERNEL, **tables}
+        self._moment = instant_text(moment)
+        self._made: dict[str, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def read(self, work: Callable[[Cursor], T], *, patient: bool = False, within: float | None = None) -> T:
+        """Run `work` on a snapshot of now, in which the tables are those of then."""
+
+        def then(cursor: Cursor) -> T:
+            schema = self._database.sql.schema(cursor)
+            past: Any = _PastCursor(cursor, lambda sql: self._of_then(sql, schema), self._moment)
+            return work(past)
+
+        return self._database.read(then, patient=patient, within=within)
+
+    def write(self, work: Callable[[Cursor], T]) -> T:  # noqa: ARG002 - it never comes to it
+        """Nothing is written into the past: raises UsageError."""
+        raise UsageError("nothing can be done in the past")
+
+    def _of_then(self, sql: str, schema: str) -> str:
+        """The statement over the tables of then."""
+        if sql not in self._made:
+            named = dict.fromkeys(_WORD.findall(sql))
+            parts = [f"{name} AS ({made})" for name in named if (made := self._stood(name, schema)) is not None]
+            self._made[sql] = _preceded(sql, parts) if parts else sql
+        return self._made[sql]
+
+    def _stood(self, name: str, schema: str) -> str | None:
+        given = {"schema": schema, "table": f"{schema}.{name}", "at": self._database.sql.instant(_PARAMETER)}
+        if machine := self._machines.get(name):
+            return _units_then(self._database, machine, self._tables, **given)
+        return self._tables[name].format(**given) if name in self._tables else None
+
+
+class _PastCursor:
+    """Asks for the tables of then."""
+
+    def __init__(self, cursor: Cursor, of_then: Callable[[str], str], moment: str) -> None:
+        self._cursor = cursor
+        self._of_then = of_then
+        self._moment = moment
+
+    def rows(self, sql: str, **parameters: Any) -> list[Row]:
+        made = self._of_then(sql)
+        if f":{_PARAMETER}" in made:
+            parameters[_PARAMETER] = self._moment
+        return self._cursor.rows(made, **parameters)
+
+    gather = rows
+
+
+def _units_then(
+    database: Database, machine: Machine, tables: Mapping[str, str], *, schema: str, table: str, at: str
+) -> str:
+    """A SELECT of the machine's table as it stood: those units that are there still."""
+    log = f"{schema}.transition_log"
+    tracked = {name: database.sql.told("l.data", table, name) for name in machine.tracked}
+    own = {name: tables.get(f"{machine.table}.{name}") for name in machine.columns}
+    told = {
+        "unit_id": "m.unit_id",
+        "status": "l.to_status",
+        "version": "l.version",
+        "changed_by": "l.actor",
+        "change_reason": "l.reason",
+        "changed_at": "l.at",
+        **{name: f"m.{name}" for name in machine.lasting},
+        **tracked,
+        **dict.fromkeys(_UNKNOWN if machine.driven else (), "NULL"),
+        **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in own.items() if sql is not None},
+    }
+    untouched = f"m.changed_at <= {at}"
+    columns = {
+        machine.column(name): told.get(name) or f"CASE WHEN {untouched} THEN m.{machine.column(name)} END"
+        for name in machine.columns
+    }
+    if machine.driven:
+        # Whoever parks a unit need not say so by `changed_at`.
+        for name in ("parked_at", "parked_reason"):
+            columns[name] = f"CASE WHEN {untouched} AND m.parked_at <= {at} THEN m.{name} END"
+    # The last row that was written by then. In this order, for the planner of SQLite: each unit first, then its row.
+    return (
+        f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())} FROM {table} m CROSS JOIN {log} l"
+        f" WHERE l.machine = '{machine.name}' AND l.unit_id = m.unit_id AND l.to_status IS NOT NULL AND l.seq ="
+        f" (SELECT h.seq FROM {log} h WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at}"
+        " ORDER BY h.seq DESC LIMIT 1)"
+    )
+
+
+def _preceded(sql: str, parts: list[str]) -> str:
+    """The statement with these expressions before its own."""
+    own = _WITH.match(sql)
+    if own is None:
+        return f"WITH {', '.join(parts)} {sql}"
+    return f"WITH{own.group(1) or ''} {', '.join(parts)}, {sql[own.end() :]}"

@@ -1,0 +1,161 @@
+"""Statements over the tables of a moment that is over, and columns that are given at a birth and never change."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from penstock.ledger.parking import park
+from penstock.ledger.past import Past, since
+from penstock.model.errors import BrokenFlow, LedgerRefused, MachineError, UsageError
+from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.state import State, done, rest, work
+from penstock.model.unit import Ref, Unit, replace
+from tests.support.world import World, after
+
+
+class L(State):
+    ASKED = rest("asked", "nobody has it yet")
+    LENT = work("lent", "somebody has it")
+    BACK = done("back", "it is on its shelf")
+
+
+class Loan(Unit):
+    key = ("shelf", "number")
+    status: L = L.ASKED
+    shelf: str
+    number: int
+    title: str
+    reader: str | None = None
+    fee: int = 0
+    note: str | None = None
+
+
+def loan_machine(**changes: Any) -> Machine:
+    made: dict[str, Any] = {
+        "births": {L.ASKED},
+        "edges": [
+            Edge(L.ASKED, L.LENT, "lend", {Actor.API}),
+            Edge(L.LENT, L.BACK, "take_back", {Actor.API}),
+            Edge(L.BACK, L.LENT, "lend_again", {Actor.API}),
+        ],
+        "tracked": ("reader", "fee"),
+        "fixed": ("title",),
+        "table": "loans",
+        "due": "look_at",
+    }
+    return Machine("loan", Loan, **(made | changes))
+
+
+LOAN = loan_machine()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def library(request, tmp_path):
+    """Two loans of a shelf: one is lent at 10 s and is back at 20 s, the other is asked for at 15 s and left so."""
+    sqlite = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'penstock.db'}" if sqlite else request.getfixturevalue("postgres_url")
+    world = World(url, machines=[LOAN])
+    (first,) = world.born(Loan(shelf="a", number=1, title="Emma", note="torn", due_at=after(99)))
+    world.time.advance(10)
+    change(world, first, L.LENT, "for a week", reader="ana", fee=3, note="worse")
+    world.time.advance(5)
+    world.born(Loan(shelf="a", number=2, title="Ivanhoe", note="new", due_at=after(77)))
+    world.time.advance(5)
+    change(world, first, L.BACK, "read", reader=None, fee=4, note="gone")
+    yield world
+    world.close()
+
+
+def change(world: World, ref: Ref, status: L, reason: str, **changes: Any) -> None:
+    world.ledger.move(ref, status, actor=Actor.API, who="desk", reason=reason, **changes)
+
+
+def then(world: World, moment: datetime, sql: str, tables: dict[str, str] | None = None, **given: Any) -> list[Any]:
+    past = Past(world.ledger.database, [LOAN], tables or {}, moment)
+    return past.read(lambda cursor: [tuple(row) for row in cursor.rows(sql, **given)])
+
+
+WHOLE = "SELECT unit_id, status, reader, fee, title, change_reason, note FROM loans ORDER BY number"
+
+
+def test_a_unit_is_what_its_history_tells_and_what_lasts(library):
+    assert then(library, after(-1), WHOLE) == []
+    assert then(library, after(9), WHOLE) == [("a/1", "asked", None, 0, "Emma", "born", None)]
+    assert then(library, after(10), WHOLE) == [("a/1", "lent", "ana", 3, "Emma", "for a week", None)]
+    assert then(library, after(16), WHOLE) == [
+        ("a/1", "lent", "ana", 3, "Emma", "for a week", None),
+        ("a/2", "asked", None, 0, "Ivanhoe", "born", "new"),
+    ]
+    assert then(library, after(20), WHOLE)[0] == ("a/1", "back", None, 4, "Emma", "read", "gone")
+
+
+def test_what_changed_since_is_not_known_and_what_did_not_is(library):
+    sql = "SELECT look_at IS NULL, note, claimed_by, attempts FROM loans WHERE number = :number"
+    assert then(library, after(16), sql, number=1) == [(True, None, None, None)]
+    assert then(library, after(16), sql, number=2) == [(False, "new", None, None)]
+
+
+def test_a_unit_is_parked_from_its_moment_on(library):
+    database, unit = library.ledger.database, library.unit(Ref("loan", "a/2"))
+    database.write(lambda cursor: park(database, cursor, LOAN, (unit.unit_id, unit.version), "look"))
+    sql = "SELECT parked_at IS NOT NULL, parked_reason FROM loans WHERE number = 2"
+    assert [bool(flag) for flag, _ in then(library, after(19), sql)] == [False]
+    assert then(library, after(20), sql)[0][1] == "look"
+
+
+def test_every_statement_is_asked_over_the_tables_of_then(library):
+    moment = after(12)
+    assert then(library, moment, "SELECT count(*) FROM transition_log") == [(2,)]
+    counts = "WITH n AS (SELECT status, count(*) AS n FROM loans GROUP BY status) SELECT status, n FROM n"
+    assert then(library, moment, counts) == [("lent", 1)]
+    assert then(library, moment, counts.replace("WITH", "WITH RECURSIVE", 1)) == [("lent", 1)]
+    joined = (
+        "SELECT l.to_status FROM loans JOIN transition_log l USING (unit_id) WHERE loans.shelf = :shelf ORDER BY l.seq"
+    )
+    assert then(library, moment, joined, shelf="a") == [("asked",), ("lent",)]
+    machine = [("loan",)]
+    assert then(library, moment, "SELECT name FROM machine_definition") == machine
+
+
+def test_a_table_that_is_written_once_has_the_rows_of_then(library):
+    given = {"transition_log": "SELECT machine, at, to_status FROM {table} WHERE at < {at}"}
+    sql = "SELECT count(*) FROM transition_log"
+    assert [then(library, after(10), sql, tables) for tables in (None, given)] == [[(2,)], [(1,)]]
+    assert since("made_at") == "SELECT * FROM {table} WHERE made_at <= {at}"
+
+
+def test_the_past_is_read_and_never_written(library):
+    past = Past(library.ledger.database, [LOAN], {}, after(10))
+    with pytest.raises(UsageError, match="nothing can be done in the past"):
+        past.write(lambda cursor: cursor.run("DELETE FROM loans"))
+    with pytest.raises(UsageError, match="has no time zone"):
+        Past(library.ledger.database, [LOAN], {}, after(10).replace(tzinfo=None))
+
+
+def test_nobody_changes_what_is_given_at_the_birth(library):
+    refusal = r"the key of a unit \(shelf, number\) cannot be changed, nor what is given at its birth \(title\)"
+    with pytest.raises(LedgerRefused, match=refusal):
+        library.sql("UPDATE loans SET title = 'Emma II' WHERE number = 1")
+    library.sql("UPDATE loans SET title = 'Emma', note = 'as it was' WHERE number = 1")
+    ref = Ref("loan", "a/1")
+    with pytest.raises(BrokenFlow, match="a step cannot change title"):
+        change(library, ref, L.LENT, "again", title="Emma II")
+    assert replace(library.unit(ref), title="Emma").title == "Emma"
+
+
+@pytest.mark.parametrize(
+    ("fixed", "problem"),
+    [
+        (("colour",), "fixed column 'colour' is not a field"),
+        (("due_at",), "fixed column 'due_at' is not a field of the unit's own"),
+        (("shelf",), "column 'shelf' cannot be fixed"),
+        (("reader",), "column 'reader' cannot be fixed"),
+        (("status",), "column 'status' cannot be fixed"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused(fixed, problem):
+    with pytest.raises(MachineError, match=problem):
+        loan_machine(fixed=fixed)
