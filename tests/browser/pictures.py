@@ -7,6 +7,7 @@ thousand rows more. They are there to be looked at.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def shoot(browser: Browser, home: str, links: list[str], out: Path, *, ways: tup
         page = context.new_page()
         for link in links:
             page.goto(home + link, wait_until="load")
-            name = link.partition("?")[0].strip("/").replace("/", "-")[:70] or "overview"
+            name = re.sub(r"[^A-Za-z0-9._-]+", "-", link).strip("-")[:110] or "overview"
             page.screenshot(path=out / f"{name}-{way}.png", full_page=True)
         context.close()
 

@@ -80,9 +80,20 @@ def sentence(kind: str, payload: Any) -> str:
         told.append(str(left.pop(name)).removeprefix(f"{subject}:"))
     told.append(_spaced(happened))
     reason = next((str(left.pop(key)) for key in _REASONS if left.get(key)), "")
-    left = {key: value for key, value in left.items() if value not in _UNKNOWN}
-    rest = ", ".join(f"{_spaced(str(key))} {_plain(value)}" for key, value in left.items())
-    return " ".join(filter(None, told)) + (f": {reason}" if reason else "") + (f" ({rest})" if rest else "")
+    said = " ".join(filter(None, told)) + (f": {reason}" if reason else "")
+    rest = _besides(left, said)
+    return f"{said} ({', '.join(rest)})" if rest else said
+
+
+def _besides(left: Mapping[str, Any], said: str) -> list[str]:
+    """What is known and was not said yet, in these words."""
+    found: list[str] = []
+    for name, value in left.items():
+        if isinstance(value, Mapping):
+            found += _besides(value, " ".join([said, *found]))
+        elif value not in _UNKNOWN and not (isinstance(value, str) and value in " ".join([said, *found])):
+            found.append(f"{_spaced(name)} {_plain(value)}")
+    return found
 
 
 def _document(text: str) -> Any:

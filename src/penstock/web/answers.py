@@ -14,7 +14,7 @@ from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import sentence, word
-from penstock.web.frame import begun, moment, pill
+from penstock.web.frame import begun, breakable, moment, pill
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
@@ -129,20 +129,20 @@ class Answers:
         if isinstance(value, datetime):
             return moment(value, self._now, self._at)
         show = one.extra("show")
-        text = inert(word(value, self._now))
+        text = word(value, self._now)
         if show == "state" and isinstance(value, str):
             own = getattr(value, "meaning", None)
             return pill(text, str(own) if own is not None else self._meaning(row, str(value)))
         if show == "severity":
             return pill(text, _SEVERITY.get(str(value)))
         if show == "text" and one.name == "payload":
-            return escape(inert(sentence(getattr(row, "kind", ""), value)))
+            return breakable(sentence(getattr(row, "kind", ""), value))
         if one.extra("leads") and self._lifecycle is not None:
             link = self._frame.column_link(self._lifecycle, one, value, at=self._at)
             if link is not None:
-                return Markup('<a class="mono" href="{}">{}</a>').format(link, text)
+                return Markup('<a class="mono" href="{}">{}</a>').format(link, breakable(text))
         whole = value if isinstance(value, str) else text
-        return self.reference(str(whole)) if show == "reference" else escape(text)
+        return self.reference(str(whole)) if show == "reference" else breakable(text)
 
     def _meaning(self, row: msgspec.Struct, state: str) -> str | None:
         machine = getattr(row, "machine", None) or str(getattr(row, "unit", "")).partition(":")[0]
@@ -156,7 +156,7 @@ class Answers:
 
     def plain(self, text: str) -> Markup:
         """Text from anywhere, inert."""
-        return escape(inert(text))
+        return breakable(text)
 
     def reference(self, text: str) -> Markup:
         """A reference; that of a unit leads to its page."""
@@ -164,8 +164,8 @@ class Answers:
         names = {one.name for one in self._frame.desk.program.app.machines}
         if colon and unit_id.strip() == unit_id != "" and machine in names:
             link = self._frame.unit_link(text, self._at)
-            return Markup('<a class="mono" href="{}">{}</a>').format(link, inert(text.removeprefix(self._within)))
-        return Markup('<span class="mono">{}</span>').format(inert(text))
+            return Markup('<a class="mono" href="{}">{}</a>').format(link, breakable(text.removeprefix(self._within)))
+        return Markup('<span class="mono">{}</span>').format(breakable(text))
 
 
 def _heading(one: FieldInfo) -> str:

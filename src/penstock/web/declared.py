@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,7 @@ class Declared:
         given = grouped(request.query_params.multi_items())
         parameters = place.declared.parameters
         pairs = [pair for pair in pairs_of(parameters, given) if pair[0] not in _OWN or _has(parameters, pair[0])]
-        fields = form_fields(parameters, given)
+        fields = form_fields(parameters, given, PAST)
         at = self._frame.at(request)
         past = next((name for name in PAST if _has(parameters, name)), None)
         if at is not None and past is not None:
@@ -112,14 +112,13 @@ class Declared:
             except (UsageError, NotReady) as error:
                 view["problem"] = begun(inert(str(error)))
         view["also"] = self._also(place, known, at)
-        view["operations"] = (
-            []
-            if not answered
-            else [
+        view["operations"], view["acts_of"] = [], ""
+        if answered:
+            view["acts_of"], taking = _taking(place, known, one=view["one"])
+            view["operations"] = [
                 one | ({"why": NO_PAST} if at is not None and not one["why"] else {})
-                for one in self.operations(place.lifecycle, person, place.declared.path[:-1], known, only=view["one"])
+                for one in self.operations(place.lifecycle, person, place.declared.path[:-1], known, taking=taking)
             ]
-        )
         return await self._frame.show(request, "reading", _here(place), view)
 
     def _bar(self, place: Place, person: Person, at: datetime | None, kept: Kept) -> TimeBar | None:
@@ -184,11 +183,11 @@ class Declared:
         below: tuple[str, ...] = (),
         given: Mapping[str, Sequence[str]] | None = None,
         *,
-        only: bool = False,
+        taking: Collection[str] | None = None,
     ) -> list[dict[str, str]]:
         """What can be done there, with what is known already; what this person may not do says why.
 
-        `only`: those that take something of what is known.
+        `taking`: only what takes one of these parameters.
         """
         found = []
         for place in places(self._desk.program.app):
@@ -197,7 +196,7 @@ class Declared:
                 continue
             if declared.path[: len(below)] != below or (lifecycle.name == KERNEL and not below):
                 continue
-            if only and not any(one.name in (given or {}) for one in fields_of(declared.parameters)):
+            if taking is not None and not any(one.name in taking for one in fields_of(declared.parameters)):
                 continue
             found.append(self._offered(place, person, given or {}) | {"name": " ".join(declared.path[len(below) :])})
         return found
@@ -388,6 +387,16 @@ def _here(place: Place) -> str:
 def _named(word: str) -> str:
     """The first word of a command, as the menu has it."""
     return {"dead": "Dead letters", "bulk": "Bulk actions"}.get(word, word.capitalize())
+
+
+def _taking(place: Place, known: Mapping[str, Any], *, one: bool) -> tuple[str, Collection[str] | None]:
+    """Below which words an answer offers operations, and which parameters these must take; None: any."""
+    if one:
+        return "Act on it", known
+    filters = {field.name for field in fields_of(place.declared.parameters)} - {*_NOT_CARRIED}
+    if place.declared.path[-1] == "list" and not filters:
+        return "Act", None
+    return "Act on all that match", filters
 
 
 def _title(place: Place) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -37,9 +37,12 @@ class Field:
         return self.required or bool(self.value)
 
 
-def form_fields(parameters: type[Parameters], given: Mapping[str, Sequence[str]]) -> list[Field]:
+def form_fields(
+    parameters: type[Parameters], given: Mapping[str, Sequence[str]], without: Collection[str] = ()
+) -> list[Field]:
     """The fields of a form, with what was typed before."""
-    there = [one for one in offered(parameters) if not one.extra("stdin") and one.name != _CURSOR]
+    left = {_CURSOR, *without}
+    there = [one for one in offered(parameters) if not one.extra("stdin") and one.name not in left]
     return [_field(one, given.get(one.name, ())) for one in there]
 
 

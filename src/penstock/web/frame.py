@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
     from penstock.model.machine import Machine
 
+_LONG = re.compile(r"\S{13,}")
+_SEPARATED = re.compile(r"(?<=[_./:=,;&-])(?=.)")
+_UNBROKEN = 24
+"""So many characters are never wider than a column."""
 STATIC = ("desk.css", "desk.js", "icon.svg")
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
@@ -61,7 +66,12 @@ class Frame:
             trim_blocks=True,
             finalize=_inert,  # whoever wrote a template may forget it
         )
-        self._environment.filters |= {"pill": pill, "count": lambda number: f"{number:,}", "label": label}
+        self._environment.filters |= {
+            "pill": pill,
+            "count": lambda number: f"{number:,}",
+            "label": label,
+            "breakable": breakable,
+        }
 
     @cached_property
     def static(self) -> Mapping[str, tuple[bytes, str, str]]:
@@ -200,7 +210,8 @@ class Frame:
 
     def _menu(self, at: datetime | None, counts: Mapping[str, int]) -> list[tuple[str, list[Item]]]:
         app = self.desk.program.app
-        flows = [Item(one.name, self.link("lifecycles", one.name, at=at)) for one in app.own]
+        shown = [one for one in app.own if one.machines or one.readings or one.operations]
+        flows = [Item(one.name, self.link("lifecycles", one.name, at=at)) for one in shown]
         desk = {"What happens next": "forecast", "Alerts": "read/alerts", "Dead letters": "dead", "Units": "units"}
         plant = {
             "Gates": "gates", "Schedules": "schedules", "Workers": "workers",
@@ -279,6 +290,18 @@ def moment(given: datetime | None, now: datetime, then: datetime | None = None) 
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         exact, title, when(given, now, short=True) if then is None else f"{given:%Y-%m-%d %H:%M}"
     )
+
+
+def breakable(text: str) -> Markup:
+    """Text, inert, whose long words may go on in the next line: after their separators, or where there are none."""
+    shown, found, last = inert(text), Markup(), 0
+    for long in _LONG.finditer(shown):
+        pieces = (
+            piece[at : at + _UNBROKEN] for piece in _SEPARATED.split(long[0]) for at in range(0, len(piece), _UNBROKEN)
+        )
+        found += escape(shown[last : long.start()]) + Markup("<wbr>").join(pieces)
+        last = long.end()
+    return found + escape(shown[last:])
 
 
 def plain(value: Any, now: datetime) -> str:
