@@ -113,7 +113,7 @@ class Declared:
                 view["problem"] = begun(inert(str(error)))
         view["also"] = self._also(place, known, at)
         view["operations"], view["acts_of"] = [], ""
-        if answered:
+        if answered and (view["one"] or isinstance(answer, Lines) or answer.rows or not _filters(place)):
             view["acts_of"], taking = _taking(place, known, one=view["one"])
             view["operations"] = [
                 one | ({"why": NO_PAST} if at is not None and not one["why"] else {})
@@ -389,11 +389,16 @@ def _named(word: str) -> str:
     return {"dead": "Dead letters", "bulk": "Bulk actions"}.get(word, word.capitalize())
 
 
+def _filters(place: Place) -> Collection[str]:
+    """The parameters that choose what is listed."""
+    return {field.name for field in fields_of(place.declared.parameters)} - {*_NOT_CARRIED}
+
+
 def _taking(place: Place, known: Mapping[str, Any], *, one: bool) -> tuple[str, Collection[str] | None]:
     """Below which words an answer offers operations, and which parameters these must take; None: any."""
     if one:
         return "Act on it", known
-    filters = {field.name for field in fields_of(place.declared.parameters)} - {*_NOT_CARRIED}
+    filters = _filters(place)
     if place.declared.path[-1] == "list" and not filters:
         return "Act", None
     return "Act on all that match", filters

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
     from penstock.model.machine import Machine
 
+_PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
 _LONG = re.compile(r"\S{13,}")
 _SEPARATED = re.compile(r"(?<=[_./:=,;&-])(?=.)")
 _UNBROKEN = 24
@@ -270,8 +271,8 @@ def label(name: str) -> str:
 
 
 def begun(text: str) -> str:
-    """With a capital, as a sentence begins."""
-    return text[:1].upper() + text[1:]
+    """With a capital, as a sentence begins; a name at its beginning stays as it is."""
+    return text[:1].upper() + text[1:] if _PLAIN.match(text) else text
 
 
 def pill(state: str, meaning: str | None) -> Markup:

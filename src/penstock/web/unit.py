@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _HANDS = ("wake", "park", "unpark")
 _CHILDREN = 12
+_CHANGES = 40
 
 
 class UnitPage:
@@ -65,10 +66,10 @@ class UnitPage:
         told = unit_history(ask, HistoryWanted(unit=ref))
         rows = [one for one in getattr(told, "rows", []) if at is None or one.at <= at]
         newest = max(rows, key=lambda one: (one.at, one.version), default=None)
-        facts, reasons, status, parent = [], [], Markup(""), None
+        facts, reasons, status, parent, parked = [], [], Markup(""), None, False
         if at is None:
             shown = show_unit(ask, UnitWanted(unit=ref))
-            parent = shown.parent
+            parent, parked = shown.parent, shown.parked_at is not None
             facts = [
                 *answers.blocks(msgspec.structs.replace(shown, history=[], columns={})),
                 answers.known(shown.columns),
@@ -85,29 +86,36 @@ class UnitPage:
             "bar": bar_of(hours_of(ask, at, machine.name), ask.now, at),
             "facts": facts,
             "why": reasons,
-            "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at, now),
+            "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at, now)[:_CHANGES],
+            "more": max(0, len(rows) - _CHANGES),
+            "whole": self._frame.link("read", "units", "history", unit=ref),
             "kin": self._kin(ask, machine, ref, parent, at),
             "attempts": _attempts(rows, now, at),
-            "actions": self._actions(person, machine, ref, newest.target if newest else None, at),
+            "actions": self._actions(person, machine, ref, newest.target if newest else None, at, parked=parked),
         }
 
     def _actions(
-        self, person: Person, machine: Machine, ref: str, state: str | None, at: datetime | None
+        self, person: Person, machine: Machine, ref: str, state: str | None, at: datetime | None, *, parked: bool
     ) -> list[dict[str, str]]:
         """Edges that hands may pull, and what can be done with any unit; what cannot be done says why."""
         found = []
         why_not = NO_PAST if at is not None else ""
         if not person.may(Role.OPERATOR):
             why_not = f"this needs the role operator; yours is {person.role}"
+        sources: dict[tuple[str, str], list[str]] = {}
         for edge in machine.edges:
-            if edge.by_hand is None:
-                continue
-            own = why_not or ("" if edge.source == state else f"only from {edge.source}; it is {state}")
-            step = self._declared.step("units move", {"units": ref, "to": str(edge.target)}, person) or {}
-            found.append(step | {"name": f"{edge.trigger} → {edge.target}", "why": own})
+            if edge.by_hand is not None:
+                sources.setdefault((edge.trigger, str(edge.target)), []).append(str(edge.source))
+        for (trigger, target), states in sources.items():
+            own = why_not or ("" if state in states else f"only from {' or '.join(states)}; it is {state}")
+            step = self._declared.step("units move", {"units": ref, "to": target}, person) or {}
+            found.append(step | {"name": f"{trigger} → {target}", "why": own})
         for name in _HANDS if machine.driven else ():
+            own = why_not or ("it has ended" if state in machine.terminal else "")
+            if not own and name != "wake" and parked == (name == "park"):
+                own = "it is parked already" if parked else "it is not parked"
             step = self._declared.step(f"units {name}", {"units": ref}, person) or {}
-            found.append(step | {"name": name, "why": why_not})
+            found.append(step | {"name": name, "why": own})
         return found
 
     def _kin(

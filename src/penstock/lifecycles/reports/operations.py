@@ -183,7 +183,7 @@ def datasets(ask: ReportAsk, wanted: DatasetPage) -> Page[Dataset]:
     lacks, ask = lacking(ask, [machine], wanted.at), ask.then(wanted.at)
     where = listing.condition(ask.reader.database, wanted, status=wanted.status)
     found = listing.page(ask.reader, where, wanted.limit, wanted.after)
-    if wanted.account is not None and not found.counts:
+    if wanted.account is not None and not found.counts and wanted.account not in ask.settings.accounts:
         listing.require_account(ask.reader, wanted.account)
     return msgspec.structs.replace(found, note=lacks)
 
