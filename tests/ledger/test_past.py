@@ -9,6 +9,7 @@ import pytest
 
 from penstock.ledger.parking import park
 from penstock.ledger.past import Past, since
+from penstock.ledger.schema.definitions import facts, unfit
 from penstock.model.errors import BrokenFlow, LedgerRefused, MachineError, UsageError
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.state import State, done, rest, work
@@ -144,6 +145,11 @@ def test_nobody_changes_what_is_given_at_the_birth(library):
     with pytest.raises(BrokenFlow, match="a step cannot change title"):
         change(library, ref, L.LENT, "again", title="Emma II")
     assert replace(library.unit(ref), title="Emma").title == "Emma"
+
+
+def test_an_older_program_may_not_change_what_a_newer_one_has_fixed():
+    fixed, free = facts(LOAN), facts(loan_machine(fixed=()))
+    assert (unfit(fixed, free), unfit(free, fixed)) == (["fixed columns"], [])
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def unfit(there: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """In what the ledger's definition did more than add to ours: then our program cannot work with it.
 
     A new edge, a new birth state, an actor more for either and a new column leave an older program's statements right.
-    A new state does not: it would claim units that it cannot read.
+    A new state does not: it would claim units that it cannot read. Nor does a column that must not change any more.
     """
 
     def pairs(definition: Mapping[str, Any]) -> set[tuple[str, str]]:
@@ -93,6 +93,8 @@ def unfit(there: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
         wrong.append("births")
     if not set(ours["counters"]) <= set(there["counters"]):
         wrong.append("counters")
+    if not set(there.get("fixed", ())) <= set(ours["fixed"]):
+        wrong.append("fixed columns")
     columns = there["shape"]["columns"]
     if any(columns.get(name) != kind for name, kind in ours["shape"]["columns"].items()):
         wrong.append("columns")
