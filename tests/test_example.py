@@ -6,13 +6,15 @@ import re
 import subprocess
 import sys
 import textwrap
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from penstock import Actor, Ask, Ref, UsageError
+from penstock import Actor, Ask, Ref, Then, UsageError
 from penstock.examples import invoices
 from penstock.examples.invoices import Correction, Invoice, InvoiceSettings, S, lifecycle, machine
+from penstock.model.clock import VirtualClock
 from penstock.operations.carry import carry_out, make_plan
 from penstock.operations.reader import Reader
 from penstock.testing import temporary_ledger
@@ -55,3 +57,19 @@ def test_only_a_failed_invoice_is_corrected():
         (corrected,) = ledger.get_many(machine, ["acme/17"])
     assert done.count == 1
     assert (corrected.status, corrected.due_at) == (S.QUEUED, ask.now)
+
+
+def test_shares_are_those_of_then():
+    clock = VirtualClock()
+    with temporary_ledger(lifecycle, clock=clock) as ledger:
+        ledger.birth([Invoice(tenant="acme", number="17", amount_minor=7)], actor=Actor.API, who="test")
+        then = clock.now()
+        clock.advance(60)
+        ledger.move(Ref("invoice", "acme/17"), S.SENDING, actor=Actor.WORKER, who="test", reason="it is sent")
+        ask = Ask(Reader(ledger.database, [machine]), InvoiceSettings(), clock.now())
+        shares = [invoices.tenants(ask, Then(at=at)).rows for at in (then - timedelta(1), then, None)]
+    assert [[(one.status, one.amount_minor) for one in rows] for rows in shares] == [
+        [],
+        [(S.QUEUED, 7)],
+        [(S.SENDING, 7)],
+    ]

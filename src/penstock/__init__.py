@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.connectors.http.client import Http
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.outbox import EventRow
+    from penstock.ledger.past import since
     from penstock.ledger.stage import Staged
     from penstock.model.clock import Clock, Rng, SystemClock, VirtualClock
     from penstock.model.decider import Decider
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.model.unit import Column, GuardedUnit, Ref, Unit, replace
     from penstock.operations.declare import Ask, Lines, Page, Role, operation, reading
     from penstock.operations.fields import Parameters, Row, argument, column, option
+    from penstock.operations.past import At, Then, lacking
     from penstock.operations.plan import NOW, Births, Each, GateChange, Moves, Park, Plan, Together, Unpark, Wake
     from penstock.raw.paths import PartitionKey
     from penstock.raw.reader import NotReady, PartitionReader
@@ -65,6 +67,7 @@ __all__ = [
     "Actor",
     "App",
     "Ask",
+    "At",
     "Birth",
     "Births",
     "BrokenFlow",
@@ -138,6 +141,7 @@ __all__ = [
     "StepError",
     "Subscriber",
     "SystemClock",
+    "Then",
     "Throttled",
     "TimeZone",
     "Together",
@@ -161,6 +165,7 @@ __all__ = [
     "fault",
     "hold",
     "job",
+    "lacking",
     "operation",
     "option",
     "reading",
@@ -168,6 +173,7 @@ __all__ = [
     "rest",
     "run",
     "says",
+    "since",
     "work",
 ]
 
@@ -180,6 +186,7 @@ _HOMES = {
     "penstock.connectors.http.client": "Http",
     "penstock.ledger.ledger": "Ledger",
     "penstock.ledger.outbox": "EventRow",
+    "penstock.ledger.past": "since",
     "penstock.ledger.stage": "Staged",
     "penstock.model.clock": "Clock Rng SystemClock VirtualClock",
     "penstock.model.errors": (
@@ -197,6 +204,7 @@ _HOMES = {
     "penstock.model.unit": "Column GuardedUnit Ref Unit replace",
     "penstock.operations.declare": "Ask Lines Page Role operation reading",
     "penstock.operations.fields": "Parameters Row argument column option",
+    "penstock.operations.past": "At Then lacking",
     "penstock.operations.plan": "NOW Births Each GateChange Moves Park Plan Together Unpark Wake",
     "penstock.raw.paths": "PartitionKey",
     "penstock.raw.reader": "NotReady PartitionReader",

@@ -36,6 +36,7 @@ from penstock import (
     Row,
     Settings,
     State,
+    Then,
     Unit,
     Url,
     UsageError,
@@ -93,6 +94,7 @@ machine = Machine(
     terminal={S.SENT},
     on_error=OnError(retry=S.QUEUED, dead=S.FAILED, policy=RetryPolicy(max_retries=3)),
     checks={"sent_has_id": "status <> 'SENT' OR remote_id IS NOT NULL"},
+    tracked=("amount_minor",),
 )
 
 
@@ -145,9 +147,9 @@ class Share(Row, frozen=True):
 
 
 @reading("tenants", "How many invoices each tenant has in which state, and their sum.")
-def tenants(ask: Ask[InvoiceSettings]) -> Page[Share]:
+def tenants(ask: Ask[InvoiceSettings], wanted: Then) -> Page[Share]:
     sql = "SELECT tenant, status, count(*), sum(amount_minor) FROM invoice GROUP BY tenant, status ORDER BY 1, 2"
-    rows = ask.reader.read(lambda cursor: cursor.rows(sql))
+    rows = ask.then(wanted.at).reader.read(lambda cursor: cursor.rows(sql))
     return Page(rows=[Share(tenant=t, status=S(s), invoices=int(n), amount_minor=int(a)) for t, s, n, a in rows])
 
 

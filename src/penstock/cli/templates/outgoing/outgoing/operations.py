@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from penstock import NOW, Ask, Moves, Page, Parameters, Plan, Row, argument, column, operation, option, reading
+from penstock import NOW, Ask, At, Moves, Page, Parameters, Plan, Row, argument, column, operation, option, reading
 
 from outgoing.machine import S, machine
 from outgoing.settings import OutgoingSettings
@@ -19,6 +19,7 @@ class Wanted(Parameters, frozen=True):
 
     status: Annotated[S | None, option("Only items in this state.")] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 20
+    at: At = None
 
 
 class ItemRow(Row, frozen=True):
@@ -45,7 +46,8 @@ def _ids(ask: Ask[OutgoingSettings], status: S | None, limit: int) -> list[str]:
 
 @reading("items", "Items, and how far each of them is.")
 def items(ask: Ask[OutgoingSettings], wanted: Wanted) -> Page[ItemRow]:
-    """The first of them, by name."""
+    """The first of them, by name. Of the past, columns that changed since are empty."""
+    ask = ask.then(wanted.at)
     found = ask.reader.get_many(machine, _ids(ask, wanted.status, wanted.limit))
     return Page(
         rows=[
