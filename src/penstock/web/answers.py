@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NOW = "now"
 """When an answer was made: every page says that at its top."""
 _NOTHING = Markup("&ndash;")
+_LONG = 24
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
 
 
@@ -99,7 +100,10 @@ class Answers:
 
     def _kinded(self, one: FieldInfo, row: msgspec.Struct) -> tuple[Markup, str]:
         cell = self._cell(one, row)
-        return cell, f"{_kind(one)} none".strip() if cell is _NOTHING else _kind(one)
+        if cell is _NOTHING:
+            return cell, f"{_kind(one)} none".strip()
+        long = one.extra("show") == "reference" and len(cell.striptags()) > _LONG
+        return cell, "name" if long else _kind(one)
 
     def _record(self, answer: msgspec.Struct, title: str) -> Iterator[Block]:
         facts, tables = Facts(title), list[Block]()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.model.machine import Machine
 
 _PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
-_LONG = re.compile(r"\S{13,}")
+_WORD = re.compile(r"\S+")
 _SEPARATED = re.compile(r"(?<=[_./:=,;&-])(?=.)")
 _UNBROKEN = 24
 """So many characters are never wider than a column."""
@@ -293,10 +293,10 @@ def moment(given: datetime | None, now: datetime, then: datetime | None = None) 
     )
 
 
-def breakable(text: str) -> Markup:
-    """Text, inert, whose long words may go on in the next line: after their separators, or where there are none."""
+def breakable(text: str, over: int = 20) -> Markup:
+    """Text, inert, whose words of more than so many characters may go on in the next line: after separators, if any."""
     shown, found, last = inert(text), Markup(), 0
-    for long in _LONG.finditer(shown):
+    for long in (one for one in _WORD.finditer(shown) if len(one[0]) > over):
         pieces = (
             piece[at : at + _UNBROKEN] for piece in _SEPARATED.split(long[0]) for at in range(0, len(piece), _UNBROKEN)
         )
