@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-OF_WATERMARKS = "harvest.watermark_"
-"""How the keys of these events begin."""
 ADVANCED = "harvest.watermark_advanced"
 REQUESTED = "harvest.watermark_requested"
 PUBLISHED_EVENT = "harvest.watermark_published"
 ALERT = "harvest.watermark_unpublished"
 ADOPTED = "harvest.watermark_adopted"
+OF_WATERMARKS = ADVANCED.removesuffix("advanced")
+"""How the keys of these events begin."""
 
 PUBLISHED, UNPUBLISHED, CONFLICT = "published", "unpublished", "conflict"

@@ -41,6 +41,8 @@ def _of_runs() -> Mapping[str, str]:
         **{name: f"CASE WHEN {ended} THEN m.{name} WHEN {_never(begun)} THEN 0 END" for name in counted},
         **{name: f"CASE WHEN {ended} OR {_UNTOUCHED} THEN m.{name} WHEN {_never(begun)} THEN 0 END" for name in alone},
         "consolidation_started_at": f"CASE WHEN NOT EXISTS ({_SINCE} AND {begun}) THEN m.consolidation_started_at END",
+        # A row that was pruned to a baseline says nothing.
+        "change_reason": f"CASE WHEN {_UNTOUCHED} THEN m.change_reason ELSE l.reason END",
         # As it says of itself in the step that ended it.
         "error": (
             f"CASE WHEN {_UNTOUCHED} THEN m.error WHEN l.trigger IN ('alerted', 'consolidation_failed') THEN l.reason"
@@ -64,7 +66,7 @@ def _of_partitions() -> Mapping[str, str]:
         **{name: read.replace("{name}", name) for name in ("records", "pages")},
         **{name: f"CASE WHEN {verified} THEN m.{name} END" for name in ("verified_at", "found_records", "doubt")},
         # They change with a row of the history.
-        "rescans": f"CASE WHEN NOT EXISTS ({_SINCE}) THEN m.rescans WHEN {fresh} THEN 0 END",
+        "rescans": f"CASE WHEN NOT EXISTS ({_SINCE}) THEN m.rescans WHEN {once} THEN 0 END",
         "expected_records": f"CASE WHEN NOT EXISTS ({_SINCE} AND h.trigger = 'rescanned') THEN m.expected_records END",
         "error": f"CASE WHEN {_UNTOUCHED} THEN m.error WHEN l.trigger = 'gave_up' THEN l.reason END",
     }

@@ -106,14 +106,18 @@ def chunks_then(reader: Reader, run: Run) -> Chunks:
         return chunks_of(run)
     own = f"run_id = {reader.database.sql.identifier('run_id')}"
     counting = f"SELECT status, count(*) FROM harvest_chunk WHERE {own} GROUP BY status"
-    begun = "SELECT count(*) FROM transition_log WHERE machine = :machine AND unit_id = :run_id AND to_status = :begun"
+    # What was pruned counts as more than one.
+    begun = (
+        "SELECT sum(CASE WHEN substr(actor, 1, 6) = 'prune:' THEN 2 WHEN to_status = :begun THEN 1 ELSE 0 END)"
+        " FROM transition_log WHERE machine = :machine AND unit_id = :run_id"
+    )
     given = {"machine": harvest_run.name, "begun": str(R.CONSOLIDATING)}
 
     def work(cursor: Cursor) -> Chunks:
         counts = {str(state): int(n) for state, n in cursor.rows(counting, run_id=run.unit_id)}
         ((times,),) = cursor.rows(begun, run_id=run.unit_id, **given)
         # A consolidation that begins again does not expect chunks that were set aside before.
-        expected = sum(counts.values()) if times < 2 else run.expected_chunks  # noqa: PLR2004 - again
+        expected = sum(counts.values()) if int(times) < 2 or not counts else run.expected_chunks  # noqa: PLR2004 - again
         return Chunks(expected, counts.get(C.DONE, 0), counts.get(C.FAILED, 0))
 
     return reader.read(work)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ from penstock.lifecycles.harvest.queries import OPEN_SQL, find_run, partitions_o
 from penstock.lifecycles.harvest.run.machine import OPEN, Phase, R, Run, RunType, harvest_run
 from penstock.lifecycles.harvest.settings import HarvestSettings, schedule_of
 from penstock.model.clock import instant, instant_text
-from penstock.model.errors import UsageError
+from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.past import At, Then, lacking
@@ -174,18 +175,19 @@ def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
     require_harvest(ask.reader)
     lacks, ask = lacking(ask, [harvest_run], wanted.at), ask.then(wanted.at)
     if wanted.feed is not None:
-        require_feed(ask.reader, wanted.feed, wanted.at)
+        with _excused(lacks):
+            require_feed(ask.reader, wanted.feed, wanted.at)
     found = _runs(ask.reader, wanted.feed, wanted.limit)
     rows = [RunRow(**_run(run, _progress(ask, run, wanted.at))) for run in found]
-    return Page(rows=rows, note=lacks if rows else _joined(_no_runs(wanted.at), lacks))
+    return Page(rows=rows, note=lacks or (None if rows else _no_runs(wanted.at)))
 
 
 @reading("show", "One run: its window, its counts, its rate and when it ends.")
 def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
     if wanted.watch and wanted.at is not None:
         raise UsageError("the past does not go on: leave out --watch, or --at")
-    whole, ask = lacking(ask, [harvest_chunk], wanted.at) is None, ask.then(wanted.at)
-    run = find_run(ask.reader, wanted.run, wanted.at)
+    whole = lacking(ask, [harvest_chunk], wanted.at) is None
+    run, ask = _named(ask, wanted.run, wanted.at), ask.then(wanted.at)
     how_far = _progress(ask, run, wanted.at)
     nobody = threading.Event()
     while wanted.watch and run.status in OPEN:
@@ -200,13 +202,13 @@ def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
 @reading("partitions", "The partitions of a run, and how far each has come.")
 def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[PartitionRow]:
     require_harvest(ask.reader)
-    lacks, ask = lacking(ask, [harvest_partition], wanted.at), ask.then(wanted.at)
-    chosen = _runs(ask.reader, None, 1) if wanted.run is None else [find_run(ask.reader, wanted.run, wanted.at)]
+    reader, lacks = ask.then(wanted.at).reader, lacking(ask, [harvest_partition], wanted.at)
+    chosen = _runs(reader, None, 1) if wanted.run is None else [_named(ask, wanted.run, wanted.at)]
     if not chosen:
-        return Page(rows=[], note=_joined(_no_runs(wanted.at), lacks))
-    listed = [p for p in partitions_of(ask.reader, chosen[0].run_id) if not wanted.failed or p.status is P.FAILED]
+        return Page(rows=[], note=lacking(ask, [harvest_run], wanted.at) or _no_runs(wanted.at))
+    listed = [p for p in partitions_of(reader, chosen[0].run_id) if not wanted.failed or p.status is P.FAILED]
     nothing = "no partition has failed" if wanted.failed else "the run has no partitions: there was nothing to fetch"
-    return Page(rows=[_partition(p) for p in listed], note=lacks if listed else _joined(nothing, lacks))
+    return Page(rows=[_partition(p) for p in listed], note=lacks or (None if listed else nothing))
 
 
 @reading("watermark show", "How far each feed has been read, and whether that is published.")
@@ -234,8 +236,8 @@ def watermark_show(ask: Ask[HarvestSettings], wanted: Then) -> Page[WatermarkRow
         return Page(
             rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one"
         )
-    lacks = _joined(unsure(ask.reader, wanted.at), lacking(ask, [harvest_run], wanted.at))
-    return Page(rows=rows, note=lacks if rows else _joined("no feed had a watermark yet", lacks))
+    lacks = "; ".join(filter(None, (unsure(ask.reader, wanted.at), lacking(ask, [harvest_run], wanted.at))))
+    return Page(rows=rows, note=lacks or (None if rows else "no feed had a watermark yet"))
 
 
 @reading("feeds", "How each feed stands under this configuration.")
@@ -260,7 +262,7 @@ def feeds(ask: Ask[HarvestSettings], wanted: Then) -> Page[FeedRow]:
     paused = {name: own.paused for name, own in ask.settings.feeds.items()}
     rows = [_feed(name, paused, there.get(name, (0, None, None)), prices.get(name)) for name in names]
     nothing = "no feed is configured; add [harvest.feeds.NAME] to penstock.toml"
-    return Page(rows=rows, note=lacks if rows else _joined(nothing, lacks))
+    return Page(rows=rows, note=lacks or (None if rows else nothing))
 
 
 @reading(
@@ -316,8 +318,21 @@ def _no_runs(at: datetime | None) -> str:
     return "there were no runs yet"
 
 
-def _joined(*notes: str | None) -> str | None:
-    return "; ".join(filter(None, notes)) or None
+@contextlib.contextmanager
+def _excused(lacks: str | None) -> Iterator[None]:
+    """What is not found may have been there, where some of that time was pruned."""
+    try:
+        yield
+    except (UnknownUnit, UsageError) as error:
+        if lacks is None:
+            raise
+        raise type(error)(f"{error}; {lacks}") from None
+
+
+def _named(ask: Ask[HarvestSettings], text: str, at: datetime | None) -> Run:
+    """The run that a person names, as it stood. `ask` is the question before `then`."""
+    with _excused(lacking(ask, [harvest_run], at)):
+        return find_run(ask.then(at).reader, text, at)
 
 
 def _hint(run: Run, at: datetime | None) -> str | None:
