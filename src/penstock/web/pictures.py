@@ -43,8 +43,7 @@ def parameters_at(reading: Reading[Any], at: datetime | None) -> Any | None:
         return None
     if at is None:
         return reading.parameters()
-    past = next((name for name in ("at", "as_of") if name in names), None)
-    return None if past is None else reading.parameters(**{past: at})
+    return reading.parameters(at=at) if "at" in names else None
 
 
 class Painter:
