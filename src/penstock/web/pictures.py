@@ -51,7 +51,7 @@ class Painter:
 
     def __init__(self, frame: Frame, now: datetime, at: datetime | None = None) -> None:
         self._frame = frame
-        self._now = now
+        self._now = at or now
         self._at = at
 
     def ask(self, lifecycle: AnyLifecycle, picture: pictures.Picture, who: str, *, wide: bool = False) -> Markup | None:
@@ -132,7 +132,7 @@ class Painter:
                 share = (self._now - since) / (until - since)
             state, soon = (
                 self._word(row, of.state),
-                "not known yet" if until is None else when(until, self._now, short=True),
+                self._unknown if until is None else when(until, self._now, short=True),
             )
             if until is not None and until <= self._now:
                 soon = "due now"
@@ -172,6 +172,10 @@ class Painter:
         pictures.Windows: _windows,
         pictures.Shares: _shares,
     }
+
+    @property
+    def _unknown(self) -> str:
+        return "not known yet" if self._at is None else "not known any more"
 
     def _word(self, row: Any, name: str) -> str:
         return word(getattr(row, name), self._now)

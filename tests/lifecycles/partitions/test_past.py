@@ -191,7 +191,7 @@ def test_rows_and_refusals_are_those_of_then(world):
     world.judge(rows(note="3"))
     lines = world.read(operations.read, ReadWanted(partition=NAME, at=first)).lines
     assert all('"note":"1"' in line for line in lines)
-    with pytest.raises(NotReady, match="row 1: field campaign.id is missing"):
+    with pytest.raises(NotReady, match="row 1: field campaign"):
         world.read(operations.read, ReadWanted(partition=NAME, at=second))
     with pytest.raises(NotReady, match="no run of it has been validated yet"):
         world.read(operations.metadata, PartitionThen(partition=NAME, at=START))
