@@ -45,8 +45,7 @@ def parameters_at(reading: Reading[Any], at: datetime | None) -> Any | None:
         return None
     if at is None:
         return reading.parameters()
-    past = next((name for name in ("at", "as_of") if name in names), None)
-    return None if past is None else reading.parameters(**{past: at})
+    return reading.parameters(at=at) if "at" in names else None
 
 
 class Painter:
@@ -54,7 +53,7 @@ class Painter:
 
     def __init__(self, frame: Frame, now: datetime, at: datetime | None = None) -> None:
         self._frame = frame
-        self._now = now
+        self._now = at or now
         self._at = at
 
     def ask(self, lifecycle: AnyLifecycle, picture: pictures.Picture, who: str, *, wide: bool = False) -> Markup | None:
@@ -136,7 +135,7 @@ class Painter:
                 share = (self._now - since) / (until - since)
             state, soon = (
                 self._word(row, of.state),
-                "not known yet" if until is None else when(until, self._now, short=True),
+                self._unknown if until is None else when(until, self._now, short=True),
             )
             if until is not None and until <= self._now:
                 soon = "due now"
@@ -178,6 +177,10 @@ class Painter:
         pictures.Windows: _windows,
         pictures.Shares: _shares,
     }
+
+    @property
+    def _unknown(self) -> str:
+        return "not known yet" if self._at is None else "not known any more"
 
     def _word(self, row: Any, name: str) -> str:
         return word(getattr(row, name), self._now)
