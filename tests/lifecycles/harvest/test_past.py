@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ from penstock.lifecycles.harvest.watermark import adopt, publish
 from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import Transient, UnknownUnit, UsageError
 from penstock.operations.declare import Page
-from tests.support.consolidation import FEEDS
+from tests.support.consolidation import FEEDS, map_stone
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, small, stones
 
 BEFORE = START - timedelta(hours=1)
@@ -58,14 +58,14 @@ class Mapped:
     def __init__(self) -> None:
         self.meanwhile: Callable[[], Any] = lambda: None
 
-    def __call__(self, payload: str) -> Mapping[str, Any]:
+    def __call__(self, payload: str) -> dict[str, Any]:
         self.meanwhile()
-        return FEEDS[FEED].map(payload)
+        return map_stone(payload)
 
 
 def harvested(url: str, source: Catalogue, test: Any, mapped: Mapped | None = None) -> None:
     """A bench that consolidates as the program does."""
-    known, feed = small(chunk_rows=60), replace(FEEDS[FEED], map=mapped or FEEDS[FEED].map)
+    known, feed = small(chunk_rows=60), replace(FEEDS[FEED], map=mapped or map_stone)
     flows = {"consolidation": Consolidator(known, {FEED: feed}), "more": [Chunks(known, {FEED: feed})]}
     on_bench(url, source, test, feed=feed, settings=known, **flows)
 
@@ -359,7 +359,7 @@ def test_watermarks_are_told_with_their_publication(ledger_url, tmp_path):
         back()
         published()
         await run()
-        blob.swap(b"theirs", blob.read().etag)
+        (tmp_path / "watermark.json").write_bytes(b"theirs")
         with pytest.raises(ForeignBlob):
             publish(bench.ledger, FEED, blob)
         remember()
