@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from penstock.operations.declare import Lines
 
-Question = Callable[[datetime | None], Any]
+
+class Question(Protocol):
+    """A reading with all of its parameters but the moment; None is now."""
+
+    def __call__(self, *, at: datetime | None) -> Any: ...
 
 
 @dataclass
 class Record:
-    """`ask` of None is of now. What may be unknown afterwards is None, but for the fields that are `never`.
+    """What may be unknown afterwards is None, but for the fields that are `never`.
 
     Of those that are `begun`, as much is known as they begin with.
     """
@@ -62,7 +66,7 @@ class Record:
 def plain(ask: Question, moment: datetime | None) -> Any:
     """An answer, or its refusal, as data; the note below a list may say more of the past, or less."""
     try:
-        answer = ask(moment)
+        answer = ask(at=moment)
     except Exception as error:  # noqa: BLE001 - a refusal is an answer
         return f"{type(error).__name__}: {error}"
     if isinstance(answer, Lines):

@@ -37,7 +37,7 @@ def record(world: Partitions) -> Record:
     """Every reading that has a past."""
 
     def asked(reading: Any, **wanted: Any) -> Any:
-        return lambda at: world.read(reading, reading.parameters(at=at, **wanted))
+        return lambda *, at: world.read(reading, reading.parameters(at=at, **wanted))
 
     questions = {
         "status": asked(operations.status, partition=NAME),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from penstock.operations.declare import Ask
 from penstock.operations.reader import Reader
 from penstock.simulators.infojobs import OPERATION, Fault, throttle
 from penstock.simulators.infojobs_data import DEFECTS
-from tests.support.past import Record
+from tests.support.past import Question, Record
 from tests.support.queries import START as BENCH_START
 from tests.support.queries import Lists, bench, offer
 from tests.support.query_desk import PAUSE, START, Desk, desk
@@ -53,19 +54,19 @@ def watch(world: Desk, look: Callable[[], None]) -> None:
 def record(world: Desk) -> Record:
     """Every reading that has a past, but for erasures."""
 
-    def rejected(at: datetime | None) -> Any:
+    def rejected(*, at: datetime | None) -> Any:
         # One that was seen again since is at another place.
         rows = world.read("rejected", limit=1_000, at=at).rows
         return {"rows": {f"{row.key} {row.record} {row.payload}": row for row in rows}}
 
-    questions = {
-        "list": lambda at: world.read("list", at=at),
-        "errors": lambda at: world.read("list", state=S.ERROR, at=at),
-        "runs": lambda at: world.read("runs", limit=1_000, at=at),
-        "running": lambda at: world.read("runs", status=S.RUNNING, at=at),
-        "failed": lambda at: world.read("runs", query="sales", status=S.ERROR, at=at),
+    questions: dict[str, Question] = {
+        "list": partial(world.read, "list"),
+        "errors": partial(world.read, "list", state=S.ERROR),
+        "runs": partial(world.read, "runs", limit=1_000),
+        "running": partial(world.read, "runs", status=S.RUNNING),
+        "failed": partial(world.read, "runs", query="sales", status=S.ERROR),
         "rejected": rejected,
-        **{name: (lambda at, name=name: world.read("show", query=name, at=at)) for name in world.settings.queries},
+        **{name: partial(world.read, "show", query=name) for name in world.settings.queries},
     }
     return Record(questions, frozenset(TOLD), frozenset({"running_now", "seeding"}))
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _OVER = "CASE WHEN finished_at <= {{at}} THEN {column} END AS {column}"
 _LAST = (
-    "CASE WHEN m.{name} <= {{at}} THEN m.{name} ELSE (SELECT max(r.{column}) FROM {{schema}}.ingestion_runs r"
-    " WHERE r.query_key = m.query_key AND r.{column} <= {{at}}{which}) END"
+    "CASE WHEN m.{name} IS NULL OR m.{name} <= {{at}} THEN m.{name} ELSE (SELECT r.{column} FROM"
+    " {{schema}}.ingestion_runs r WHERE r.query_key = m.query_key AND r.started_at <= {{at}} AND r.{column} <= {{at}}"
+    "{which} ORDER BY r.started_at DESC LIMIT 1) END"
 )
 _SEEN = "CASE WHEN last_seen_at <= {{at}} THEN {column} END AS {column}"
 _SINCE_ASKED = "CASE WHEN m.asked_at <= {{at}} THEN m.{column} END"
@@ -66,13 +67,13 @@ PAST: Mapping[str, str] = {
 
 
 def pruned(ask: Ask[QueriesSettings], at: datetime | None) -> str | None:
-    """A sentence on runs and records that are too old to be kept, where the ledger had any; `ask` is of now."""
+    """A sentence on runs and records that are too old to be kept, where queries are older; `ask` is of now."""
     if at is None:
         return None
     before = ask.now - ask.settings.keep_runs
     sql = (
-        f"SELECT 1 FROM {query.table} q JOIN transition_log l ON l.machine = '{query.name}' AND l.unit_id = q.unit_id"
-        f" WHERE l.to_status = '{S.RUNNING}' AND l.at < {ask.reader.database.sql.instant('before')} LIMIT 1"
+        f"SELECT 1 FROM {query.table} q WHERE (SELECT l.at FROM transition_log l WHERE l.machine = '{query.name}'"
+        f" AND l.unit_id = q.unit_id ORDER BY l.seq LIMIT 1) < {ask.reader.database.sql.instant('before')} LIMIT 1"
     )
     if not ask.reader.read(lambda cursor: cursor.rows(sql, before=instant_text(before))):
         return None

@@ -100,7 +100,8 @@ def _shown_then(ask: Ask[QueriesSettings], wanted: ShowParameters, at: datetime)
     if one.own is None:
         # What it searches for is in its key.
         found = replace(found, searches=(now[one.key].metadata or {}).get("parameters"))
-    if now[one.key].changed_at <= at:
+    touched = now[one.key].changed_at
+    if touched is not None and touched <= at:
         return found
     return replace(found, unreachable=None, offers_open=None, offers_closed=None, offers_linked=None)
 

@@ -24,12 +24,13 @@ def ask(at: Site, reading: Any, moment: datetime | None = None, **wanted: Any) -
     return reading(at.ask(), reading.parameters(at=moment, **wanted))
 
 
-def test_what_was_said_at_a_moment_is_said_of_it_later(at):
+def test_what_was_said_at_a_moment_is_said_of_it_later(at: Site) -> None:
+    site = at
     told = Record(
         {
-            "all": lambda moment: ask(at, operations.erasures, moment),
-            "done": lambda moment: ask(at, operations.erasures, moment, status=E.DONE),
-            "wanted": lambda moment: ask(at, operations.erasures, moment, status=E.WANTED),
+            "all": lambda *, at: ask(site, operations.erasures, at),
+            "done": lambda *, at: ask(site, operations.erasures, at, status=E.DONE),
+            "wanted": lambda *, at: ask(site, operations.erasures, at, status=E.WANTED),
         },
         frozenset({"erased", "status", "asked_by"}),
     )
