@@ -14,7 +14,7 @@ from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import sentence, word
-from penstock.web.frame import begun, breakable, moment, pill
+from penstock.web.frame import begun, breakable, folded, label, moment, pill
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
@@ -24,6 +24,8 @@ _NOW = "now"
 """When an answer was made: every page says that at its top."""
 _NOTHING = Markup("&ndash;")
 _LONG = 24
+PAGE = 200
+"""So many rows a table has at most; an answer may have thousands."""
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
 
 
@@ -77,12 +79,16 @@ class Answers:
         }
         self._known = {state: meaning for (_, state), meaning in self._meanings.items()}
 
-    def blocks(self, answer: Any, title: str = "", row_acts: RowActs | None = None) -> list[Block]:
-        """The blocks of an answer; `row_acts` says what can be done with a row of a list."""
+    def blocks(self, answer: Any, title: str = "", row_acts: RowActs | None = None, skip: int = 0) -> list[Block]:
+        """The blocks of an answer: of a list those rows that come after `skip` others, as many as a page has.
+
+        `row_acts` says what can be done with a row.
+        """
         if isinstance(answer, Page):
-            table = self.table(title, answer.rows, " ".join(filter(None, self._notes(answer))))
+            rows = answer.rows[skip : skip + PAGE]
+            table = self.table(title, rows, " ".join(filter(None, self._notes(answer, skip))))
             if row_acts is not None:
-                acts = [row_acts(row) for row in answer.rows]
+                acts = [row_acts(row) for row in rows]
                 table.acts = acts if any(acts) else []
             return [table]
         if isinstance(answer, msgspec.Struct):
@@ -110,16 +116,19 @@ class Answers:
         for one in fields_of(type(answer)):
             value = getattr(answer, one.attribute)
             if isinstance(value, list | tuple) and value and isinstance(value[0], msgspec.Struct):
-                tables.append(self.table(one.name.replace("_", " "), value))
+                note = "" if len(value) <= PAGE else f"{_of(0, len(value))}; the command below shows all of them."
+                tables.append(self.table(label(one.name), value[:PAGE], note))
             elif isinstance(value, msgspec.Struct):
-                tables += self._record(value, one.name.replace("_", " "))
+                tables += self._record(value, label(one.name))
             elif value not in (None, "", [], (), {}) and one.name != _NOW:
                 facts.items.append((_heading(one), one.says, self._cell(one, answer)))
         if facts.items:
             yield facts
         yield from tables
 
-    def _notes(self, page: Page[Any]) -> Iterator[str]:
+    def _notes(self, page: Page[Any], skip: int) -> Iterator[str]:
+        if len(page.rows) > PAGE:
+            yield f"{_of(skip, len(page.rows))}."
         if page.counts:
             told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items() if count)
             yield told and f"{told}."
@@ -140,13 +149,13 @@ class Answers:
         if show == "severity":
             return pill(text, _SEVERITY.get(str(value)))
         if show == "text" and one.name == "payload":
-            return breakable(sentence(getattr(row, "kind", ""), value))
+            return folded(sentence(getattr(row, "kind", ""), value))
         if one.extra("leads") and self._lifecycle is not None:
             link = self._frame.column_link(self._lifecycle, one, value, at=self._at)
             if link is not None:
                 return Markup('<a class="mono" href="{}">{}</a>').format(link, breakable(text))
         whole = value if isinstance(value, str) else text
-        return self.reference(str(whole)) if show == "reference" else breakable(text)
+        return self.reference(str(whole)) if show == "reference" else folded(text)
 
     def _meaning(self, row: msgspec.Struct, state: str) -> str | None:
         machine = getattr(row, "machine", None) or str(getattr(row, "unit", "")).partition(":")[0]
@@ -170,6 +179,11 @@ class Answers:
             link = self._frame.unit_link(text, self._at)
             return Markup('<a class="mono" href="{}">{}</a>').format(link, breakable(text.removeprefix(self._within)))
         return Markup('<span class="mono">{}</span>').format(breakable(text))
+
+
+def _of(skip: int, total: int) -> str:
+    last = min(skip + PAGE, total)
+    return f"Rows {skip + 1:,} to {last:,} of {total:,}" if skip < last else f"No more rows; there are {total:,}"
 
 
 def _heading(one: FieldInfo) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from http import HTTPStatus
 from importlib import resources
@@ -37,9 +37,13 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
 _WORD = re.compile(r"\S+")
-_SEPARATED = re.compile(r"(?<=[_./:=,;&-])(?=.)")
-_UNBROKEN = 24
+_SEPARATED = re.compile(r"(?<=[/:=,;&])(?=.)")
+_JOINED = re.compile(r"(?<=[_.-])(?=.)")
+_UNBROKEN = 30
 """So many characters are never wider than a column."""
+_FOLDED, _BEGINNING = 500, 250
+"""A text that is longer than this shows its beginning."""
+_INSTANT = timedelta(seconds=1)
 STATIC = ("desk.css", "desk.js", "icon.svg")
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
@@ -72,6 +76,7 @@ class Frame:
             "count": lambda number: f"{number:,}",
             "label": label,
             "breakable": breakable,
+            "folded": folded,
         }
 
     @cached_property
@@ -288,21 +293,39 @@ def moment(given: datetime | None, now: datetime, then: datetime | None = None) 
     if given is None:
         return Markup("&ndash;")
     exact, title = instant_text(given), f"{given:%Y-%m-%d %H:%M:%S} UTC"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        exact, title, when(given, now, short=True) if then is None else f"{given:%Y-%m-%d %H:%M}"
-    )
+    if then is not None:
+        shown = f"{given:%Y-%m-%d %H:%M}"
+    else:
+        shown = "now" if abs(given - now) < _INSTANT else when(given, now, short=True)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, title, shown)
 
 
 def breakable(text: str, over: int = 20) -> Markup:
-    """Text, inert, whose words of more than so many characters may go on in the next line: after separators, if any."""
+    """Text, inert, whose words of more than so many characters may go on in the next line: after separators, if any.
+
+    A browser breaks them nowhere else: a date stays in one piece.
+    """
     shown, found, last = inert(text), Markup(), 0
     for long in (one for one in _WORD.finditer(shown) if len(one[0]) > over):
-        pieces = (
-            piece[at : at + _UNBROKEN] for piece in _SEPARATED.split(long[0]) for at in range(0, len(piece), _UNBROKEN)
-        )
-        found += escape(shown[last : long.start()]) + Markup("<wbr>").join(pieces)
+        pieces = Markup("<wbr>").join(_pieces(long[0]))
+        found += escape(shown[last : long.start()]) + Markup('<span class="whole">{}</span>').format(pieces)
         last = long.end()
     return found + escape(shown[last:])
+
+
+def _pieces(long: str) -> Iterator[str]:
+    for part in _SEPARATED.split(long):
+        for piece in [part] if len(part) <= _UNBROKEN else _JOINED.split(part):
+            yield from (piece[at : at + _UNBROKEN] for at in range(0, len(piece), _UNBROKEN))
+
+
+def folded(text: str) -> Markup:
+    """Text as `breakable` has it; of a very long one the beginning, which opens."""
+    if len(text) <= _FOLDED:
+        return breakable(text)
+    return Markup('<details class="folded"><summary>{}…</summary>…{}</details>').format(
+        breakable(text[:_BEGINNING]), breakable(text[_BEGINNING:])
+    )
 
 
 def plain(value: Any, now: datetime) -> str:

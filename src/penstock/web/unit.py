@@ -127,8 +127,11 @@ class UnitPage:
         if parent is not None:
             found.append(("parent", parent, self._frame.unit_link(parent, at)))
         for child in self._born_of(machine):
-            names = children_of(ask, child, unit_id, _CHILDREN)
-            found += [("child", one, self._frame.unit_link(one, at)) for one in names]
+            names = children_of(ask, child, unit_id, _CHILDREN + 1)
+            found += [("child", one, self._frame.unit_link(one, at)) for one in names[:_CHILDREN]]
+            if len(names) > _CHILDREN:
+                every = self._frame.link("read", "find", text=f"{child.name}:{unit_id}/", limit="1000", at=at)
+                found.append(("and", f"more of {child.name}", every))
         return found
 
     def _born_of(self, machine: Machine) -> list[Machine]:
