@@ -196,7 +196,8 @@ def test_every_reading_of_every_lifecycle_answers_and_none_writes(everything: tu
 def test_what_belongs_to_a_terminal_is_not_offered(everything: tuple[Desk, Client]):
     _, client = everything
     assert client.get(f"{PREFIX}/partitions/wait?partitions=x").status == 404
-    assert "watch" in client.get(f"{PREFIX}/harvest/show?run=x&watch=true").json["parameters"]
+    for path in ("harvest/show?run=x", "rules/show?run=x", "queries/show?query=x"):
+        assert "watch" in client.get(f"{PREFIX}/{path}&watch=true").json["parameters"], path
     answer = client.post(f"{PREFIX}/rules/import/preview", {"file": "/etc/passwd"})
     assert (answer.status, answer.json["parameters"]) == (400, {"file": "is not a parameter here"})
 

@@ -89,6 +89,18 @@ def test_every_view_renders_where_there_is_little_room(links: Any, found: Mappin
     assert wide == []
 
 
+OUT = """() => [...document.querySelectorAll(".panel, .panel .body")]
+  .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent.trim().slice(0, 80))"""
+
+
+def test_nothing_runs_out_of_its_panel(found: Mapping[str, str], still: str, opens: Opens):
+    person = opens(still)
+    links = [link for link, text in found.items() if "<table" in text]
+    assert len(links) > 40
+    out = {link: there for link in links if (there := person.go(link).evaluate(OUT))}
+    assert out == {}
+
+
 CUT = """() => [...document.querySelectorAll(".portrait")]
   .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent.slice(0, 80))"""
 

@@ -16,6 +16,7 @@ from penstock.operations.answers import json_text
 from penstock.operations.declare import Page
 from penstock.operations.fields import Row, column
 from penstock.operations.words import sentence, word
+from penstock.operations.words import shown as told
 from tests.support.shop import S
 
 NOW = datetime(2026, 11, 17, 22, 8, tzinfo=UTC)
@@ -214,3 +215,10 @@ class Cell(Row, frozen=True):
 def test_csv_has_no_formulas(text, written):
     _, line = csv_lines(Page(rows=[Cell(text=text)]), Cell, safe=False)
     assert next(csv.reader([line])) == [written, "-1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0, "100 %"), (0.973, "97.3 %"), (0.0, "0 %"), (0.99999, "over 99.99 %"), (None, "-")]
+)
+def test_a_share_is_a_percentage(value, text):
+    assert told(value, "share", NOW) == text

@@ -22,7 +22,7 @@ from penstock.cli.terminal import Screen, cells, shortened
 from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
-from penstock.operations.words import NOTHING, sentence, word
+from penstock.operations.words import NOTHING, sentence, shown, word
 
 _GAP = 2
 _TEXT_LEAST = 24
@@ -98,8 +98,7 @@ class _Column:
 
     @property
     def right(self) -> bool:
-        kinds = self.field.choices
-        return self.field.extra("show") is None and bool(kinds) and all(kind in (int, float) for kind in kinds)
+        return self.field.counts
 
     @property
     def shrinks(self) -> bool:
@@ -213,7 +212,7 @@ def _cell(row: Any, field: FieldInfo, showing: Showing, *, short: bool = False) 
     if field.attribute == "payload" and isinstance(value, (dict, str)):
         text = sentence(str(getattr(row, "kind", "")), value)
     else:
-        text = word(value, showing.now, short=short, exact=show == "reference")
+        text = shown(value, show, showing.now, short=short)
     return inert(text), _meaning(row, value, show, showing)
 
 

@@ -16,8 +16,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-Show = Literal["reference", "text", "detail", "state", "severity"]
-"""How a value is shown: a reference is never broken, a text is shortened, a detail is left out of tables."""
+Show = Literal["reference", "text", "detail", "state", "severity", "share"]
+"""How a value is shown: a reference is never broken, a text is shortened, a detail is left out of tables; 0.97 as a
+share is 97 %."""
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,6 +105,12 @@ class FieldInfo:
     def extra(self, key: str) -> Any:
         """What `argument`, `option` or `column` said of it under that name."""
         return (self.meta.extra or {}).get(key)
+
+    @property
+    def counts(self) -> bool:
+        """Whether its values are numbers and shown as such: below one another, to the right."""
+        kinds = self.choices
+        return self.extra("show") in (None, "share") and bool(kinds) and all(kind in (int, float) for kind in kinds)
 
     @property
     def many(self) -> Any:

@@ -56,7 +56,7 @@ class OutcomeRow(Row, frozen=True):
     machine: Annotated[str, column("The machine.")]
     done: Annotated[int, column("Units that came into a state that is done, within the window.")]
     failed: Annotated[int, column("Units that came into a state that is a fault, within the window.")]
-    success: Annotated[float | None, column("The share of those that are done; empty if there are none.")]
+    success: Annotated[float | None, column("The share of those that are done; empty if there are none.", show="share")]
 
 
 class FlowAnswer(Row, frozen=True):

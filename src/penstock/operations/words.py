@@ -26,6 +26,14 @@ def when(moment: datetime, now: datetime, *, short: bool = False) -> str:
     return relative if short else f"{moment.astimezone():%Y-%m-%d %H:%M} ({relative})"
 
 
+def shown(value: Any, show: str | None, now: datetime, *, short: bool = False) -> str:
+    """The value of a column as text, not yet inert: see `fields.Show`."""
+    if show == "share" and isinstance(value, float):
+        said = f"{100 * value:.4g} %"
+        return said if said != "100 %" or value >= 1 else "over 99.99 %"
+    return word(value, now, short=short, exact=show == "reference")
+
+
 def word(value: Any, now: datetime, *, short: bool = False, exact: bool = False) -> str:  # noqa: C901 - a line each
     """One value as text, not yet inert. `exact` leaves numbers without separators, as part of a name."""
     if value is None or value == "":

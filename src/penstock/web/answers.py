@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
-from penstock.operations.words import sentence, word
+from penstock.operations.words import sentence, shown, word
 from penstock.web.frame import begun, breakable, folded, label, moment, pill
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _NOW = "now"
 """When an answer was made: every page says that at its top."""
 _NOTHING = Markup("&ndash;")
 _LONG = 24
+"""A reference of so many characters stays in one line."""
 PAGE = 200
 """So many rows a table has at most; an answer may have thousands."""
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
@@ -108,8 +109,9 @@ class Answers:
         cell = self._cell(one, row)
         if cell is _NOTHING:
             return cell, f"{_kind(one)} none".strip()
-        long = one.extra("show") == "reference" and len(cell.striptags()) > _LONG
-        return cell, "name" if long else _kind(one)
+        if one.extra("show") == "reference":
+            return cell, "name" if len(cell.striptags()) > _LONG else "nowrap"
+        return cell, _kind(one)
 
     def _record(self, answer: msgspec.Struct, title: str) -> Iterator[Block]:
         facts, tables = Facts(title), list[Block]()
@@ -142,7 +144,7 @@ class Answers:
         if isinstance(value, datetime):
             return moment(value, self._now, self._at)
         show = one.extra("show")
-        text = word(value, self._now)
+        text = shown(value, show, self._now)
         if show == "state" and isinstance(value, str):
             own = getattr(value, "meaning", None)
             return pill(text, str(own) if own is not None else self._meaning(row, str(value)))
@@ -195,5 +197,4 @@ def _kind(one: FieldInfo) -> str:
     """How its column looks: numbers to the right, long texts paler."""
     if one.extra("show") == "text":
         return "muted"
-    kinds = one.choices
-    return "num" if one.extra("show") is None and kinds and all(kind in (int, float) for kind in kinds) else ""
+    return "num" if one.counts else ""

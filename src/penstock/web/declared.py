@@ -91,6 +91,7 @@ class Declared:
             "fields": fields,
             "one": False,
             "asked": any(one.value for one in fields),
+            "which": any(one.required for one in fields),
             "blocks": [],
             "pictures": [],
             "next": None,

@@ -32,7 +32,7 @@ class WhichQuery(Parameters, frozen=True):
 class ShowParameters(WhichQuery, frozen=True):
     """Which query, and for how long."""
 
-    watch: Annotated[bool, option("Stay, and show the progress until its run is over.")] = False
+    watch: Annotated[bool, option("Stay, and show the progress until its run is over.", terminal=True)] = False
 
 
 class QueryDetail(Row, frozen=True):
