@@ -25,7 +25,7 @@ _NOW = "now"
 _NOTHING = Markup("&ndash;")
 _LONG = 24
 """A reference of so many characters stays in one line."""
-PAGE = 200
+PAGE = 100
 """So many rows a table has at most; an answer may have thousands."""
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
 

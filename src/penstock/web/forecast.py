@@ -63,7 +63,7 @@ class ForecastPage:
             "answer": answer,
             "bar": self._bar(answer),
             "hours": hours,
-            "gates": [(one, self._frame.link("read", "gates", gate=one.gate, at=at)) for one in _busiest(answer)],
+            "gates": [(one, self._frame.link("read", "gates", gate=one.gate, at=at)) for one in busiest(answer)],
             "command": f"penstock forecast{f' --at {answer.start:%Y-%m-%dT%H:%M:%SZ}' if at is not None else ''}",
         }
 
@@ -120,11 +120,12 @@ class ForecastPage:
         return Markup(time_bar(bars, ticks, "Changes that are expected, hour by hour", none="nothing is expected"))  # noqa: S704 - escaped by element
 
 
-def _busiest(answer: ForecastAnswer) -> list[Any]:
-    """The gates; of more than there is room for those that are asked the most."""
-    return (
-        sorted(answer.gates, key=lambda one: -one.calls)[:_GATES] if len(answer.gates) > _GATES else list(answer.gates)
-    )
+def busiest(answer: ForecastAnswer) -> list[Any]:
+    """The gates; where there are too many those that are asked the most."""
+    if len(answer.gates) <= _GATES:
+        return list(answer.gates)
+    busiest = sorted(answer.gates, key=lambda one: -one.calls)[:_GATES]
+    return [one for one in busiest if one.calls] or busiest
 
 
 def _sums(answer: ForecastAnswer) -> dict[datetime, int]:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
 _WORD = re.compile(r"\S+")
-_SEPARATED = re.compile(r"(?<=[/:=,;&])(?=.)")
+_SEPARATED = re.compile(r"(?<=[/=,;&])(?=.)|(?<=:)(?!(?<=\d:)\d\d(?!\d))(?=.)")
+"""Not within 12:30."""
+_INSTANTS = re.compile(r"\b(after|at|before|from|since|to|until) (\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z\b")
+"""Moments in sentences; what has one as its name keeps it."""
 _JOINED = re.compile(r"(?<=[_.-])(?=.)")
 _UNBROKEN = 30
 """So many characters are never wider than a column."""
@@ -303,9 +306,9 @@ def moment(given: datetime | None, now: datetime, then: datetime | None = None) 
 def breakable(text: str, over: int = 20) -> Markup:
     """Text, inert, whose words of more than so many characters may go on in the next line: after separators, if any.
 
-    A browser breaks them nowhere else: a date stays in one piece.
+    A browser breaks them nowhere else: a date stays in one piece. Moments are as people write them.
     """
-    shown, found, last = inert(text), Markup(), 0
+    shown, found, last = _INSTANTS.sub(r"\1 \2 \3 UTC", inert(text)), Markup(), 0
     for long in (one for one in _WORD.finditer(shown) if len(one[0]) > over):
         pieces = Markup("<wbr>").join(_pieces(long[0]))
         found += escape(shown[last : long.start()]) + Markup('<span class="whole">{}</span>').format(pieces)
@@ -323,8 +326,10 @@ def folded(text: str) -> Markup:
     """Text as `breakable` has it; of a very long one the beginning, which opens."""
     if len(text) <= _FOLDED:
         return breakable(text)
-    return Markup('<details class="folded"><summary>{}…</summary>…{}</details>').format(
-        breakable(text[:_BEGINNING]), breakable(text[_BEGINNING:])
+    end = text.rfind(" ", _BEGINNING // 2, _BEGINNING)
+    end = _BEGINNING if end < 0 else end
+    return Markup('<details class="folded"><summary>{}</summary>{}</details>').format(
+        breakable(text[:end]), breakable(text[end:])
     )
 
 

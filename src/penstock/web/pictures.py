@@ -34,6 +34,8 @@ _FEW = {
     pictures.Ladder: 1,
 }
 """How many rows there is room for on a card."""
+_SERIES = (pictures.Calendar, pictures.Cycle, pictures.Windows)
+"""Pictures of things beside each other: those that are left out must be told of on a card too."""
 _MOST, _MOST_RUNS = 60, 20
 _LED = 2_000
 """So many cells lead somewhere, each for itself: of more, the page would be too large."""
@@ -74,7 +76,7 @@ class Painter:
         found = list(answer.rows) if isinstance(answer, Page) else [answer]
         most = len(found) if isinstance(picture, pictures.Ladder) else _room(picture, wide=wide)
         drawn = self._kinds[type(picture)](self, lifecycle, picture, found[:most], wide) if found else None
-        if drawn is not None and len(found) > most:
+        if drawn is not None and len(found) > most and (wide or isinstance(picture, _SERIES)):
             further = isinstance(answer, Page) and answer.next is not None
             drawn += element("figcaption", f"The first {most}{'' if further else f' of {len(found):,}'}.")
         return None if drawn is None else Markup(drawn)  # noqa: S704 - escaped by element

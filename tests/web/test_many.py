@@ -1,0 +1,179 @@
+"""Thousands of rows: pages say how many there are, show some, and lead to the others."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from penstock.model.inert import inert
+from penstock.model.machine import Actor
+from penstock.operations import pictures
+from penstock.operations.declare import Page
+from penstock.operations.fields import Row
+from penstock.operations.forecast import ForecastAnswer, GateAheadRow
+from penstock.web.answers import PAGE
+from penstock.web.forecast import busiest
+from penstock.web.frame import breakable, folded, moment
+from penstock.web.pictures import Painter
+from tests.support import shop
+from tests.support.web import Client, Site
+
+NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
+GATES = 2 * PAGE + 50
+REASON = "they asked us to call less " * 40
+
+
+@pytest.fixture
+def browser(shop_site: Site) -> Client:
+    return shop_site.browser()
+
+
+def rows(text: str) -> int:
+    """In the first table."""
+    return text.partition("<tbody>")[2].partition("</tbody>")[0].count("<tr>")
+
+
+def button(text: str, name: str) -> str | None:
+    found = re.search(rf'<a class="button" href="([^"]*)">{name}</a>', text)
+    return None if found is None else html.unescape(found[1])
+
+
+def test_a_long_answer_is_shown_in_pages(shop_site: Site, browser: Client):
+    for number in range(GATES):
+        shop_site.ledger.gates.pause(f"many/{number:04}", "operator:ana", REASON)
+    link, seen = "/read/gates?gate=many", list[str]()
+    for page in range(3):
+        text = browser.get(link).text
+        shown = GATES - 2 * PAGE if page == 2 else PAGE
+        assert rows(text) == shown
+        assert f"Rows {page * PAGE + 1} to {page * PAGE + shown} of {GATES}." in text
+        assert (button(text, "From the beginning") is None) == (page == 0)
+        seen += re.findall(r">many/(\d{4})<", text)
+        following = button(text, "More")
+        assert (following is None) == (page == 2)
+        link = f"/read/gates{following}"
+    assert len(set(seen)) == GATES
+    assert "skip" not in re.search(r'"A name" = "([^"]*)"', text)[1]  # type: ignore[index]
+    status = browser.get("/read/status").text
+    assert f"Rows 1 to {PAGE} of {GATES}; the command below shows all of them." in status
+    assert status.count(">many/") == PAGE
+    assert "<h2>Gates</h2>" in status
+    assert f"{GATES} closed" in browser.get("/").text
+
+
+@pytest.mark.parametrize(("skip", "said"), [("x", 2), ("-1", 2), ("", 2), ("9" * 30, 2), ("5000", 0)])
+def test_what_cannot_be_skipped_is_not(skip: str, said: int, still_site: Site):
+    answer = still_site.browser().get(f"/read/dead?skip={skip}")
+    assert answer.status == 200
+    assert len(re.findall("order:acme/", answer.text)) <= said
+    assert (button(answer.text, "From the beginning") is not None) == (said == 0)
+
+
+def test_a_page_with_a_cursor_leads_back_to_the_first(still_site: Site):
+    browser = still_site.browser()
+    first = browser.get("/read/units?machine=order&limit=2").text
+    assert button(first, "From the beginning") is None
+    second = browser.get(f"/read/units{button(first, 'More')}").text
+    assert button(second, "From the beginning") == "?machine=order&limit=2"
+
+
+def test_a_machine_says_how_many_of_its_units_are_shown(shop_site: Site, browser: Client):
+    assert "by name</span>" not in browser.get("/machines/order").text
+    made = [shop.Order(shop="many", number=n, day=date(2026, 11, 18)) for n in range(1_500)]
+    shop_site.ledger.birth(made, actor=Actor.API, who="test")
+    text = browser.get("/machines/order").text
+    total = re.search(r"the first 25 of (1,5\d\d), by name", text)
+    assert total is not None
+    assert f"<b>{total[1]}</b> units" in text
+    assert "there may be more of order" not in browser.get("/read/find?text=many/1499").text
+    assert "There may be more of order: a longer piece finds fewer" in browser.get("/read/find?text=many").text
+    assert "All of them" not in browser.get("/machines/bulk_action").text
+
+
+class Series(Row, frozen=True):
+    name: str
+    first: date
+    days: list[shop.S]
+
+
+def test_a_picture_says_what_it_leaves_out_and_stays_small(still_site: Site):
+    of = pictures.Calendar(says="s", reading=shop.orders, series="name", first="first", days="days", leads=shop.orders)
+    painter = Painter(still_site.frame(), NOW)
+
+    def drawn(series: int, days: int, following: str | None = None, *, wide: bool = True) -> str:
+        found = [Series(name=f"n/{n}", first=date(2026, 1, 1), days=[shop.S.SENT] * days) for n in range(series)]
+        made = painter.draw(shop.lifecycle, of, Page(rows=found, next=following), wide=wide)
+        assert made is not None
+        return made
+
+    few = drawn(3, 30)
+    assert "figcaption" not in few
+    assert few.count("<a ") == 90  # those of the wide one: the small one is too small to be hit
+    assert "The first 60 of 70." in drawn(70, 10)
+    assert "The first 60.<" in drawn(70, 10, "n/69")
+    assert "The first 5 of 70." in drawn(70, 10, wide=False)
+    many = drawn(60, 366)
+    assert "<a " not in many
+    assert len(many) < 60 * 366 * 2 * 110
+
+
+def test_of_many_gates_those_that_are_asked_are_forecast():
+    def answer(gates: int, calls: int) -> ForecastAnswer:
+        unknown = {"opens": None, "budget": None, "starves": None, "put_off": 0, "held": True, "hours": []}
+        made = [GateAheadRow(gate=f"g/{n}", calls=max(0, n - gates + calls + 1), **unknown) for n in range(gates)]
+        return ForecastAnswer(start=NOW, end=NOW, total=0, notes=[], gates=made, coming=[])
+
+    assert len(busiest(answer(50, 3))) == 50
+    assert [one.gate for one in busiest(answer(2_000, 3))] == ["g/1999", "g/1998", "g/1997"]
+    assert len(busiest(answer(2_000, 0))) == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("extraction:google_ads/1111111111/campaign_daily/2026-10-20", 5),
+        ("8d11ef2f-901c-41ba-b5cd-1ba00ac8161b", 5),
+        ("harvest.watermark_advanced", 1),
+        ("published:diamonds:2026-09-18T00:00:00.000Z", 3),
+        ("long" * 60, 8),
+        ("short words stay as they are", 0),
+    ],
+)
+def test_long_words_break_at_few_places(text: str, pieces: int):
+    shown = str(breakable(text))
+    assert re.sub("<[^>]*>", "", shown) == text
+    assert shown.count("<wbr>") == max(0, pieces - 1)
+    assert ('class="whole"' in shown) == (pieces > 0)
+    assert max(map(len, re.split(r"<[^>]*>| ", shown))) <= 30
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1 failure in a row since 2026-09-18T00:00:00.000Z", "1 failure in a row since 2026-09-18 00:00 UTC"),
+        ("(until 2026-10-28T17:00:09Z)", "(until 2026-10-28 17:00 UTC)"),
+        ("run 2026-10-27T07:00:00.000Z is authoritative", "run 2026-10-27T07:00:00.000Z is authoritative"),
+    ],
+)
+def test_moments_in_sentences_are_as_people_write_them(text: str, shown: str):
+    assert re.sub("<[^>]*>", "", breakable(text)) == shown
+
+
+def test_a_very_long_text_shows_its_beginning_and_opens():
+    assert "<details" not in folded("x " * 250)
+    text = f"<b>{REASON}\x1b[31m"
+    shown = folded(text)
+    assert shown.startswith('<details class="folded"><summary>&lt;b&gt;they asked')
+    assert shown.index("</summary>") < 300
+    whole = html.unescape(re.sub("<[^>]*>", "", shown))
+    assert whole == inert(text)
+
+
+def test_now_is_said_as_a_word():
+    assert ">now</time>" in moment(NOW, NOW)
+    assert ">now</time>" in moment(NOW - timedelta(milliseconds=900), NOW)
+    assert ">2 s ago</time>" in moment(NOW - timedelta(seconds=2), NOW)
+    assert ">2026-11-18 12:00</time>" in moment(NOW, NOW, NOW)
