@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
 _WORD = re.compile(r"\S+")
-_SEPARATED = re.compile(r"(?<=[/=,;&])(?=.)|(?<=:)(?!(?<=\d:)\d\d(?!\d))(?=.)")
-"""Not within 12:30."""
+_SEPARATED = re.compile(r"(?<=[/=,;&])(?=.)|(?<=:)(?!(?<=\d:)\d\d(?!\d))(?=.)|(?<=\d-\d\d-\d\d)(?=T\d)")
+"""Not within 12:30, but before the time of a moment."""
 _INSTANTS = re.compile(r"\b(after|at|before|from|since|to|until) (\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z\b")
 """Moments in sentences; what has one as its name keeps it."""
 _JOINED = re.compile(r"(?<=[_.-])(?=.)")
-_UNBROKEN = 30
+_UNBROKEN = 26
 """So many characters are never wider than a column."""
 _FOLDED, _BEGINNING = 500, 250
 """A text that is longer than this shows its beginning."""
