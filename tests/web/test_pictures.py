@@ -90,6 +90,29 @@ def test_a_ladder_sums_the_rows_of_a_step(still_site: Site):
     assert "25%" in drawn
 
 
+def test_what_nobody_knows_any_more_is_not_drawn_as_nothing(still_site: Site):
+    class Part(Row, frozen=True):
+        name: str
+        status: str
+        at: datetime
+        of: int | None
+        done: int | None
+
+    rows = [
+        Part(name="p-0", status="fetching", at=NOW, of=9, done=None),
+        Part(name="p-1", status="x", at=NOW, of=9, done=0),
+    ]
+    painter = Painter(still_site.frame(), NOW, NOW)
+    shares = pictures.Shares(says="s", reading=shop.orders, name="name", whole="of", parts={"done": "done"})
+    drawn = painter.draw(shop.lifecycle, shares, Page(rows=rows), wide=False)
+    assert drawn is not None
+    assert re.findall(r">([?\d] of 9)<", drawn) == ["? of 9", "0 of 9"]
+    runs = pictures.Runs(says="s", reading=shop.orders, at="at", amount="done", note="name", state="status")
+    drawn = painter.draw(shop.lifecycle, runs, Page(rows=rows), wide=False)
+    assert drawn is not None
+    assert re.findall(r">([?\d]) p-\d, \w+<", drawn) == ["?", "0"]
+
+
 def test_the_overview_has_a_card_with_the_picture_of_each_flow(still_browser: Client):
     text = still_browser.get("/").text
     assert "Orders, in pieces." in text
