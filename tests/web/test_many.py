@@ -5,14 +5,15 @@ from __future__ import annotations
 import html
 import re
 from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any
 
 import pytest
 
 from penstock.model.inert import inert
 from penstock.model.machine import Actor
 from penstock.operations import pictures
-from penstock.operations.declare import Page
-from penstock.operations.fields import Row
+from penstock.operations.declare import Ask, Page, Reading
+from penstock.operations.fields import Parameters, Row, option
 from penstock.operations.forecast import ForecastAnswer, GateAheadRow
 from penstock.web.answers import PAGE
 from penstock.web.forecast import busiest
@@ -103,9 +104,9 @@ def test_a_picture_says_what_it_leaves_out_and_stays_small(still_site: Site):
     of = pictures.Calendar(says="s", reading=shop.orders, series="name", first="first", days="days", leads=shop.orders)
     painter = Painter(still_site.frame(), NOW)
 
-    def drawn(series: int, days: int, following: str | None = None, *, wide: bool = True) -> str:
+    def drawn(series: int, days: int, *, wide: bool = True) -> str:
         found = [Series(name=f"n/{n}", first=date(2026, 1, 1), days=[shop.S.SENT] * days) for n in range(series)]
-        made = painter.draw(shop.lifecycle, of, Page(rows=found, next=following), wide=wide)
+        made = painter.draw(shop.lifecycle, of, Page(rows=found, next="n/99"), wide=wide)
         assert made is not None
         return made
 
@@ -113,7 +114,6 @@ def test_a_picture_says_what_it_leaves_out_and_stays_small(still_site: Site):
     assert "figcaption" not in few
     assert few.count("<a ") == 90  # those of the wide one: the small one is too small to be hit
     assert "The first 60 of 70." in drawn(70, 10)
-    assert "The first 60.<" in drawn(70, 10, "n/69")
     assert "The first 5 of 70." in drawn(70, 10, wide=False)
     many = drawn(60, 366)
     assert "<a " not in many
@@ -122,7 +122,7 @@ def test_a_picture_says_what_it_leaves_out_and_stays_small(still_site: Site):
 
 def test_of_many_gates_those_that_are_asked_are_forecast():
     def answer(gates: int, calls: int) -> ForecastAnswer:
-        unknown = {"opens": None, "budget": None, "starves": None, "put_off": 0, "held": True, "hours": []}
+        unknown: dict[str, Any] = {"opens": None, "budget": None, "starves": None, "put_off": 0, "held": True, "hours": []}
         made = [GateAheadRow(gate=f"g/{n}", calls=max(0, n - gates + calls + 1), **unknown) for n in range(gates)]
         return ForecastAnswer(start=NOW, end=NOW, total=0, notes=[], gates=made, coming=[])
 
@@ -177,3 +177,25 @@ def test_now_is_said_as_a_word():
     assert ">now</time>" in moment(NOW - timedelta(milliseconds=900), NOW)
     assert ">2 s ago</time>" in moment(NOW - timedelta(seconds=2), NOW)
     assert ">2026-11-18 12:00</time>" in moment(NOW, NOW, NOW)
+
+
+class Wanted(Parameters, frozen=True):
+    limit: Annotated[int, option("How many.")] = 50
+
+
+def endless(_: Ask[shop.ShopSettings], wanted: Wanted) -> Page[Series]:
+    """As many as are asked for, and always more; the name of the last tells how many."""
+    found = [Series(name=f"n/{n + 1}", first=date(2026, 1, 1), days=[shop.S.SENT]) for n in range(wanted.limit)]
+    return Page(rows=found, next=found[-1].name)
+
+
+@pytest.mark.parametrize(("wide", "room"), [(True, 25), (False, 5)])
+def test_a_picture_asks_for_what_there_is_room_for(wide: bool, room: int, still_site: Site):
+    """What its reading has besides is told of, on a card too."""
+    reading: Reading[Any] = Reading("endless", "Without end.", endless)
+    of = pictures.Calendar(says="s", reading=reading, series="name", first="first", days="days")
+    drawn = Painter(still_site.frame(), NOW).ask(shop.lifecycle, of, "ana", wide=wide)
+    assert drawn is not None
+    assert f">{room}</text>" in drawn
+    assert f">{room + 1}</text>" not in drawn
+    assert f"<figcaption>The first {room}.</figcaption>" in drawn

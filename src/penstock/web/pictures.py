@@ -36,7 +36,8 @@ _FEW = {
 """How many rows there is room for on a card."""
 _SERIES = (pictures.Calendar, pictures.Cycle, pictures.Windows)
 """Pictures of things beside each other: those that are left out must be told of on a card too."""
-_MOST, _MOST_RUNS = 60, 20
+_MOST, _MOST_RUNS, _GLANCE = 60, 20, 25
+"""How many there is room for on the page of a reading, and among other things."""
 _LED = 2_000
 """So many cells lead somewhere, each for itself: of more, the page would be too large."""
 _UNKNOWN = "?"
@@ -62,23 +63,31 @@ class Painter:
         self._at = at
 
     def ask(self, lifecycle: AnyLifecycle, picture: pictures.Picture, who: str, *, wide: bool = False) -> Markup | None:
-        """The picture with its reading asked as it is; None: there is nothing to draw."""
-        wanted = parameters_at(picture.reading, self._at)
+        """The picture with its reading asked for what there is room for; None: there is nothing to draw."""
+        wanted, most = parameters_at(picture.reading, self._at), min(_GLANCE, _room(picture, wide=wide))
         if wanted is None:
             return None
+        if most and any(one.name == "limit" for one in fields_of(picture.reading.parameters)):
+            wanted = replace(wanted, limit=most)
         try:
             answer = picture.reading(self._frame.desk.ask(lifecycle, who=who), wanted)
         except UsageError:
             return None
-        return self.draw(lifecycle, picture, answer, wide=wide)
+        return self._drawn(lifecycle, picture, answer, wide, most)
 
     def draw(self, lifecycle: AnyLifecycle, picture: pictures.Picture, answer: Any, *, wide: bool) -> Markup | None:
-        """The picture of an answer; None: there is nothing to draw."""
+        """The picture of an answer, on a page that leads to the next one; None: there is nothing to draw."""
+        shown = replace(answer, next=None) if isinstance(answer, Page) else answer
+        return self._drawn(lifecycle, picture, shown, wide, _room(picture, wide=wide))
+
+    def _drawn(
+        self, lifecycle: AnyLifecycle, picture: pictures.Picture, answer: Any, wide: bool, most: int
+    ) -> Markup | None:
         found = list(answer.rows) if isinstance(answer, Page) else [answer]
-        most = len(found) if isinstance(picture, pictures.Ladder) else _room(picture, wide=wide)
+        most = most or len(found)
         drawn = self._kinds[type(picture)](self, lifecycle, picture, found[:most], wide) if found else None
-        if drawn is not None and len(found) > most and (wide or isinstance(picture, _SERIES)):
-            further = isinstance(answer, Page) and answer.next is not None
+        further = isinstance(answer, Page) and answer.next is not None
+        if drawn is not None and (further or len(found) > most) and (wide or isinstance(picture, _SERIES)):
             drawn += element("figcaption", f"The first {most}{'' if further else f' of {len(found):,}'}.")
         return None if drawn is None else Markup(drawn)  # noqa: S704 - escaped by element
 
@@ -215,7 +224,9 @@ class Painter:
 
 
 def _room(picture: pictures.Picture, *, wide: bool) -> int:
-    """How many rows there is room for."""
+    """How many rows there is room for; 0: all are summed."""
+    if isinstance(picture, pictures.Ladder):
+        return 0
     if not wide:
         return _FEW[type(picture)]
     return _MOST_RUNS if isinstance(picture, pictures.Runs) else _MOST
