@@ -12,6 +12,7 @@ import pytest
 from penstock.model.inert import inert
 from penstock.model.machine import Actor
 from penstock.operations import pictures
+from penstock.operations.alerts.machine import Alert
 from penstock.operations.declare import Ask, Page, Reading
 from penstock.operations.fields import Parameters, Row, option
 from penstock.operations.forecast import ForecastAnswer, GateAheadRow
@@ -94,6 +95,23 @@ def test_a_machine_says_how_many_of_its_units_are_shown(shop_site: Site, browser
     assert "All of them" not in browser.get("/machines/bulk_action").text
 
 
+def test_every_alert_that_fires_is_counted(shop_site: Site, browser: Client):
+    now = shop_site.clock.now()
+    shop_site.ledger.birth(
+        [
+            Alert(policy="stale_flow", subject=f"{n}", severity="warning", says=f"{n} rests", since=now)
+            for n in range(1_100)
+        ],
+        actor=Actor.WORKER,
+        who="watch",
+    )
+    text = browser.get("/").text
+    assert "<h1>1,101 things need you." in text  # and the lost orders
+    told = re.search(rf"Rows 1 to {PAGE} of (1,1\d\d)\. 1,101 need a person", browser.get("/read/needs").text)
+    assert told is not None
+    assert f">{int(told[1].replace(',', '')) - 8:,} more</a>" in text
+
+
 class Series(Row, frozen=True):
     name: str
     first: date
@@ -122,7 +140,14 @@ def test_a_picture_says_what_it_leaves_out_and_stays_small(still_site: Site):
 
 def test_of_many_gates_those_that_are_asked_are_forecast():
     def answer(gates: int, calls: int) -> ForecastAnswer:
-        unknown: dict[str, Any] = {"opens": None, "budget": None, "starves": None, "put_off": 0, "held": True, "hours": []}
+        unknown: dict[str, Any] = {
+            "opens": None,
+            "budget": None,
+            "starves": None,
+            "put_off": 0,
+            "held": True,
+            "hours": [],
+        }
         made = [GateAheadRow(gate=f"g/{n}", calls=max(0, n - gates + calls + 1), **unknown) for n in range(gates)]
         return ForecastAnswer(start=NOW, end=NOW, total=0, notes=[], gates=made, coming=[])
 
@@ -155,6 +180,7 @@ def test_long_words_break_at_few_places(text: str, pieces: int):
     [
         ("1 failure in a row since 2026-09-18T00:00:00.000Z", "1 failure in a row since 2026-09-18 00:00 UTC"),
         ("(until 2026-10-28T17:00:09Z)", "(until 2026-10-28 17:00 UTC)"),
+        ("penstock status --at 2026-10-27T07:00:00.000Z", "penstock status --at 2026-10-27T07:00:00.000Z"),
         ("run 2026-10-27T07:00:00.000Z is authoritative", "run 2026-10-27T07:00:00.000Z is authoritative"),
     ],
 )

@@ -39,7 +39,9 @@ _PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
 _WORD = re.compile(r"\S+")
 _SEPARATED = re.compile(r"(?<=[/=,;&])(?=.)|(?<=:)(?!(?<=\d:)\d\d(?!\d))(?=.)|(?<=\d-\d\d-\d\d)(?=T\d)")
 """Not within 12:30, but before the time of a moment."""
-_INSTANTS = re.compile(r"\b(after|at|before|from|since|to|until) (\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z\b")
+_INSTANTS = re.compile(
+    r"(?<![\w-])(after|at|before|from|since|to|until) (\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z\b"
+)
 """Moments in sentences; what has one as its name keeps it."""
 _JOINED = re.compile(r"(?<=[_.-])(?=.)")
 _UNBROKEN = 26
