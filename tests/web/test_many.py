@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import html
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 import pytest
 
-from penstock.model.inert import inert
 from penstock.model.machine import Actor
 from penstock.operations import pictures
 from penstock.operations.alerts.machine import Alert
@@ -18,7 +17,7 @@ from penstock.operations.fields import Parameters, Row, option
 from penstock.operations.forecast import ForecastAnswer, GateAheadRow
 from penstock.web.answers import PAGE
 from penstock.web.forecast import busiest
-from penstock.web.frame import breakable, folded, moment
+from penstock.web.frame import breakable
 from penstock.web.pictures import Painter
 from tests.support import shop
 from tests.support.web import Client, Site
@@ -173,36 +172,6 @@ def test_long_words_break_at_few_places(text: str, pieces: int):
     assert shown.count("<wbr>") == max(0, pieces - 1)
     assert ('class="whole"' in shown) == (pieces > 0)
     assert max(map(len, re.split(r"<[^>]*>| ", shown))) <= 26
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("1 failure in a row since 2026-09-18T00:00:00.000Z", "1 failure in a row since 2026-09-18 00:00 UTC"),
-        ("(until 2026-10-28T17:00:09Z)", "(until 2026-10-28 17:00 UTC)"),
-        ("penstock status --at 2026-10-27T07:00:00.000Z", "penstock status --at 2026-10-27T07:00:00.000Z"),
-        ("run 2026-10-27T07:00:00.000Z is authoritative", "run 2026-10-27T07:00:00.000Z is authoritative"),
-    ],
-)
-def test_moments_in_sentences_are_as_people_write_them(text: str, shown: str):
-    assert re.sub("<[^>]*>", "", breakable(text)) == shown
-
-
-def test_a_very_long_text_shows_its_beginning_and_opens():
-    assert "<details" not in folded("x " * 250)
-    text = f"<b>{REASON}\x1b[31m"
-    shown = folded(text)
-    assert shown.startswith('<details class="folded"><summary>&lt;b&gt;they asked')
-    assert shown.index("</summary>") < 300
-    whole = html.unescape(re.sub("<[^>]*>", "", shown))
-    assert whole == inert(text)
-
-
-def test_now_is_said_as_a_word():
-    assert ">now</time>" in moment(NOW, NOW)
-    assert ">now</time>" in moment(NOW - timedelta(milliseconds=900), NOW)
-    assert ">2 s ago</time>" in moment(NOW - timedelta(seconds=2), NOW)
-    assert ">2026-11-18 12:00</time>" in moment(NOW, NOW, NOW)
 
 
 class Wanted(Parameters, frozen=True):

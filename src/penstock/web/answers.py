@@ -14,7 +14,7 @@ from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import sentence, shown, word
-from penstock.web.frame import begun, breakable, folded, label, moment, pill
+from penstock.web.frame import begun, breakable, ended, folded, label, moment, pill, told
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _NOW = "now"
 """When an answer was made: every page says that at its top."""
 _NOTHING = Markup("&ndash;")
-_LONG = 24
-"""A reference of so many characters stays in one line."""
+NOTHING_YET = "Nothing yet."
+_SHORT = 28
+"""A value of so many characters stands in one line; a column is as wide."""
 PAGE = 100
 """So many rows a table has at most; an answer may have thousands."""
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
@@ -37,7 +38,7 @@ class Table:
     title: str
     headings: list[tuple[str, str]]
     rows: list[list[tuple[Markup, str]]]
-    note: str = ""
+    note: str | Markup = ""
     lines: str = ""
     #: For each row, what can be done with it; empty: nothing.
     acts: list[list[dict[str, str]]] = field(default_factory=list)
@@ -87,7 +88,7 @@ class Answers:
         """
         if isinstance(answer, Page):
             rows = answer.rows[skip : skip + PAGE]
-            table = self.table(title, rows, " ".join(filter(None, self._notes(answer, skip))))
+            table = self.table(title, rows, Markup(" ").join(filter(None, self._notes(answer, skip))))
             if row_acts is not None:
                 acts = [row_acts(row) for row in rows]
                 table.acts = acts if any(acts) else []
@@ -96,10 +97,10 @@ class Answers:
             return list(self._record(answer, title))
         return [Facts(title, [("", "", escape(inert(word(answer, self._now))))])]
 
-    def table(self, title: str, rows: Sequence[Any], note: str = "") -> Table:
+    def table(self, title: str, rows: Sequence[Any], note: str | Markup = "") -> Table:
         """Rows of one struct as a table; details are left out, and so are columns that are empty."""
         if not rows:
-            return Table(title, [], [], note or "Nothing.")
+            return Table(title, [], [], note or NOTHING_YET)
         fields = [one for one in fields_of(type(rows[0])) if one.extra("show") != "detail"]
         fields = [one for one in fields if any(getattr(row, one.attribute) not in (None, "", [], {}) for row in rows)]
         headings = [(_heading(one), _kind(one)) for one in fields]
@@ -109,9 +110,10 @@ class Answers:
         cell = self._cell(one, row)
         if cell is _NOTHING:
             return cell, f"{_kind(one)} none".strip()
-        if one.extra("show") == "reference":
-            return cell, "name" if len(cell.striptags()) > _LONG else "nowrap"
-        return cell, _kind(one)
+        if kind := _kind(one):
+            return cell, kind
+        short = len(cell.striptags()) <= _SHORT
+        return cell, "nowrap" if short else "name" if one.extra("show") == "reference" else ""
 
     def _record(self, answer: msgspec.Struct, title: str) -> Iterator[Block]:
         facts, tables = Facts(title), list[Block]()
@@ -128,14 +130,14 @@ class Answers:
             yield facts
         yield from tables
 
-    def _notes(self, page: Page[Any], skip: int) -> Iterator[str]:
+    def _notes(self, page: Page[Any], skip: int) -> Iterator[str | Markup]:
         if len(page.rows) > PAGE:
             yield f"{_of(skip, len(page.rows))}."
         if page.counts:
-            told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items() if count)
-            yield told and f"{told}."
+            counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items() if count)
+            yield counts and ended(counts)
         if page.note:
-            yield begun(inert(page.note))
+            yield told(ended(begun(page.note)))
 
     def _cell(self, one: FieldInfo, row: msgspec.Struct) -> Markup:
         value = getattr(row, one.attribute)
@@ -145,6 +147,8 @@ class Answers:
             return moment(value, self._now, self._at)
         show = one.extra("show")
         text = shown(value, show, self._now)
+        if isinstance(value, float) and _heading(one).endswith("%"):
+            return escape(f"{value:,.1f}")
         if show == "state" and isinstance(value, str):
             own = getattr(value, "meaning", None)
             return pill(text, str(own) if own is not None else self._meaning(row, str(value)))
@@ -171,7 +175,7 @@ class Answers:
 
     def plain(self, text: str) -> Markup:
         """Text from anywhere, inert."""
-        return breakable(text)
+        return folded(text)
 
     def reference(self, text: str) -> Markup:
         """A reference; that of a unit leads to its page."""

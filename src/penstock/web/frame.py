@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from http import HTTPStatus
 from importlib import resources
@@ -39,16 +39,16 @@ _PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
 _WORD = re.compile(r"\S+")
 _SEPARATED = re.compile(r"(?<=[/=,;&])(?=.)|(?<=:)(?!(?<=\d:)\d\d(?!\d))(?=.)|(?<=\d-\d\d-\d\d)(?=T\d)")
 """Not within 12:30, but before the time of a moment."""
-_INSTANTS = re.compile(
-    r"(?<![\w-])(after|at|before|from|since|to|until) (\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z\b"
-)
-"""Moments in sentences; what has one as its name keeps it."""
 _JOINED = re.compile(r"(?<=[_.-])(?=.)")
 _UNBROKEN = 26
 """So many characters are never wider than a column."""
-_FOLDED, _BEGINNING = 500, 250
-"""A text that is longer than this shows its beginning."""
-_INSTANT = timedelta(seconds=1)
+_MOMENT = r"(?<![\w/:.%-])(?<!run )\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z(?![\w/])"  # a run may be called by one
+_TOLD = re.compile(rf"(?P<moment>{_MOMENT})|(?<!\S)--[a-z][a-z-]*")
+_ALONE = re.compile(_MOMENT)
+"""A value that is a moment and nothing else is a name."""
+_FOLDED = 500
+_SHOWN = 300
+"""Of a text of more than `_FOLDED` characters so many are shown; the rest is one step away."""
 STATIC = ("desk.css", "desk.js", "icon.svg")
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
@@ -82,6 +82,7 @@ class Frame:
             "label": label,
             "breakable": breakable,
             "folded": folded,
+            "heading": heading,
         }
 
     @cached_property
@@ -285,6 +286,16 @@ def begun(text: str) -> str:
     return text[:1].upper() + text[1:] if _PLAIN.match(text) else text
 
 
+def heading(says: str) -> str:
+    """What something says of itself, as it stands above it."""
+    return says.removesuffix(".")
+
+
+def ended(text: str) -> str:
+    """With a full stop, as a sentence ends."""
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
 def pill(state: str, meaning: str | None) -> Markup:
     """A state, with a shape and a colour for what it means."""
     tone = meaning or "rest"
@@ -298,19 +309,21 @@ def moment(given: datetime | None, now: datetime, then: datetime | None = None) 
     if given is None:
         return Markup("&ndash;")
     exact, title = instant_text(given), f"{given:%Y-%m-%d %H:%M:%S} UTC"
-    if then is not None:
-        shown = f"{given:%Y-%m-%d %H:%M}"
-    else:
-        shown = "now" if abs(given - now) < _INSTANT else when(given, now, short=True)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, title, shown)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        exact, title, _ago(given, now) if then is None else f"{given:%Y-%m-%d %H:%M}"
+    )
+
+
+def _ago(given: datetime, now: datetime) -> str:
+    return "now" if abs((now - given).total_seconds()) < 1 else when(given, now, short=True)
 
 
 def breakable(text: str, over: int = 20) -> Markup:
     """Text, inert, whose words of more than so many characters may go on in the next line: after separators, if any.
 
-    A browser breaks them nowhere else: a date stays in one piece. Moments are as people write them.
+    A browser breaks them nowhere else: a date stays in one piece.
     """
-    shown, found, last = _INSTANTS.sub(r"\1 \2 \3 UTC", inert(text)), Markup(), 0
+    shown, found, last = inert(text), Markup(), 0
     for long in (one for one in _WORD.finditer(shown) if len(one[0]) > over):
         pieces = Markup("<wbr>").join(_pieces(long[0]))
         found += escape(shown[last : long.start()]) + Markup('<span class="whole">{}</span>').format(pieces)
@@ -324,14 +337,32 @@ def _pieces(long: str) -> Iterator[str]:
             yield from (piece[at : at + _UNBROKEN] for at in range(0, len(piece), _UNBROKEN))
 
 
+def told(text: str) -> Markup:
+    """A sentence, inert: moments in it are told to the minute, and options of commands are never broken."""
+    shown, found, last = inert(text), Markup(), 0
+    for one in () if _ALONE.fullmatch(shown) else _TOLD.finditer(shown):
+        found += breakable(shown[last : one.start()])
+        found += Markup('<span class="nowrap">{}</span>').format(one[0]) if one["moment"] is None else _told(one[0])
+        last = one.end()
+    return found + breakable(shown[last:])
+
+
+def _told(instant: str) -> Markup:
+    try:
+        given = parse_instant(instant)
+    except BadInstant:
+        return escape(instant)
+    return moment(given, given, given)
+
+
 def folded(text: str) -> Markup:
-    """Text as `breakable` has it; of a very long one the beginning, which opens."""
+    """A sentence; of a very long one the beginning, and the rest where it is asked for."""
     if len(text) <= _FOLDED:
-        return breakable(text)
-    end = text.rfind(" ", _BEGINNING // 2, _BEGINNING)
-    end = _BEGINNING if end < 0 else end
-    return Markup('<details class="folded"><summary>{}</summary>{}</details>').format(
-        breakable(text[:end]), breakable(text[end:])
+        return told(text)
+    space = text.rfind(" ", _SHOWN // 2, _SHOWN)
+    cut = _SHOWN if space < 0 else space
+    return Markup('<details class="fold"><summary>{}<span class="link">… more</span></summary>{}</details>').format(
+        told(text[:cut]), told(text[cut:])
     )
 
 

@@ -19,7 +19,7 @@ from penstock.operations.conversion import from_texts
 from penstock.operations.declare import Role
 from penstock.operations.kin import children_of
 from penstock.operations.units import HistoryWanted, OneUnit, UnitWanted, show_unit, unit_history, why
-from penstock.web.answers import Answers
+from penstock.web.answers import Answers, Block, Facts
 from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
 from penstock.web.live import GATES
@@ -71,11 +71,11 @@ class UnitPage:
             shown = show_unit(ask, UnitWanted(unit=ref))
             parent, parked = shown.parent, shown.parked_at is not None
             facts = [
-                *answers.blocks(msgspec.structs.replace(shown, history=[], columns={})),
+                *_without(answers.blocks(msgspec.structs.replace(shown, history=[], columns={})), "unit", "status"),
                 answers.known(shown.columns),
             ]
             try:
-                reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
+                reasons = _without(answers.blocks(why(ask, OneUnit(unit=ref))), "unit")
                 reasons[-1].title = "What holds it back, and what moves it on"
             except UsageError as error:
                 reasons = [*answers.blocks(inert(str(error)))]
@@ -121,7 +121,7 @@ class UnitPage:
     def _kin(
         self, ask: Any, machine: Machine, ref: str, parent: str | None, at: datetime | None
     ) -> list[tuple[str, str, str]]:
-        """Its parent and some of its children: (what, name, link)."""
+        """Its parent and the first of its children, as (what, name, link); last, where the others are."""
         unit_id = ref.partition(":")[2]
         found = []
         if parent is not None:
@@ -138,6 +138,14 @@ class UnitPage:
         """The machines whose units have a parent of this one."""
         machines = self._frame.desk.program.app.machines
         return [one for one in machines if one.parent is not None and one.parent.machine == machine.name]
+
+
+def _without(blocks: list[Block], *names: str) -> list[Block]:
+    """Facts without those that the page says already."""
+    for one in blocks:
+        if isinstance(one, Facts):
+            one.items = [item for item in one.items if item[0] not in names]
+    return blocks
 
 
 def _attempts(rows: list[Any], now: datetime, then: datetime | None) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from penstock.connectors.watermark import FileBlob, ForeignBlob
+from penstock.ledger.births import birth_products
 from penstock.ledger.care.prune import EVENTS, HISTORY, UNITS, Ages, Pruner
 from penstock.lifecycles.harvest import operations, readings
 from penstock.lifecycles.harvest.chunk.flow import Chunks
@@ -19,11 +20,14 @@ from penstock.lifecycles.harvest.feed import Span
 from penstock.lifecycles.harvest.partition.machine import P
 from penstock.lifecycles.harvest.run.consolidate import Consolidator
 from penstock.lifecycles.harvest.run.machine import R, RunType
+from penstock.lifecycles.harvest.tables import harvest_reprice
 from penstock.lifecycles.harvest.watermark import adopt, publish
 from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import Transient, UnknownUnit, UsageError
+from penstock.model.machine import Actor
+from penstock.model.outcome import Write
 from penstock.operations.declare import Page
-from tests.support.consolidation import FEEDS
+from tests.support.consolidation import FEEDS, map_stone
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, small, stones
 
 BEFORE = START - timedelta(hours=1)
@@ -58,14 +62,14 @@ class Mapped:
     def __init__(self) -> None:
         self.meanwhile: Callable[[], Any] = lambda: None
 
-    def __call__(self, payload: str) -> Mapping[str, Any]:
+    def __call__(self, payload: str) -> dict[str, Any]:
         self.meanwhile()
-        return FEEDS[FEED].map(payload)
+        return map_stone(payload)
 
 
 def harvested(url: str, source: Catalogue, test: Any, mapped: Mapped | None = None) -> None:
     """A bench that consolidates as the program does."""
-    known, feed = small(chunk_rows=60), replace(FEEDS[FEED], map=mapped or FEEDS[FEED].map)
+    known, feed = small(chunk_rows=60), replace(FEEDS[FEED], map=mapped or map_stone)
     flows = {"consolidation": Consolidator(known, {FEED: feed}), "more": [Chunks(known, {FEED: feed})]}
     on_bench(url, source, test, feed=feed, settings=known, **flows)
 
@@ -359,7 +363,7 @@ def test_watermarks_are_told_with_their_publication(ledger_url, tmp_path):
         back()
         published()
         await run()
-        blob.swap(b"theirs", blob.read().etag)
+        (tmp_path / "watermark.json").write_bytes(b"theirs")
         with pytest.raises(ForeignBlob):
             publish(bench.ledger, FEED, blob)
         remember()
@@ -410,3 +414,21 @@ def test_a_watermark_is_told_by_runs_where_events_are_gone(ledger_url):
         assert "was pruned" in bench.read(readings.runs, at=START).note
 
     harvested(ledger_url, source, test)
+
+
+def test_a_repricing_is_told_as_it_stood(ledger_url):
+    async def test(bench: Bench) -> None:
+        counts = {"expected": 25, "records": 25, "changed": 7, "unpriced": 0, "status": "completed", "digest": "d"}
+        ended = {"begun_at": START + timedelta(minutes=10), "finished_at": START + timedelta(minutes=20)}
+        write = Write(harvest_reprice, [{"feed": FEED, **counts, **ended}])
+        birth_products(bench.ledger, [], actor=Actor.SCHEDULER, who="test", writes=[write])
+        bench.clock.advance(HOUR)
+        rows = [bench.read(readings.feeds, at=START + timedelta(minutes=n)).rows for n in (5, 15, 25)]
+        assert [row.prices for (row,) in rows] == [
+            None,
+            "repricing: 25 records",
+            "repriced at 2026-11-02T12:20:00.000Z: 25 of 25 records, 7 prices changed",
+        ]
+        assert rows[2] == bench.read(readings.feeds).rows
+
+    harvested(ledger_url, Catalogue([]), test)
