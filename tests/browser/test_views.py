@@ -249,3 +249,35 @@ def test_below_a_path_all_links_stay_below_it(prefixed: str, tokens: Mapping[str
         assert kind_of(link)
     expect(person.go("/").locator(".live")).to_have_text("live")
     person.wrong = [one for one in person.wrong if "401" not in one]  # the browser tells of the first page
+
+
+def test_of_many_children_some_are_shown_and_the_others_are_found(found: Mapping[str, str], still: str, opens: Opens):
+    person = opens(still)
+    page = person.go(next(link for link in found if link.startswith("/units/rule_run/")))
+    assert page.locator(".links li", has_text="child").count() == 12
+    page.get_by_role("link", name="more of rule_target").click()
+    expect(page.locator("tbody tr")).not_to_have_count(0)
+    assert page.locator("tbody tr").count() > 12
+
+
+BROKEN = """() => [...document.querySelectorAll(".whole")].flatMap((one) => {
+  const lines = [];
+  for (const node of one.childNodes) {
+    if (node.nodeType !== 3) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) lines.push(node.textContent);
+  }
+  return lines;
+})"""
+
+
+@pytest.mark.parametrize("width", [NARROW, 1280])
+def test_long_words_break_where_they_are_told_to(width: int, still: str, opens: Opens):
+    person = opens(still, width=width)
+    for link in ("/read/units", "/read/events", "/machines/extraction", "/read/units?machine=delivery"):
+        page = person.go(link)
+        assert page.locator(".whole wbr").count() > 5, link
+        assert page.evaluate(BROKEN) == [], link
+    lines = page.locator(".whole").evaluate_all("(all) => all.filter((one) => one.getClientRects().length > 1).length")
+    assert lines > 0  # and they do break

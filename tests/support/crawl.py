@@ -66,6 +66,6 @@ def some_of_each(found: Iterable[str]) -> list[str]:
     for link in found:
         top = link.split("/")[1]
         kept[top] = kept.get(top, 0) + 1
-        if "at=" not in link and (top in {"read", "lifecycles"} or kept[top] <= _ENOUGH):
+        if "at=" not in link and (top in {"read", "lifecycles", "machines"} or kept[top] <= _ENOUGH):
             links.append(link)
     return links

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +38,9 @@ def find(ask: Ask[KernelSettings], wanted: Sought) -> Page[FoundRow]:
     if not text or "\0" in text:
         raise UsageError("there is nothing to look for: give a piece of a name")
     rows = [*_units(ask, text, wanted.limit), *_gates(ask, text, wanted.limit), *_named(ask, text)]
-    return Page(rows=rows, note=None if rows else "nothing has that in its name")
+    cut = [kind for kind, n in Counter(row.kind for row in rows).items() if n >= wanted.limit]
+    more = f"there may be more of {', '.join(cut)}: a longer piece finds fewer, a higher limit shows more"
+    return Page(rows=rows, note=(more if cut else None) if rows else "nothing has that in its name")
 
 
 READINGS = [find]

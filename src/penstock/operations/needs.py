@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 YOU, ITSELF = "you", "itself"
 _OPEN = ("open", "busy")
 _TOLD_BY_LETTERS = ("dead_letters", "parked")
+_MOST = 10_000
 
 
 class NeedsWanted(Parameters, frozen=True):
@@ -79,7 +80,7 @@ READINGS = [needs]
 def _alerts(ask: Ask[Any], letters: Sequence[CauseRow], at: datetime | None) -> Iterator[Need]:
     """Alerts that fire. One that only counts the dead letters below is left out."""
     machines = {one.machine for one in letters}
-    for one in list_alerts(ask, AlertList(at=at)).rows:
+    for one in list_alerts(ask, AlertList(at=at, limit=_MOST)).rows:
         told = one.policy in _TOLD_BY_LETTERS and one.subject.partition("/")[0] in machines
         if one.status != A.FIRING or told:
             continue

@@ -26,6 +26,8 @@ _NOTHING = Markup("&ndash;")
 NOTHING_YET = "Nothing yet."
 _SHORT = 28
 """A value of so many characters stands in one line; a column is as wide."""
+PAGE = 100
+"""So many rows a table has at most; an answer may have thousands."""
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
 
 
@@ -79,12 +81,16 @@ class Answers:
         }
         self._known = {state: meaning for (_, state), meaning in self._meanings.items()}
 
-    def blocks(self, answer: Any, title: str = "", row_acts: RowActs | None = None) -> list[Block]:
-        """The blocks of an answer; `row_acts` says what can be done with a row of a list."""
+    def blocks(self, answer: Any, title: str = "", row_acts: RowActs | None = None, skip: int = 0) -> list[Block]:
+        """The blocks of an answer: of a list those rows that come after `skip` others, as many as a page has.
+
+        `row_acts` says what can be done with a row.
+        """
         if isinstance(answer, Page):
-            table = self.table(title, answer.rows, Markup(" ").join(filter(None, self._notes(answer))))
+            rows = answer.rows[skip : skip + PAGE]
+            table = self.table(title, rows, Markup(" ").join(filter(None, self._notes(answer, skip))))
             if row_acts is not None:
-                acts = [row_acts(row) for row in answer.rows]
+                acts = [row_acts(row) for row in rows]
                 table.acts = acts if any(acts) else []
             return [table]
         if isinstance(answer, msgspec.Struct):
@@ -114,7 +120,8 @@ class Answers:
         for one in fields_of(type(answer)):
             value = getattr(answer, one.attribute)
             if isinstance(value, list | tuple) and value and isinstance(value[0], msgspec.Struct):
-                tables.append(self.table(label(one.name), value))
+                note = "" if len(value) <= PAGE else f"{_of(0, len(value))}; the command below shows all of them."
+                tables.append(self.table(label(one.name), value[:PAGE], note))
             elif isinstance(value, msgspec.Struct):
                 tables += self._record(value, label(one.name))
             elif value not in (None, "", [], (), {}) and one.name != _NOW:
@@ -123,7 +130,9 @@ class Answers:
             yield facts
         yield from tables
 
-    def _notes(self, page: Page[Any]) -> Iterator[str | Markup]:
+    def _notes(self, page: Page[Any], skip: int) -> Iterator[str | Markup]:
+        if len(page.rows) > PAGE:
+            yield f"{_of(skip, len(page.rows))}."
         if page.counts:
             counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items() if count)
             yield counts and ended(counts)
@@ -176,6 +185,11 @@ class Answers:
             link = self._frame.unit_link(text, self._at)
             return Markup('<a class="mono" href="{}">{}</a>').format(link, breakable(text.removeprefix(self._within)))
         return Markup('<span class="mono">{}</span>').format(breakable(text))
+
+
+def _of(skip: int, total: int) -> str:
+    last = min(skip + PAGE, total)
+    return f"Rows {skip + 1:,} to {last:,} of {total:,}" if skip < last else f"No more rows; there are {total:,}"
 
 
 def _heading(one: FieldInfo) -> str:

@@ -146,7 +146,7 @@ class Cards:
             if drawn is not None:
                 return drawn, picture.says
         names = {machine.name: machine for machine in lifecycle.machines}
-        moved = [one for one in standing.flow.edges if one.machine in names and one.source and one.target]
+        moved = [one for one in standing.flow.edges if one.machine in names and one.target]
         # One that stayed and had a tracked column changed did not move.
         edges = [one for one in moved if one.trigger or one.source != one.target]
         bars = [_edge_bar(names[one.machine], one) for one in sorted(edges, key=lambda edge: -edge.n)[:4]]
@@ -198,4 +198,5 @@ def _next(lifecycle: AnyLifecycle, standing: Standing) -> str:
 
 def _edge_bar(machine: Machine, one: Any) -> Bar:
     meaning = str(machine.status(one.target).meaning) if one.target in machine.states else None
-    return Bar(float(one.n), f"{one.source} → {one.target}", None, meaning, (one.trigger or "sql")[:12], f"{one.n:,}")
+    source, trigger = (one.source, one.trigger or "sql") if one.source else ("born", one.trigger or "born")
+    return Bar(float(one.n), f"{source} → {one.target}", None, meaning, trigger[:12], f"{one.n:,}")

@@ -23,7 +23,7 @@ from penstock.operations.conversion import BadParameters, from_texts
 from penstock.operations.declare import Lines, Operation, Page, Reading, Role
 from penstock.operations.fields import fields_of
 from penstock.raw.reader import NotReady
-from penstock.web.answers import NOTHING_YET, Answers, Table
+from penstock.web.answers import NOTHING_YET, PAGE, Answers, Table
 from penstock.web.forms import command_of, form_fields, grouped, pairs_of
 from penstock.web.frame import begun
 from penstock.web.live import EVERYTHING
@@ -45,7 +45,10 @@ NO_PAST = "nothing can be done in the past; go back to now"
 _NOT_CARRIED = ("limit", "after", "at", "as_of", "dismissed")
 _MOST_LINES = 200
 _MOST_FIELDS = 1_000
-_OWN = ("csrf", "act", "digest", "reason", "at", "regions")
+_DIGITS = 10
+_SKIP = "skip"
+"""How many rows of a long answer came before: a reading without pages of its own has them here."""
+_OWN = ("csrf", "act", "digest", "reason", "at", "regions", _SKIP)
 
 
 class Declared:
@@ -92,6 +95,7 @@ class Declared:
             "blocks": [],
             "pictures": [],
             "next": None,
+            "begins": None,
             "problem": "",
             "no_past": "" if at is None or past is not None else getattr(place.declared, "no_past", "") or NO_HISTORY,
             "of": _about(parameters, given),
@@ -108,7 +112,8 @@ class Declared:
                 known |= {name: [value] for name, value in values_given(answer).items()}
                 view["one"] = not isinstance(answer, Page | Lines)
                 acting = Acts(self, place, person, at)
-                view |= await self._desk.read(self._shown, place, answer, at, pairs, acting)
+                skip = 0 if _has(parameters, _SKIP) else _whole(_one(given, _SKIP))
+                view |= await self._desk.read(self._shown, place, answer, at, pairs, acting, skip)
                 answered = True
             except (UsageError, NotReady) as error:
                 view["problem"] = begun(inert(str(error)))
@@ -133,15 +138,15 @@ class Declared:
     def _answer(self, place: Place, person: Person, parameters: Any) -> Any:
         return place.declared(self._desk.ask(place.lifecycle, who=person.name), parameters)
 
-    def _shown(
-        self, place: Place, answer: Any, at: datetime | None, pairs: list[tuple[str, str]], acting: Acts
+    def _shown(  # noqa: PLR0917 - all that the page shows
+        self, place: Place, answer: Any, at: datetime | None, pairs: list[tuple[str, str]], acting: Acts, skip: int
     ) -> dict[str, Any]:
         now = self._desk.clock.now()
         answers = Answers(self._frame, now, at, place.lifecycle)
         if isinstance(answer, Lines):
             lines = [line for line, _ in zip(iter(answer.lines), range(_MOST_LINES), strict=False)]
             return {"blocks": [Table("", [], [], lines=inert("\n".join(lines), lines=True))]}
-        found: dict[str, Any] = {"blocks": answers.blocks(answer, row_acts=acting.of_row)}
+        found: dict[str, Any] = {"blocks": answers.blocks(answer, row_acts=acting.of_row, skip=skip)}
         if any(name not in _NOT_CARRIED for name, _ in pairs):
             for block in found["blocks"]:
                 if isinstance(block, Table) and block.note == NOTHING_YET:
@@ -153,9 +158,8 @@ class Declared:
             if picture.reading is place.declared
             and (drawn := painter.draw(place.lifecycle, picture, answer, wide=True)) is not None
         ]
-        if isinstance(answer, Page) and answer.next is not None:
-            kept = [pair for pair in pairs if pair[0] != "after"]
-            found["next"] = f"?{urlencode([*kept, ('after', answer.next)])}"
+        if isinstance(answer, Page):
+            found |= _pages(answer, pairs, skip)
         return found
 
     def _also(
@@ -329,6 +333,22 @@ def _has(parameters: Any, name: str) -> bool:
 
 def _one(given: dict[str, list[str]], name: str) -> str:
     return next(iter(given.get(name, ())), "")
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < _DIGITS else 0
+
+
+def _pages(answer: Page[Any], pairs: list[tuple[str, str]], skip: int) -> dict[str, str]:
+    """Where the next rows are, and the first ones where these are not."""
+    kept, found = [pair for pair in pairs if pair[0] != "after"], {}
+    if len(kept) < len(pairs) or skip:
+        found["begins"] = f"?{urlencode(kept)}"
+    if skip + PAGE < len(answer.rows):
+        found["next"] = f"?{urlencode([*pairs, (_SKIP, skip + PAGE)])}"
+    elif answer.next is not None:
+        found["next"] = f"?{urlencode([*kept, ('after', answer.next)])}"
+    return found
 
 
 class Acts:

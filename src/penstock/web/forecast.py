@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _HOURS = 24
 _KEPT = timedelta(minutes=1)
 _FIRST = 6
+_GATES = 50
 _HOUR = timedelta(hours=1)
 
 
@@ -62,7 +63,7 @@ class ForecastPage:
             "answer": answer,
             "bar": self._bar(answer),
             "hours": hours,
-            "gates": [(one, self._frame.link("read", "gates", gate=one.gate)) for one in answer.gates],
+            "gates": [(one, self._frame.link("read", "gates", gate=one.gate, at=at)) for one in busiest(answer)],
             "command": f"penstock forecast{f' --at {answer.start:%Y-%m-%dT%H:%M:%SZ}' if at is not None else ''}",
         }
 
@@ -117,6 +118,14 @@ class ForecastPage:
         ]
         ticks = [Tick(n / len(hours), f"{hours[n]:%H:%M}") for n in range(0, _HOURS, 4)]
         return Markup(time_bar(bars, ticks, "Changes that are expected, hour by hour", none="nothing is expected"))  # noqa: S704 - escaped by element
+
+
+def busiest(answer: ForecastAnswer) -> list[Any]:
+    """The gates; where there are too many those that are asked the most."""
+    if len(answer.gates) <= _GATES:
+        return list(answer.gates)
+    busiest = sorted(answer.gates, key=lambda one: -one.calls)[:_GATES]
+    return [one for one in busiest if one.calls] or busiest
 
 
 def _sums(answer: ForecastAnswer) -> dict[datetime, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
 _WORD = re.compile(r"\S+")
-_SEPARATED = re.compile(r"(?<=[_./:=,;&-])(?=.)")
-_UNBROKEN = 24
+_SEPARATED = re.compile(r"(?<=[/=,;&])(?=.)|(?<=:)(?!(?<=\d:)\d\d(?!\d))(?=.)|(?<=\d-\d\d-\d\d)(?=T\d)")
+"""Not within 12:30, but before the time of a moment."""
+_JOINED = re.compile(r"(?<=[_.-])(?=.)")
+_UNBROKEN = 26
 """So many characters are never wider than a column."""
 _MOMENT = r"(?<![\w/:.%-])(?<!run )\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z(?![\w/])"  # a run may be called by one
 _TOLD = re.compile(rf"(?P<moment>{_MOMENT})|(?<!\S)--[a-z][a-z-]*")
@@ -317,15 +319,22 @@ def _ago(given: datetime, now: datetime) -> str:
 
 
 def breakable(text: str, over: int = 20) -> Markup:
-    """Text, inert, whose words of more than so many characters may go on in the next line: after separators, if any."""
+    """Text, inert, whose words of more than so many characters may go on in the next line: after separators, if any.
+
+    A browser breaks them nowhere else: a date stays in one piece.
+    """
     shown, found, last = inert(text), Markup(), 0
     for long in (one for one in _WORD.finditer(shown) if len(one[0]) > over):
-        pieces = (
-            piece[at : at + _UNBROKEN] for piece in _SEPARATED.split(long[0]) for at in range(0, len(piece), _UNBROKEN)
-        )
-        found += escape(shown[last : long.start()]) + Markup("<wbr>").join(pieces)
+        pieces = Markup("<wbr>").join(_pieces(long[0]))
+        found += escape(shown[last : long.start()]) + Markup('<span class="whole">{}</span>').format(pieces)
         last = long.end()
     return found + escape(shown[last:])
+
+
+def _pieces(long: str) -> Iterator[str]:
+    for part in _SEPARATED.split(long):
+        for piece in [part] if len(part) <= _UNBROKEN else _JOINED.split(part):
+            yield from (piece[at : at + _UNBROKEN] for at in range(0, len(piece), _UNBROKEN))
 
 
 def told(text: str) -> Markup:

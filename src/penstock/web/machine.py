@@ -100,6 +100,7 @@ class MachinePage:
             "diagram": Markup(diagram(machine, live, state_link, edge_link)),  # noqa: S704 - escaped by element
             "dwell": Markup(picture) if stays else None,  # noqa: S704 - escaped by element
             "units": table,
+            "all_units": self._frame.link("read", "units", machine=machine.name, at=at),
             "window": window,
             "windows": [(name, self._frame.link("machines", machine.name, at=at, window=name)) for name in _WINDOWS],
             "tabs": [

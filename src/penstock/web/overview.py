@@ -146,9 +146,9 @@ def _until(until: datetime | None, now: datetime, at: datetime | None) -> str:
 
 def _sentence(urgent: int, waiting: int, at: datetime | None) -> str:
     if at is not None:
-        things = {0: "Nothing", 1: "One thing"}.get(urgent, f"{urgent} things")
+        things = {0: "Nothing", 1: "One thing"}.get(urgent, f"{urgent:,} things")
         return f"On {at.day} {at:%B %Y at %H:%M} UTC: {things.lower() if urgent < 2 else things} needed a person."  # noqa: PLR2004 - a word, or a number
     if urgent:
-        things = "One thing needs" if urgent == 1 else f"{urgent} things need"
+        things = "One thing needs" if urgent == 1 else f"{urgent:,} things need"
         return f"{things} you. The rest moves by itself."
     return "Nothing needs you. " + ("What waits goes on by itself." if waiting else "Everything moves by itself.")

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
@@ -33,7 +34,12 @@ _FEW = {
     pictures.Ladder: 1,
 }
 """How many rows there is room for on a card."""
-_MOST = 60
+_SERIES = (pictures.Calendar, pictures.Cycle, pictures.Windows)
+"""Pictures of things beside each other: those that are left out must be told of on a card too."""
+_MOST, _MOST_RUNS, _GLANCE = 60, 20, 25
+"""How many there is room for on the page of a reading, and among other things."""
+_LED = 2_000
+"""So many cells lead somewhere, each for itself: of more, the page would be too large."""
 _UNKNOWN = "?"
 """What nobody knows any more, of a moment that is over."""
 
@@ -57,20 +63,32 @@ class Painter:
         self._at = at
 
     def ask(self, lifecycle: AnyLifecycle, picture: pictures.Picture, who: str, *, wide: bool = False) -> Markup | None:
-        """The picture with its reading asked as it is; None: there is nothing to draw."""
-        wanted = parameters_at(picture.reading, self._at)
+        """The picture with its reading asked for what there is room for; None: there is nothing to draw."""
+        wanted, most = parameters_at(picture.reading, self._at), min(_GLANCE, _room(picture, wide=wide))
         if wanted is None:
             return None
+        if most and any(one.name == "limit" for one in fields_of(picture.reading.parameters)):
+            wanted = replace(wanted, limit=most)
         try:
             answer = picture.reading(self._frame.desk.ask(lifecycle, who=who), wanted)
         except UsageError:
             return None
-        return self.draw(lifecycle, picture, answer, wide=wide)
+        return self._drawn(lifecycle, picture, answer, wide, most)
 
     def draw(self, lifecycle: AnyLifecycle, picture: pictures.Picture, answer: Any, *, wide: bool) -> Markup | None:
-        """The picture of an answer; None: there is nothing to draw."""
+        """The picture of an answer, on a page that leads to the next one; None: there is nothing to draw."""
+        shown = replace(answer, next=None) if isinstance(answer, Page) else answer
+        return self._drawn(lifecycle, picture, shown, wide, _room(picture, wide=wide))
+
+    def _drawn(
+        self, lifecycle: AnyLifecycle, picture: pictures.Picture, answer: Any, wide: bool, most: int
+    ) -> Markup | None:
         found = list(answer.rows) if isinstance(answer, Page) else [answer]
-        drawn = self._kinds[type(picture)](self, lifecycle, picture, found, wide) if found else None
+        most = most or len(found)
+        drawn = self._kinds[type(picture)](self, lifecycle, picture, found[:most], wide) if found else None
+        further = isinstance(answer, Page) and answer.next is not None
+        if drawn is not None and (further or len(found) > most) and (wide or isinstance(picture, _SERIES)):
+            drawn += element("figcaption", f"The first {most}{'' if further else f' of {len(found):,}'}.")
         return None if drawn is None else Markup(drawn)  # noqa: S704 - escaped by element
 
     def _ladder(self, _: AnyLifecycle, of: pictures.Ladder, found: list[Any], wide: bool) -> str | None:
@@ -100,23 +118,28 @@ class Painter:
     def _calendar(self, lifecycle: AnyLifecycle, of: pictures.Calendar, found: list[Any], wide: bool) -> str | None:
         lines: list[portraits.Line] = []
         shown = _distinct([self._word(row, of.series) for row in found])
+        told = wide and sum(len(getattr(row, of.days)) for row in found) <= _LED
         for row, name in zip(found, shown, strict=True):
-            if len(lines) == (_MOST if wide else _FEW[pictures.Calendar]):
-                break
             series, first = self._word(row, of.series), getattr(row, of.first)
             cells = []
             for number, state in enumerate(getattr(row, of.days)):
                 day, link = first + timedelta(days=number), None
-                if wide and of.leads is not None:
+                if told and of.leads is not None:
                     link = self._lead(lifecycle, of.leads, f"{series}/{day}")
                 meaning = str(getattr(state, "meaning", "rest"))
-                cells.append(Bar(1.0, f"{series} {day}: {state}" if wide else "", link, meaning))
+                cells.append(Bar(1.0, f"{series} {day}: {state}" if told else "", link, meaning))
             lines.append(portraits.Line(inert(name), cells))
-        return _sized(partial(portraits.calendar, lines, getattr(found[0], of.first), of.says), wide=wide)
+
+        def draw(*, wide: bool) -> str:
+            # The cells of the small one are too small to be hit.
+            plain = [replace(line, cells=[Bar(1.0, "", None, one.meaning) for one in line.cells]) for line in lines]
+            return portraits.calendar(lines if wide else plain, getattr(found[0], of.first), of.says, wide=wide)
+
+        return _sized(draw, wide=wide)
 
     def _runs(self, lifecycle: AnyLifecycle, of: pictures.Runs, found: list[Any], wide: bool) -> str | None:
         bars = []
-        for row in found[: 20 if wide else _FEW[pictures.Runs]]:
+        for row in found:
             at, amount, note = getattr(row, of.at), getattr(row, of.amount), self._word(row, of.note)
             state, meaning = self._word(row, of.state), self._meaning(row, of.state)
             told = _told(row, of.amount)
@@ -128,7 +151,7 @@ class Painter:
 
     def _cycle(self, lifecycle: AnyLifecycle, of: pictures.Cycle, found: list[Any], wide: bool) -> str | None:
         given = []
-        for row in found[: _MOST if wide else _FEW[pictures.Cycle]]:
+        for row in found:
             name, since, until = self._word(row, of.name), getattr(row, of.since), getattr(row, of.until)
             share = 0.0
             if since is not None and until is not None and until > since:
@@ -146,7 +169,7 @@ class Painter:
 
     def _windows(self, lifecycle: AnyLifecycle, of: pictures.Windows, found: list[Any], wide: bool) -> str | None:
         given = []
-        for row in found[: _MOST if wide else _FEW[pictures.Windows]]:
+        for row in found:
             start, end = _moment(getattr(row, of.start)), _moment(getattr(row, of.end))
             if start is None or end is None:
                 continue
@@ -157,7 +180,7 @@ class Painter:
 
     def _shares(self, lifecycle: AnyLifecycle, of: pictures.Shares, found: list[Any], wide: bool) -> str | None:
         given = []
-        for row in found[: _MOST if wide else _FEW[pictures.Shares]]:
+        for row in found:
             name, whole = self._word(row, of.name), _number(getattr(row, of.whole))
             parts = [(part, _number(getattr(row, part)), meaning) for part, meaning in of.parts.items()]
             told = ", ".join(f"{_told(row, part)} {part}" for part in of.parts)
@@ -198,6 +221,15 @@ class Painter:
             if one.extra("leads") and value is not None:
                 return self._frame.column_link(lifecycle, one, value, at=self._at)
         return None
+
+
+def _room(picture: pictures.Picture, *, wide: bool) -> int:
+    """How many rows there is room for; 0: all are summed."""
+    if isinstance(picture, pictures.Ladder):
+        return 0
+    if not wide:
+        return _FEW[type(picture)]
+    return _MOST_RUNS if isinstance(picture, pictures.Runs) else _MOST
 
 
 def _sized(draw: Callable[..., str], *, wide: bool) -> str:

@@ -79,7 +79,6 @@ class UnitPage:
                 reasons[-1].title = "What holds it back, and what moves it on"
             except UsageError as error:
                 reasons = [*answers.blocks(inert(str(error)))]
-        kin, more_kin = self._kin(ask, machine, ref, parent, at)
         if newest is not None and newest.target is not None:
             status = pill(newest.target, _meaning(machine, newest.target))
         return {
@@ -90,8 +89,7 @@ class UnitPage:
             "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at, now)[:_CHANGES],
             "more": max(0, len(rows) - _CHANGES),
             "whole": self._frame.link("read", "units", "history", unit=ref),
-            "kin": kin,
-            "more_kin": more_kin,
+            "kin": self._kin(ask, machine, ref, parent, at),
             "attempts": _attempts(rows, now, at),
             "actions": self._actions(person, machine, ref, newest.target if newest else None, at, parked=parked),
         }
@@ -122,17 +120,19 @@ class UnitPage:
 
     def _kin(
         self, ask: Any, machine: Machine, ref: str, parent: str | None, at: datetime | None
-    ) -> tuple[list[tuple[str, str, str]], bool]:
-        """Its parent and the first of its children, as (what, name, link); and whether there are more."""
+    ) -> list[tuple[str, str, str]]:
+        """Its parent and the first of its children, as (what, name, link); last, where the others are."""
         unit_id = ref.partition(":")[2]
-        found, more = [], False
+        found = []
         if parent is not None:
             found.append(("parent", parent, self._frame.unit_link(parent, at)))
         for child in self._born_of(machine):
             names = children_of(ask, child, unit_id, _CHILDREN + 1)
             found += [("child", one, self._frame.unit_link(one, at)) for one in names[:_CHILDREN]]
-            more = more or len(names) > _CHILDREN
-        return found, more
+            if len(names) > _CHILDREN:
+                every = self._frame.link("read", "find", text=f"{child.name}:{unit_id}/", limit="1000", at=at)
+                found.append(("and", f"more of {child.name}", every))
+        return found
 
     def _born_of(self, machine: Machine) -> list[Machine]:
         """The machines whose units have a parent of this one."""

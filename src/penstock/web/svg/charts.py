@@ -84,7 +84,8 @@ def time_bar(
         anchor = "end" if tick.share == 1.0 else "start"
         parts.append(element("text", words(tick.text), x=tick.share * width, y=47, text_anchor=anchor))
     if not most:
-        parts.append(element("text", words(none), x=width / 2, y=22, text_anchor="middle"))
+        x = width * (0.25 if at is None or at > 0.4 else 0.6)  # noqa: PLR2004 - not where the handle stands
+        parts.append(element("text", words(none), x=x, y=22, text_anchor="middle"))
     if at is not None:
         x = min(max(at, 0.0), 1.0) * width
         parts.append(element("line", class_="handle", x1=x, x2=x, y1=4, y2=_BASE))
