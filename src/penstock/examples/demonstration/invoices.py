@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +19,8 @@ TENANTS, EACH, REFUSED = ("acme", "globex", "initech"), 20, 13
 
 class InvoicesPart:
     """Sends sixty invoices of three tenants on the first day."""
+
+    leaves: Sequence[str] = ()
 
     def __init__(self, rng: Rng) -> None:
         self._server = InvoiceServer(rng)

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import json
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,6 +95,8 @@ class _Reading(NamedTuple):
 
 class QueriesPart:
     """Three queries, each run once a day, three pages at a time."""
+
+    leaves: Sequence[str] = ()
 
     def __init__(self, clock: Clock) -> None:
         market = Market(clock.now(), rate=0.4, history=80 * _DAY)
