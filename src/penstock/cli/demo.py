@@ -138,7 +138,7 @@ def _refuse_used(url: str) -> None:
 
 
 def _prepare(directory: Path, names: Sequence[str]) -> None:
-    """What an earlier demonstration left by these names is kept, in a folder of its own; what another did is refused."""
+    """Keep what an earlier demonstration left by these names, in a folder of its own. Raises UsageError for others'."""
     try:
         there = [directory / name for name in names if (directory / name).exists()]
         if not there:
