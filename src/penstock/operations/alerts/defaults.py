@@ -86,7 +86,6 @@ POLICIES = (
         says="Units stay in a state for longer than it allows.",
         kind="stuck",
         warning=1,
-        window=_DAY,
         every=10 * _MINUTE,
     ),
     Policy(name="quota", says="A provider's budget will not last.", kind="quota", every=10 * _MINUTE),
