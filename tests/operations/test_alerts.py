@@ -413,12 +413,30 @@ def test_commands_say_what_they_cannot_do(desk):
     with pytest.raises(UsageError, match="is acknowledged; only one that is firing"):
         desk.do("alerts ack", alerts=("dead_letters/order",))
     shown = desk.read("alerts show", alert="dead_letters/order")
-    assert (shown.by, shown.runbook, shown.means) == (
-        "jo",
-        "docs/alerts.md#dead_letters",
-        "Units have failed for good.",
-    )
+    assert (shown.by, shown.means) == ("jo", "Units have failed for good.")
     assert desk.read("alerts list").counts == {"firing": 0, "acknowledged": 1, "silenced": 0, "resolved": 0}
+
+
+def test_an_alert_that_is_no_more_than_information_needs_nobody(desk):
+    for subject, severity in (("a", "info"), ("b", "warning")):
+        book.fire(desk.ledger, "mine", Found(subject, severity, f"{subject} is so"), NOW, "test")
+    page = desk.read("needs")
+    assert [(row.what, row.who) for row in page.rows] == [("b is so", "you"), ("a is so", "itself")]
+    assert page.counts == {"need a person": 1, "wait by themselves": 1}
+
+
+def test_what_to_do_is_told_by_the_runbook(desk):
+    book.fire(desk.ledger, "unknown_subscriber", Found("hook", "warning", "nobody has it"), NOW, "test")
+    book.fire(desk.ledger, "mine", Found("hook", "warning", "so it is"), NOW, "test")
+    told = desk.read("alerts show", alert="unknown_subscriber/hook").runbook
+    assert told.startswith(
+        "Events wait for a subscriber that no running program has. Switch it on again, or end its sub"
+    )
+    assert not {"\n", "[", "("} & {*told}
+    assert desk.read("alerts show", alert="mine/hook").runbook is None
+    kernel = KernelSettings(alerts=AlertSettings(runbook="https://wiki.example.com/alerts"))
+    desk.program = Program(desk.app, Configuration(kernel, {}, version="v1"), desk.clock)
+    assert desk.read("alerts show", alert="mine/hook").runbook == "https://wiki.example.com/alerts#mine"
 
 
 def test_a_plan_has_the_same_digest_a_minute_later(desk):

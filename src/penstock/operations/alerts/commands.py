@@ -17,6 +17,7 @@ from penstock.model.unit import Ref, replace, unit_id_of
 from penstock.operations.alerts.defaults import TEST
 from penstock.operations.alerts.machine import A, Alert, audible, machine, silenced
 from penstock.operations.alerts.policy import Policy, policies_of
+from penstock.operations.alerts.runbook import entry
 from penstock.operations.alerts.sinks import EVERYONE, sinks_of
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
@@ -84,7 +85,7 @@ class AlertRow(Row, frozen=True):
 
 class AlertShown(AlertRow, frozen=True):
     means: Annotated[str | None, column("What the policy means.")]
-    runbook: Annotated[str | None, column("What to do.")]
+    runbook: Annotated[str | None, column("What to do: what the runbook says, or where yours is.", show="text")]
     facts: Annotated[dict[str, Any], column("What is known.")]
 
 
@@ -135,12 +136,12 @@ def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
 def show_alert(ask: Ask[KernelSettings], wanted: AlertNamed) -> AlertShown:
     one = _named(ask, wanted.alert)
     policy = policies_of(ask.program).get(one.policy)
-    where = ask.settings.alerts.runbook or "docs/alerts.md"
+    where = ask.settings.alerts.runbook
     shown: AlertShown = _row(
         AlertShown,
         one,
         means=None if policy is None else policy.says,
-        runbook=f"{where}#{one.policy}",
+        runbook=entry(one.policy) if where is None else f"{where}#{one.policy}",
         facts=one.facts or {},
     )
     return shown

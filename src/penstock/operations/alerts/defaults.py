@@ -1,4 +1,4 @@
-"""The policies that every program has. `docs/alerts.md` says of each what it means and what to do."""
+"""The policies that every program has. `runbook.md` says of each what it means and what to do."""
 
 from __future__ import annotations
 
