@@ -418,8 +418,8 @@ def test_commands_say_what_they_cannot_do(desk):
 
 
 def test_an_alert_that_is_no_more_than_information_needs_nobody(desk):
-    for subject, severity in (("a", "info"), ("b", "warning")):
-        book.fire(desk.ledger, "mine", Found(subject, severity, f"{subject} is so"), NOW, "test")
+    for found in (Found("a", "info", "a is so"), Found("b", "warning", "b is so")):
+        book.fire(desk.ledger, "mine", found, NOW, "test")
     page = desk.read("needs")
     assert [(row.what, row.who) for row in page.rows] == [("b is so", "you"), ("a is so", "itself")]
     assert page.counts == {"need a person": 1, "wait by themselves": 1}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -46,7 +46,7 @@ _RULES: tuple[dict[str, Any], ...] = (
 class HarvestPart:
     """One feed, harvested every ten days; ticks lie where the calendar has them, so that the first may come soon."""
 
-    leaves: Sequence[str] = (_BLOB, f"{_BLOB}.lock")
+    leaves = (_BLOB, f"{_BLOB}.lock")
 
     def __init__(self, clock: Clock) -> None:
         self._nivoda = NivodaSimulator(clock, Catalogue(STONES, clock.now()))

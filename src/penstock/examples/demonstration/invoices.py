@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -20,7 +20,7 @@ TENANTS, EACH, REFUSED = ("acme", "globex", "initech"), 20, 13
 class InvoicesPart:
     """Sends sixty invoices of three tenants on the first day."""
 
-    leaves: Sequence[str] = ()
+    leaves = ()
 
     def __init__(self, rng: Rng) -> None:
         self._server = InvoiceServer(rng)

@@ -81,8 +81,9 @@ class Table:
 class Part(Protocol):
     """One lifecycle. Everything told, checked and summed up is asked of the ledger."""
 
-    leaves: Sequence[str]
-    """What it writes beside `secrets` and `raw`, by the names in the folder."""
+    @property
+    def leaves(self) -> Sequence[str]:
+        """What it writes beside `secrets` and `raw`, by the names in the folder."""
 
     def serving(self, folder: Path, start: datetime, clock: Clock) -> AbstractContextManager[str]:
         """Serve the other side on a loopback socket; gives the part's share of `penstock.toml`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from pathlib import Path
 
@@ -41,7 +41,7 @@ _ATTEMPTS = "SELECT source, customer_id, query_name, logical_date, run_id, verdi
 class PartitionsPart:
     """A partition for each customer and day, wanted by the real job."""
 
-    leaves: Sequence[str] = ()
+    leaves = ()
 
     def __init__(self, clock: Clock) -> None:
         self._google = GoogleAdsSimulator(clock, Campaigns(time_zones=CUSTOMERS), set(CUSTOMERS))

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import json
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,7 +96,7 @@ class _Reading(NamedTuple):
 class QueriesPart:
     """Three queries, each run once a day, three pages at a time."""
 
-    leaves: Sequence[str] = ()
+    leaves = ()
 
     def __init__(self, clock: Clock) -> None:
         market = Market(clock.now(), rate=0.4, history=80 * _DAY)

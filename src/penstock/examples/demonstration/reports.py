@@ -47,7 +47,7 @@ _GATES = "amazon_ads/%"
 class ReportsPart:
     """Datasets of a few days and hours, each refreshed at its offsets."""
 
-    leaves: Sequence[str] = ("stream",)
+    leaves = ("stream",)
 
     def __init__(self, clock: Clock) -> None:
         usual = Fate(timedelta(minutes=1), timedelta(minutes=3))

@@ -7,7 +7,7 @@ the rule is applied, one some days later, and one during the sale. None of these
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ _BEGUN = ("PREVIEW", "QUEUED", "APPLYING")
 class RulesPart:
     """One shop. Ana asks for changes of its prices, and Bo approves the large one."""
 
-    leaves: Sequence[str] = (_SALE_FILE,)
+    leaves = (_SALE_FILE,)
 
     def __init__(self, clock: Clock) -> None:
         # The bucket is of the API's largest plan: everything happens at one virtual moment.
