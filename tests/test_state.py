@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,18 @@ def test_a_state_has_a_meaning_and_a_sentence():
         ("fetching", Meaning.HOLD, "the provider is making the report"),
         ("error", Meaning.FAULT, "given up"),
     ]
+
+
+def test_a_state_may_say_how_long_a_unit_stays():
+    class Slow(State):
+        ASKED = hold("asked", "a person is asked", allowed=timedelta(days=30))
+        SENT = work("sent", "on its way", allowed=timedelta(hours=1))
+        HERE = work("here", "being read")
+
+    assert [s.allowed for s in Slow] == [timedelta(days=30), timedelta(hours=1), None]
+    assert all(s.allowed is None for s in S)
+    with pytest.raises(ValueError, match="state 'never': allowed must be longer than nothing"):
+        work("never", "gone at once", allowed=timedelta(0))
 
 
 @given(states)

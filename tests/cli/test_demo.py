@@ -20,7 +20,7 @@ from penstock.app.app import App
 from penstock.app.discover import load
 from penstock.examples import invoices
 from penstock.examples.demonstration.part import Check
-from penstock.examples.demonstration.play import OWN, NotShown, require
+from penstock.examples.demonstration.play import MARK, OWN, Demonstration, NotShown, require
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.queries.settings import client_gate
 from penstock.model.clock import instant
@@ -78,6 +78,7 @@ def test_it_shows_what_it_is_for_and_leaves_what_can_be_asked(ledger_url, pensto
     what_it_proposes_works(shown, penstock)
     no_reading_loads_what_it_does_not_need(shown, penstock)
     the_configuration_is_the_folders_own(shown)
+    the_next_one_would_keep_all_of_it(shown)
     the_next_day_is_foretold(shown, every=3 if sqlite else 1)
 
 
@@ -247,6 +248,11 @@ def the_configuration_is_the_folders_own(shown: Shown) -> None:
     assert (shown.folder / "penstock.db").exists() == shown.url.startswith("sqlite:")
 
 
+def the_next_one_would_keep_all_of_it(shown: Shown) -> None:
+    left = {place.name for place in shown.folder.iterdir() if not place.name.startswith("penstock.db")}
+    assert left == set(Demonstration(shown.folder, print).leaves)
+
+
 def the_next_day_is_foretold(shown: Shown, every: int) -> None:
     """Of every so many days of its past, from the third on: docs/operations.md says how it is counted."""
     program = load(shown.folder / "penstock.toml", environment={})
@@ -270,13 +276,29 @@ def test_a_ledger_with_units_in_it_is_left_alone(ledger_url, penstock, tmp_path)
     assert not (tmp_path / "demo").exists()
 
 
-@pytest.mark.parametrize("name", ["penstock.toml", "penstock.db"])
+@pytest.mark.parametrize("name", ["penstock.toml", "penstock.db", "weekend.toml", "watermark.json.lock"])
 def test_a_folder_of_somebody_else_is_left_alone(name, penstock, tmp_path):
     (tmp_path / name).write_text("mine")
     answer = penstock("demo", "--once", "--dir", tmp_path, cwd=tmp_path)
     assert (answer.code, answer.out) == (2, "")
     assert f"{name} is not the demonstration's; name another folder with --dir" in answer.err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+def test_what_an_earlier_one_left_is_kept_whole(tmp_path):
+    names = Demonstration(tmp_path, print).leaves
+    assert {"penstock.toml", "stream", "watermark.json", "watermark.json.lock", "weekend.toml"} <= {*names}
+    for name in names:
+        (tmp_path / name).write_text(f"{MARK} {name}")
+    running = start("--once", "--dir", tmp_path)
+    try:
+        assert running.stdout is not None
+        assert next(line for line in running.stdout if "was moved to" in line)
+    finally:
+        running.kill()
+        running.communicate(timeout=PATIENCE)
+    kept = {place.name: place.read_text() for place in (tmp_path / "earlier-1").iterdir()}
+    assert kept == {name: f"{MARK} {name}" for name in names}
 
 
 @pytest.mark.nightly

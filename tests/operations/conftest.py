@@ -36,7 +36,7 @@ class O(State):  # noqa: E742 - as short as a machine's states are
 
     NEW = work("new", "to be sent")
     SENT = done("sent", "the shop has it")
-    HELD = hold("held", "the customer is asked")
+    HELD = hold("held", "the customer is asked", allowed=timedelta(days=3))
     FAILED = fault("failed", "the shop refused it")
 
 

@@ -95,6 +95,10 @@ class Fleet:
         declared = next(one for one in self.app.lifecycles[0].operations if one.name == name)
         return make_plan(declared, self.ask(), declared.parameters(**wanted), owner="kernel", version="v1")
 
+    def read(self, name, **wanted):
+        declared = next(one for one in self.app.lifecycles[0].readings if one.name == name)
+        return declared(self.ask(), declared.parameters(**wanted))
+
     def do(self, name, **wanted):
         return carry_out(self.ledger, self.ask(), self.plan(name, **wanted))
 
@@ -208,10 +212,18 @@ def test_a_sink_gets_only_what_it_wants(fleet, site):
 
     async def main():
         async with fleet.working(1):
-            await until(lambda: set(fleet.deliveries()) == {(name, "delivered") for name in subscribers_of(fleet)})
+            await until(lambda: not any(status == "pending" for _, status in fleet.deliveries()))
 
     asyncio.run(main())
     assert (len(site.told("/slack")), site.incidents) == (1, [])
+    assert fleet.deliveries() == {
+        ("alert.slack.room", "delivered"): 1,
+        ("alert.webhook.hook", "delivered"): 1,
+        ("alert.pagerduty.duty", "unwanted"): 1,
+    }
+    (row,) = [one for one in fleet.read("events list").rows if one.kind == "alert.firing"]
+    assert row.told == "alert.slack.room, alert.webhook.hook"
+    assert subscribers_of(fleet) == ["alert.pagerduty.duty", "alert.slack.room", "alert.webhook.hook"]
 
 
 def subscribers_of(fleet):
@@ -223,10 +235,9 @@ def test_a_test_goes_through_every_sink_and_says_what_came_of_it(fleet, site):
     for round_ in (1, 2):
         planned = fleet.plan("alerts test")
         carry_out(fleet.ledger, fleet.ask(), planned)
-        wanted = planned.plan.follow
-        follow(fleet.ledger, fleet.program.flows(), wanted.ref, wanted.until)
-        rows = {row.sink: row.status for row in wanted.show(fleet.ask()).rows}
-        assert rows == {
+        page = followed(fleet, planned)
+        assert page.failed is (round_ == 1)
+        assert {row.sink: row.status for row in page.rows} == {
             "alert.slack.room": "delivered",
             "alert.pagerduty.duty": "delivered",
             "alert.webhook.hook": "dead" if round_ == 1 else "delivered",
@@ -234,10 +245,63 @@ def test_a_test_goes_through_every_sink_and_says_what_came_of_it(fleet, site):
     assert site.incidents == ["trigger", "trigger"]
     planned = fleet.plan("alerts test", sink="alert.slack.room")
     carry_out(fleet.ledger, fleet.ask(), planned)
-    follow(fleet.ledger, fleet.program.flows(), planned.plan.follow.ref, planned.plan.follow.until)
+    followed(fleet, planned)
     assert len(site.told("/slack")) == 3
-    with pytest.raises(UsageError, match="no sink is called"):
+    with pytest.raises(UsageError, match=r"called 'alert\.slack\.other'; there is alert\.slack\.room, alert\.p"):
         fleet.plan("alerts test", sink="alert.slack.other")
+
+
+def followed(fleet, planned):
+    """What a command shows in the end."""
+    wanted = planned.plan.follow
+    follow(fleet.ledger, fleet.program.flows(), wanted.ref, wanted.until, worked=wanted.worked)
+    return wanted.show(fleet.ask())
+
+
+def test_a_test_of_one_sink_is_told_to_no_other(fleet, site):
+    planned = fleet.plan("alerts test", sink="alert.slack.room")
+    done = carry_out(fleet.ledger, fleet.ask(), planned)
+    assert done.follows == "alert:test/alert.slack.room"
+    assert not followed(fleet, planned).failed
+
+    async def main():
+        async with fleet.working(1):
+            await until(lambda: not any(status == "pending" for _, status in fleet.deliveries()))
+
+    asyncio.run(main())
+    assert (len(site.calls), len(site.told("/slack"))) == (1, 1)
+    (row,) = [one for one in fleet.read("events list").rows if one.kind == "alert.firing"]
+    assert row.told == "alert.slack.room"
+
+
+def test_a_test_says_what_holds_a_sink_back_and_keeps_its_reason(fleet):
+    fleet.ledger.gates.pause("outbox/alert.webhook.hook", "operator:jo", "its server moves")
+    fleet.ledger.gates.close("outbox/alert.slack.room", 3_600, "429", "worker:w")
+    planned = fleet.plan("alerts test")
+    done = carry_out(fleet.ledger, fleet.ask(), planned)
+    assert done.follows == "alert:test/all"
+    page = followed(fleet, planned)
+    rows = {row.sink: row for row in page.rows}
+    assert (page.failed, page.note) == (True, "not every sink has taken it")
+    assert {name: row.status for name, row in rows.items()} == {
+        "alert.slack.room": "pending",
+        "alert.pagerduty.duty": "delivered",
+        "alert.webhook.hook": "pending",
+    }
+    hook, room = rows["alert.webhook.hook"], rows["alert.slack.room"]
+    assert (hook.reason, hook.until) == ("the gate outbox/alert.webhook.hook is paused: its server moves", None)
+    assert room.reason == "the gate outbox/alert.slack.room is closed: 429"
+    assert timedelta(minutes=59) < room.until - fleet.clock.now() <= timedelta(hours=1)
+    assert fleet.ledger.get(Ref("alert", "test/all")).change_reason == "because"
+    (event,) = [one for one in fleet.read("events list").rows if one.kind == "alert.firing"]
+    assert (event.payload["reason"], event.payload["by"]) == ("because", "jo")
+
+
+def test_a_test_without_sinks_says_how_to_have_one(ledger_url):
+    fleet = Fleet(ledger_url, AlertSettings(log=False))
+    with pytest.raises(UsageError, match=r"no sink is configured; say log = true in \[alerts\], or add one, such as"):
+        fleet.plan("alerts test")
+    fleet.ledger.close()
 
 
 def test_the_heartbeat_is_heard_while_all_is_well(ledger_url, site):

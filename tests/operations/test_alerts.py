@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from penstock.app.program import Program
@@ -321,6 +322,40 @@ def test_a_success_rate_is_judged_from_twenty_on(desk, alert):
     assert (one.severity, one.facts["ended"]) == ("critical", 30)
 
 
+def test_a_state_says_how_long_a_unit_may_stay_and_a_configured_window_replaces_it(desk, alert):
+    at_once = timedelta(0)
+    configure(desk, stuck_units=PolicySettings(every=at_once))
+    held, new = desk.orders(2)
+    desk.ledger.move(Ref.parse(held), "held", actor=Actor.OPERATOR, who="jo", reason="asked", due_at=None)
+
+    def stuck_for(**span):
+        desk.later(**span)
+        return {row.unit: row.allowed for row in desk.read("stuck").rows}, look(desk, "stuck").fired
+
+    day, days = timedelta(days=1), timedelta(days=3)
+    assert stuck_for(hours=2) == ({}, 0)
+    configure(desk, stuck_units=PolicySettings(every=at_once, window=timedelta(hours=1)))
+    hour = timedelta(hours=1)
+    assert stuck_for(minutes=0) == ({held: hour, new: hour}, 2)
+    assert "for more than 1h" in alert("stuck_units/order/new").says
+    configure(desk, stuck_units=PolicySettings(every=at_once))
+    assert stuck_for(minutes=0) == ({}, 0)
+    assert stuck_for(hours=23) == ({new: day}, 1)
+    assert alert("stuck_units/order/held").status is A.RESOLVED
+    assert stuck_for(hours=48) == ({new: day, held: days}, 1)
+    assert "for more than 3d" in alert("stuck_units/order/held").says
+
+
+def test_a_policy_of_ones_own_has_a_window_for_some_machines(desk, alert):
+    own = PolicySettings(kind="stuck", match=("order",), warning=1, window=timedelta(hours=1))
+    configure(desk, slow_orders=own, others=msgspec.structs.replace(own, match=("!order",)))
+    desk.orders(2)
+    desk.later(hours=2)
+    assert look(desk, "stuck").fired == 1
+    assert alert("slow_orders/order/new").facts == {"count": 2}
+    assert desk.read("stuck").rows == []
+
+
 def test_stuck_units_and_stale_flow(desk, alert):
     configure(desk, stale_flow=PolicySettings(every=timedelta(0)), stuck_units=PolicySettings(every=timedelta(0)))
     for n in range(12):
@@ -378,12 +413,30 @@ def test_commands_say_what_they_cannot_do(desk):
     with pytest.raises(UsageError, match="is acknowledged; only one that is firing"):
         desk.do("alerts ack", alerts=("dead_letters/order",))
     shown = desk.read("alerts show", alert="dead_letters/order")
-    assert (shown.by, shown.runbook, shown.means) == (
-        "jo",
-        "docs/alerts.md#dead_letters",
-        "Units have failed for good.",
-    )
+    assert (shown.by, shown.means) == ("jo", "Units have failed for good.")
     assert desk.read("alerts list").counts == {"firing": 0, "acknowledged": 1, "silenced": 0, "resolved": 0}
+
+
+def test_an_alert_that_is_no_more_than_information_needs_nobody(desk):
+    for found in (Found("a", "info", "a is so"), Found("b", "warning", "b is so")):
+        book.fire(desk.ledger, "mine", found, NOW, "test")
+    page = desk.read("needs")
+    assert [(row.what, row.who) for row in page.rows] == [("b is so", "you"), ("a is so", "itself")]
+    assert page.counts == {"need a person": 1, "wait by themselves": 1}
+
+
+def test_what_to_do_is_told_by_the_runbook(desk):
+    book.fire(desk.ledger, "unknown_subscriber", Found("hook", "warning", "nobody has it"), NOW, "test")
+    book.fire(desk.ledger, "mine", Found("hook", "warning", "so it is"), NOW, "test")
+    told = desk.read("alerts show", alert="unknown_subscriber/hook").runbook
+    assert told.startswith(
+        "Events wait for a subscriber that no running program has. Switch it on again, or end its sub"
+    )
+    assert not {"\n", "[", "("} & {*told}
+    assert desk.read("alerts show", alert="mine/hook").runbook is None
+    kernel = KernelSettings(alerts=AlertSettings(runbook="https://wiki.example.com/alerts"))
+    desk.program = Program(desk.app, Configuration(kernel, {}, version="v1"), desk.clock)
+    assert desk.read("alerts show", alert="mine/hook").runbook == "https://wiki.example.com/alerts#mine"
 
 
 def test_a_plan_has_the_same_digest_a_minute_later(desk):
@@ -403,6 +456,9 @@ def test_a_plan_has_the_same_digest_a_minute_later(desk):
         ("shop/acme", ["!shop/*"], False),
         ("other", ["!shop/*"], True),
         ("other", ["shop/*"], False),
+        ("shop/acme", ["shop"], True),
+        ("shop/acme", ["*", "!shop"], False),
+        ("shop/acme", ["acme"], False),
     ],
 )
 def test_patterns(text, patterns, found):

@@ -78,6 +78,17 @@ def test_an_unknown_gate_is_named_with_its_neighbours(gated, name):
         (gated.read if name == "gates list" else gated.plan)(name, gate="sh%")
 
 
+def test_a_gate_that_has_the_name_within_it_is_the_first_neighbour(gated):
+    for number, gate in enumerate(("accounting/acme", "accounting/globex", "prices/shop", "shopify/eu")):
+        gated.born(Order(shop="z", number=number, gate_id=gate))
+    with pytest.raises(UsageError, match=r"no gate is called 'pric'; there is prices/shop, and \d+ more$"):
+        gated.plan("gates pause", gate="pric")
+    with pytest.raises(
+        UsageError, match=r"'oting'; there is accounting/acme, accounting/globex, ads/acme, and \d+ more$"
+    ):
+        gated.plan("gates pause", gate="oting")
+
+
 def test_a_new_ledger_says_when_gates_are_made(desk):
     assert desk.read("gates list").note == "no gates yet: one is made when a unit first needs it"
 

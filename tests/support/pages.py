@@ -16,6 +16,7 @@ from penstock.app.shipped import SHIPPED, shipped
 from penstock.cli.declared import DeclaredCommand, row_of
 from penstock.cli.main import cli
 from penstock.examples import invoices
+from penstock.operations.alerts import runbook
 from penstock.operations.declare import Lines, Operation, Reading
 from penstock.operations.fields import fields_of
 from penstock.settings.sample import reference
@@ -42,11 +43,13 @@ def commands(command: click.Command = cli, name: str = "penstock") -> dict[str, 
 
 
 def generated(what: str) -> str:
-    """The text of a generated part: `commands`, `settings`, or the diagram of a machine."""
+    """The text of a generated part: `commands`, `settings`, `runbook`, or the diagram of a machine."""
     if what == "commands":
         return "\n".join(line for name, command in commands().items() for line in _command(name, command))
     if what == "settings":
         return reference({name: shipped(name).settings for name in SHIPPED})
+    if what == "runbook":
+        return runbook.FILE.read_text()
     machines = {m.name: m for m in App(*map(shipped, SHIPPED), invoices.lifecycle).machines}
     return f"```mermaid\n{machines[what].mermaid()}```\n"
 

@@ -37,6 +37,8 @@ LONG = "long" * 60
 class LeftOver:
     """A part that leaves work behind: a price change that waits to be approved, a gate that is held."""
 
+    leaves = ()
+
     @contextlib.contextmanager
     def serving(self, folder: Path, start: datetime, clock: Clock) -> Iterator[str]:
         yield ""

@@ -119,6 +119,22 @@ def audit(taker: Any, **fields: Any) -> Subscriber:
     return Subscriber(**{"name": "audit", "kinds": ["*"], "deliver": taker} | fields)
 
 
+def test_what_a_subscriber_does_not_want_is_not_told_and_the_ledger_says_so(post):
+    taker = Taker()
+    subscriber = audit(taker, wants=lambda event: event.event_key == "1")
+    keep_subscriptions(post.ledger, [subscriber])
+    post.write("1", "2")
+    post.run([subscriber], 1)
+    assert taker.tries == ["1"]
+    assert [(post.delivery(key).status, post.delivery(key).change_reason) for key in ("1", "2")] == [
+        ("delivered", "taken"),
+        ("unwanted", "not wanted"),
+    ]
+    assert outbox.unsubscribe(post.ledger.database, "audit")
+    assert outbox.subscribers(post.ledger.database) == []
+    assert list(examine(post.ledger.database, post.ledger.machines)) == []
+
+
 def test_an_event_reaches_its_subscriber_as_it_was_written(post):
     taker = Taker()
     assert keep_subscriptions(post.ledger, [audit(taker)]) == 1
@@ -170,7 +186,7 @@ def test_a_subscriber_that_refuses_makes_a_dead_letter_that_can_be_retried(post)
     assert taker.keys == [{"audit/default/1": "2", "audit/default/2": "1"}[dead]]
     assert post.alerts() == [("unit.dead", "warning")]
     shown = {m.name: m for m in status(post.ledger.database).machines}["delivery"]
-    assert shown.states == {"pending": 0, "delivered": 1, "dead": 1}
+    assert shown.states == {"pending": 0, "delivered": 1, "unwanted": 0, "dead": 1}
     now = post.time.now()
     post.ledger.move_many(
         "delivery", [dead], "pending", actor=Actor.OPERATOR, who="jo", reason="once more", attempts=0, due_at=now

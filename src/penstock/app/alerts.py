@@ -88,19 +88,25 @@ def subscribers(settings: KernelSettings, ports: Ports) -> Sequence[Subscriber]:
     from penstock.worker.outbox import Subscriber
 
     check(ports.program)
-    told = [Subscriber(one.name, KINDS, with_io=_telling(one, settings, ports)) for one in sinks_of(settings.alerts)]
+    told = [
+        Subscriber(one.name, KINDS, with_io=_telling(one, settings, ports), wants=_wanting(one))
+        for one in sinks_of(settings.alerts)
+    ]
     return [*subscribers_of(ports.program), *told]
 
 
+def _wanting(named: Named) -> Callable[[EventRow], bool]:
+    """Which alerts a sink wants to be told of."""
+    return lambda event: takes(named, *(str(event.payload.get(name)) for name in ("policy", "subject", "severity")))
+
+
 def _telling(named: Named, settings: KernelSettings, ports: Ports) -> Callable[[EventRow, Io], Awaitable[None]]:
-    """Hand events to a sink, those that it wants."""
+    """Hand events to a sink."""
 
     async def tell(event: EventRow, io: Io) -> None:
         from penstock.connectors.sinks.notice import notice_of
 
         notice = notice_of(event, source=settings.alerts.source, runbook=settings.alerts.runbook)
-        if not takes(named, notice.policy, notice.subject, notice.severity):
-            return
         if named.kind == "email":
             from penstock.connectors.sinks.mail import send
 

@@ -103,7 +103,10 @@ def _act(one: _Act) -> int:
 
 
 def _follow(one: _Act, says: str, wanted: Follow) -> int:
-    """Work on the unit until it has come far enough, beside a worker that does so too or alone; then show it."""
+    """Work on the unit until it has come far enough, beside a worker that does so too or alone; then show it.
+
+    Returns the exit code: 1 where it is parked, or the answer has `failed` and it is true.
+    """
     from penstock.cli.asking import show_answer
     from penstock.observe.logs import configure_logs
     from penstock.operations.follow import follow
@@ -112,7 +115,7 @@ def _follow(one: _Act, says: str, wanted: Follow) -> int:
     configure_logs("error")
     program, ledger = one.program, one.ledger
     ledger.gates.providers = program.limits()
-    flows = program.flows_of(program.app.owner(wanted.ref.machine))
+    flows = program.flows_of(program.app.owner(wanted.worked or wanted.ref.machine))
     try:
         with terminal.progress(says, program.clock, quiet=one.wishes.json) as progress:
 
@@ -120,7 +123,8 @@ def _follow(one: _Act, says: str, wanted: Follow) -> int:
                 progress(*wanted.how_far(ledger, unit))
                 return wanted.until(unit)
 
-            unit = follow(ledger, flows, wanted.ref, until, config_version=program.configuration.version)
+            version = program.configuration.version
+            unit = follow(ledger, flows, wanted.ref, until, worked=wanted.worked, config_version=version)
     except KeyboardInterrupt:
         echo(f"{wanted.ref} is not ready: a worker goes on with it", err=True)
         raise
@@ -128,8 +132,9 @@ def _follow(one: _Act, says: str, wanted: Follow) -> int:
     if parked:
         echo(f"{wanted.ref} is parked: {getattr(unit, 'parked_reason', None)}", err=True)
         echo(f"to go on:    penstock units unpark {wanted.ref} --reason TEXT", err=True)
-    show_answer(wanted.show(one.asked()), program, json=one.wishes.json)
-    return int(parked)
+    answer = wanted.show(one.asked())
+    show_answer(answer, program, json=one.wishes.json)
+    return int(parked or getattr(answer, "failed", False) is True)
 
 
 def _go_on(one: _Act, done: Done) -> Done:

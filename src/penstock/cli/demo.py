@@ -28,17 +28,7 @@ from penstock.observe.logs import configure_logs
 from penstock.settings.file import FILE
 
 _DATABASE = "penstock.db"
-_OWN = (
-    FILE,
-    _DATABASE,
-    f"{_DATABASE}-wal",
-    f"{_DATABASE}-shm",
-    f"{_DATABASE}-writer",
-    "raw",
-    "stream",
-    "secrets",
-    "watermark.json",
-)
+_LEDGER = (_DATABASE, *(f"{_DATABASE}-{end}" for end in ("wal", "shm", "writer")))
 
 
 def run_demo(directory: Path, url: str | None, *, once: bool, address: str | None = None) -> None:
@@ -58,8 +48,8 @@ def run_demo(directory: Path, url: str | None, *, once: bool, address: str | Non
 
 
 def _play(directory: Path, url: str | None, *, once: bool, address: str | None) -> None:
-    _prepare(directory)
     demonstration = Demonstration(directory, _say)
+    _prepare(directory, (*_LEDGER, *demonstration.leaves))
     written = f"sqlite:///{_DATABASE}" if url is None else _written(url)
     with demonstration.serving(written, url) as program, contextlib.ExitStack() as desk:
         app = program.app
@@ -147,10 +137,10 @@ def _refuse_used(url: str) -> None:
             raise UsageError(msg)
 
 
-def _prepare(directory: Path) -> None:
-    """Make the folder; what an earlier demonstration left in it is kept, in a folder of its own."""
+def _prepare(directory: Path, names: Sequence[str]) -> None:
+    """Keep what an earlier demonstration left by these names, in a folder of its own. Raises UsageError for others'."""
     try:
-        there = [directory / name for name in _OWN if (directory / name).exists()]
+        there = [directory / name for name in names if (directory / name).exists()]
         if not there:
             return
         if not _ours(directory / FILE):

@@ -36,7 +36,7 @@ COMMANDS = {
     "status": Entry("Look", "How everything stands: units, workers, gates, alerts."),
     "needs": Entry("Look", "What needs a person; then what waits by itself, and until when."),
     "find": Entry("Look", "Units, runs, gates and machines, by a piece of their name."),
-    "stuck": Entry("Look", "Units that stay in a state for longer than its meaning allows."),
+    "stuck": Entry("Look", "Units that stay in a state for longer than it allows."),
     "workers": Entry("Look", "Workers that hold a lease."),
     "flow": Entry("Look", "Edges taken, time spent in states, and how units ended."),
     "activity": Entry("Look", "How much happened, hour by hour."),

@@ -11,10 +11,11 @@ from penstock.model.unit import Unit, replace
 
 
 class D(State):
-    """Pending until the subscriber took it; dead when it refused, or failed too often."""
+    """Pending until the subscriber took it, or did not want it; dead when it refused, or failed too often."""
 
     PENDING = work("pending", "on its way; the subscriber has not taken it yet")
     DELIVERED = done("delivered", "the subscriber has taken it")
+    UNWANTED = done("unwanted", "the subscriber was not told: it does not want this one")
     DEAD = fault("dead", "the subscriber refused it, or failed too often")
 
 
@@ -42,11 +43,12 @@ machine = Machine(
     births={D.PENDING: {Actor.SCHEDULER}},
     edges=[
         Edge(D.PENDING, D.DELIVERED, "taken", {Actor.WORKER}),
+        Edge(D.PENDING, D.UNWANTED, "left_out", {Actor.WORKER}),
         Edge(D.PENDING, D.DEAD, "gave_up", {Actor.WORKER}),
         Edge(D.PENDING, D.DEAD, "dismiss", {Actor.OPERATOR}, by_hand=_dismissed),
         Edge(D.DEAD, D.PENDING, "retry", {Actor.OPERATOR}, by_hand=_retried),
     ],
-    terminal={D.DELIVERED},
+    terminal={D.DELIVERED, D.UNWANTED},
     # Two seconds, doubled to an hour: a subscriber may be away for some two hours before anything is dead.
     on_error=OnError(dead=D.DEAD, policy=RetryPolicy(max_retries=12, cap=timedelta(hours=1))),
     table="event_delivery",

@@ -132,7 +132,7 @@ def subscribers(database: Database) -> list[str]:
     def work(cursor: Cursor) -> list[str]:
         sql = "SELECT subscriber FROM subscription"
         if installed(cursor):
-            sql += f" UNION SELECT subscriber FROM {machine.table} WHERE status <> 'delivered'"
+            sql += f" UNION SELECT subscriber FROM {machine.table} WHERE status IN ('{D.PENDING}', '{D.DEAD}')"
         return sorted({str(r[0]) for r in cursor.rows(sql)})
 
     return database.read(work)

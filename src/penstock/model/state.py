@@ -11,6 +11,7 @@ A member is its name: `S("fetching")`, `match`, JSON, pickle and comparison with
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Self
 
@@ -31,14 +32,18 @@ class Meaning(StrEnum):
 
 
 class _Said(str):
-    __slots__ = ("meaning", "says")
+    __slots__ = ("allowed", "meaning", "says")
     meaning: Meaning
     says: str
+    allowed: timedelta | None
 
 
-def _said(name: str, meaning: Meaning, says: str) -> str:
+def _said(name: str, meaning: Meaning, says: str, allowed: timedelta | None = None) -> str:
+    if allowed is not None and allowed <= timedelta(0):
+        msg = f"state {name!r}: allowed must be longer than nothing"
+        raise ValueError(msg)
     made = _Said(name)
-    made.meaning, made.says = meaning, says
+    made.meaning, made.says, made.allowed = meaning, says, allowed
     return made
 
 
@@ -47,9 +52,9 @@ def rest(name: str, says: str) -> str:
     return _said(name, Meaning.REST, says)
 
 
-def work(name: str, says: str) -> str:
-    """A state in which we are at it."""
-    return _said(name, Meaning.WORK, says)
+def work(name: str, says: str, *, allowed: timedelta | None = None) -> str:
+    """A state in which we are at it. A unit that stays there for longer than `allowed` is stuck; by default a day."""
+    return _said(name, Meaning.WORK, says, allowed)
 
 
 def done(name: str, says: str) -> str:
@@ -57,9 +62,12 @@ def done(name: str, says: str) -> str:
     return _said(name, Meaning.DONE, says)
 
 
-def hold(name: str, says: str) -> str:
-    """A state that waits for somebody else: a provider, other units, a person."""
-    return _said(name, Meaning.HOLD, says)
+def hold(name: str, says: str, *, allowed: timedelta | None = None) -> str:
+    """A state that waits for somebody else: a provider, other units, a person.
+
+    A unit that stays there for longer than `allowed` is stuck; by default seven days.
+    """
+    return _said(name, Meaning.HOLD, says, allowed)
 
 
 def fault(name: str, says: str) -> str:
@@ -72,6 +80,8 @@ class State(StrEnum):
 
     meaning: Meaning
     says: str
+    #: How long a unit may stay in it without moving; None: as long as its meaning says.
+    allowed: timedelta | None
 
     def __new__(cls, name: str) -> Self:
         if not isinstance(name, _Said) or not name.says.strip() or "\n" in name.says:
@@ -82,5 +92,5 @@ class State(StrEnum):
             raise TypeError(msg)
         member = str.__new__(cls, name)
         member._value_ = str(name)
-        member.meaning, member.says = name.meaning, name.says
+        member.meaning, member.says, member.allowed = name.meaning, name.says, name.allowed
         return member

@@ -89,7 +89,11 @@ OPERATIONS = [redeliver]
 
 def _row(listed: Listed) -> EventRow:
     event, deliveries = listed.event, dict(listed.deliveries)
-    told = (name if state == D.DELIVERED else f"{name} ({state})" for name, state in deliveries.items())
+    told = (
+        name if state == D.DELIVERED else f"{name} ({state})"
+        for name, state in deliveries.items()
+        if state != D.UNWANTED
+    )
     return EventRow(
         at=event.created_at,
         severity=event.severity,

@@ -25,20 +25,27 @@ def follow(
     ref: Ref,
     until: Callable[[Any], bool],
     *,
+    worked: str | None = None,
     config_version: str | None = None,
 ) -> GuardedUnit:
-    """Work on the unit's machine until that is true of the unit, or it is parked; the unit as it is then.
+    """Work on the unit's machine, or that of another name, until that is true of the unit, or it is parked.
 
-    `until` is asked several times a second. Of the flows that of the machine is run, and all are stopped. Other workers
-    may help, and go on after Ctrl-C.
+    Returns the unit as it is then. `until` is asked several times a second. Of the flows that of the machine is run,
+    and all are stopped. Other workers may help, and go on after Ctrl-C.
     """
-    return asyncio.run(_follow(ledger, flows, ref, until, config_version))
+    return asyncio.run(_follow(ledger, flows, ref, until, worked=worked or ref.machine, config_version=config_version))
 
 
 async def _follow(
-    ledger: Ledger, flows: Sequence[AnyFlow], ref: Ref, until: Callable[[Any], bool], config_version: str | None
+    ledger: Ledger,
+    flows: Sequence[AnyFlow],
+    ref: Ref,
+    until: Callable[[Any], bool],
+    *,
+    worked: str,
+    config_version: str | None,
 ) -> GuardedUnit:
-    worker = Worker(ledger, [f for f in flows if f.machine.name == ref.machine], ALONE, config_version=config_version)
+    worker = Worker(ledger, [f for f in flows if f.machine.name == worked], ALONE, config_version=config_version)
     working = asyncio.create_task(worker.run())
     try:
         while True:
@@ -50,7 +57,7 @@ async def _follow(
         worker.stop()
         await working
         for flow in flows:
-            if flow.machine.name != ref.machine:
+            if flow.machine.name != worked:
                 await flow.stop()
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from penstock.ledger.store.database import Database
 
 
+_NEAREST = 3
+
+
 class GateList(Parameters, frozen=True):
     gate: Annotated[str | None, argument("Only this gate and those below it.", example="shop/acme")] = None
     at: Annotated[
@@ -242,9 +245,12 @@ def _under(gate_id: str, prefix: str) -> bool:
 
 
 def _unknown(gate: str, known: Sequence[str]) -> UsageError:
-    close = near(gate, known, 3) or known[:3]
-    none = "there are none yet: one is made when a unit first needs it"
-    return UsageError(f"no gate is called {gate!r}; " + (f"there is {', '.join(close)}" if close else none))
+    if not known:
+        return UsageError(f"no gate is called {gate!r}; there are none yet: one is made when a unit first needs it")
+    within = [one for one in known if gate in one]
+    close = list(dict.fromkeys([*within, *near(gate, known, _NEAREST)]))[:_NEAREST] or known[:_NEAREST]
+    more = f", and {len(known) - len(close):,} more" if len(known) > len(close) else ""
+    return UsageError(f"no gate is called {gate!r}; there is {', '.join(close)}{more}")
 
 
 def _counted(gates: Sequence[str]) -> str:

@@ -86,7 +86,7 @@ def _alerts(ask: Ask[Any], letters: Sequence[CauseRow], at: datetime | None) -> 
             continue
         given = {"alerts": one.alert}
         yield Need(
-            who=YOU,
+            who=ITSELF if one.severity == "info" else YOU,
             what=one.says,
             since=one.since,
             why=f"{one.severity} alert {one.alert}",

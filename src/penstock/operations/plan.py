@@ -76,13 +76,15 @@ class Each(Struct, frozen=True):
 class Follow(Struct, frozen=True, eq=False):
     """A unit whose progress is what the person wants to see: once `until` is true of it, `show` answers an Ask.
 
-    `how_far` says how many of how many are done (None: nobody knows).
+    `how_far` says how many of how many are done (None: nobody knows). `worked` names the machine whose steps bring it
+    forward, where that is not its own.
     """
 
     ref: Ref
     until: Callable[[Any], bool]
     show: Callable[[Any], Any]
     how_far: Callable[[Ledger, Any], tuple[int, int | None]]
+    worked: str | None = None
 
 
 class Together(Struct, frozen=True):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.model.clock import instant, instant_text
-from penstock.operations.alerts.conditions import DWELL
+from penstock.operations.alerts.conditions import allowed
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.selection import named_machine
@@ -41,7 +41,7 @@ class GuardRow(Row, frozen=True):
     message: Annotated[str, column("What is wrong with it, and what to do.", show="text")]
 
 
-@reading("stuck", "Units that stay in a state for longer than its meaning allows.")
+@reading("stuck", "Units that stay in a state for longer than it allows.")
 def stuck_units(ask: Ask[KernelSettings], wanted: StuckWanted) -> Page[StuckRow]:
     """What waits for a moment that it has named is not stuck, and neither is what is parked."""
     chosen = [named_machine(ask, wanted.machine)] if wanted.machine is not None else list(ask.reader.machines.values())
@@ -60,14 +60,14 @@ def _stuck(ask: Ask[Any], machine: Machine, most: int) -> list[StuckRow]:
         " ORDER BY changed_at LIMIT :most"
     )
     for state in machine.status:
-        allowed = DWELL.get(state.meaning)
-        if allowed is None or str(state) in machine.dead:
+        longest = allowed(state, ask.settings)
+        if longest is None or str(state) in machine.dead:
             continue
         rows = ask.reader.read(
-            partial(_rows, sql=sql, state=str(state), before=instant_text(ask.now - allowed), most=most)
+            partial(_rows, sql=sql, state=str(state), before=instant_text(ask.now - longest), most=most)
         )
         found += [
-            StuckRow(unit=f"{machine.name}:{key}", status=str(state), since=instant(at), allowed=allowed, reason=why)
+            StuckRow(unit=f"{machine.name}:{key}", status=str(state), since=instant(at), allowed=longest, reason=why)
             for key, at, why in rows
         ]
     return found

@@ -31,7 +31,8 @@ class Subscriber:
 
     `kinds` are event types, `*` for all of them; `severities`, where any is named, are all that is wanted. `deliver`
     returns when the event is taken. It raises Transient, Throttled, Rejected or Fatal as a connector would; anything
-    else counts as Transient. A subscriber that needs the ledger gives `with_io` instead of it.
+    else counts as Transient. A subscriber that needs the ledger gives `with_io` instead of it. What neither kind nor
+    severity tells, `wants` does: an event that it does not want is not delivered, and the ledger says so.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Subscriber:
     deliver: Callable[[EventRow], Awaitable[None]] | None = None
     severities: Collection[str] = ()
     with_io: Callable[[EventRow, Io], Awaitable[None]] | None = None
+    wants: Callable[[EventRow], bool] = lambda event: True  # noqa: ARG005 - one shape
 
     def __post_init__(self) -> None:
         check_wish(self.name, self.kinds, self.severities)
@@ -87,8 +89,11 @@ class Deliveries(Flow[Delivery, frozenset[str], None]):
         if event is None:
             return Outcome(unit, replace(unit, status=D.DEAD, due_at=None), "the event is no longer in the log")
         io.check()  # a subscriber has a client of its own
+        subscriber = self._subscribers[unit.subscriber]
         try:
-            await self._subscribers[unit.subscriber].take(event, io)
+            if not subscriber.wants(event):
+                return Outcome(unit, replace(unit, status=D.UNWANTED), "not wanted")
+            await subscriber.take(event, io)
         except StepError:
             raise
         except Exception as error:

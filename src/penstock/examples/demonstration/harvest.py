@@ -46,6 +46,8 @@ _RULES: tuple[dict[str, Any], ...] = (
 class HarvestPart:
     """One feed, harvested every ten days; ticks lie where the calendar has them, so that the first may come soon."""
 
+    leaves = (_BLOB, f"{_BLOB}.lock")
+
     def __init__(self, clock: Clock) -> None:
         self._nivoda = NivodaSimulator(clock, Catalogue(STONES, clock.now()))
         self._folder = Path()

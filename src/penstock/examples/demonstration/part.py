@@ -81,6 +81,10 @@ class Table:
 class Part(Protocol):
     """One lifecycle. Everything told, checked and summed up is asked of the ledger."""
 
+    @property
+    def leaves(self) -> Sequence[str]:
+        """What it writes beside `secrets` and `raw`, by the names in the folder."""
+
     def serving(self, folder: Path, start: datetime, clock: Clock) -> AbstractContextManager[str]:
         """Serve the other side on a loopback socket; gives the part's share of `penstock.toml`."""
 

@@ -41,6 +41,8 @@ _ATTEMPTS = "SELECT source, customer_id, query_name, logical_date, run_id, verdi
 class PartitionsPart:
     """A partition for each customer and day, wanted by the real job."""
 
+    leaves = ()
+
     def __init__(self, clock: Clock) -> None:
         self._google = GoogleAdsSimulator(clock, Campaigns(time_zones=CUSTOMERS), set(CUSTOMERS))
 

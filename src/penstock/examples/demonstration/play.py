@@ -124,6 +124,11 @@ class Demonstration:
         """The configuration that is left behind."""
         return self.folder / FILE
 
+    @property
+    def leaves(self) -> list[str]:
+        """What it writes into the folder, by name; without a ledger."""
+        return [FILE, "raw", "secrets", *(name for part in self.parts for name in part.leaves)]
+
     @contextlib.contextmanager
     def serving(self, written: str, url: str | None = None) -> Iterator[Program]:
         """Serve every other side and write the configuration.

@@ -96,6 +96,8 @@ class _Reading(NamedTuple):
 class QueriesPart:
     """Three queries, each run once a day, three pages at a time."""
 
+    leaves = ()
+
     def __init__(self, clock: Clock) -> None:
         market = Market(clock.now(), rate=0.4, history=80 * _DAY)
         self._infojobs = InfoJobsSimulator(clock, market)

@@ -47,6 +47,8 @@ _GATES = "amazon_ads/%"
 class ReportsPart:
     """Datasets of a few days and hours, each refreshed at its offsets."""
 
+    leaves = ("stream",)
+
     def __init__(self, clock: Clock) -> None:
         usual = Fate(timedelta(minutes=1), timedelta(minutes=3))
         profiles = {profile for profile, _, _ in ACCOUNTS.values()}

@@ -67,6 +67,8 @@ _BEGUN = ("PREVIEW", "QUEUED", "APPLYING")
 class RulesPart:
     """One shop. Ana asks for changes of its prices, and Bo approves the large one."""
 
+    leaves = (_SALE_FILE,)
+
     def __init__(self, clock: Clock) -> None:
         # The bucket is of the API's largest plan: everything happens at one virtual moment.
         store = Store(PRODUCTS, clock.now(), variants=VARIANTS)

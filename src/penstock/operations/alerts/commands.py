@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from penstock.ledger.delivery import D, Delivery
+from penstock.ledger.delivery import D, Delivery, gate_of
 from penstock.ledger.delivery import machine as deliveries
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.machine import Actor
@@ -17,6 +17,7 @@ from penstock.model.unit import Ref, replace, unit_id_of
 from penstock.operations.alerts.defaults import TEST
 from penstock.operations.alerts.machine import A, Alert, audible, machine, silenced
 from penstock.operations.alerts.policy import Policy, policies_of
+from penstock.operations.alerts.runbook import entry
 from penstock.operations.alerts.sinks import EVERYONE, sinks_of
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
 
 _MOST = 1_000
-_TRIED_SECONDS = 30.0
+_TRIED = timedelta(seconds=30)
 
 
 class AlertFilter(Parameters, frozen=True):
@@ -84,7 +85,7 @@ class AlertRow(Row, frozen=True):
 
 class AlertShown(AlertRow, frozen=True):
     means: Annotated[str | None, column("What the policy means.")]
-    runbook: Annotated[str | None, column("What to do.")]
+    runbook: Annotated[str | None, column("What to do: what the runbook says, or where yours is.", show="text")]
     facts: Annotated[dict[str, Any], column("What is known.")]
 
 
@@ -101,7 +102,14 @@ class SinkTried(Row, frozen=True):
     sink: Annotated[str, column("The sink.", show="reference")]
     status: Annotated[str, column("delivered, pending or dead.", show="state")]
     attempts: Annotated[int, column("How often it was tried again.")]
-    reason: Annotated[str | None, column("What came of it.", show="text")]
+    until: Annotated[datetime | None, column("Until when it waits, where that is known.")]
+    reason: Annotated[str | None, column("What came of it, or what holds it back.", show="text")]
+
+
+class SinksTried(Page[SinkTried], frozen=True, kw_only=True):
+    """What came of a test. `failed`: not every sink has taken it."""
+
+    failed: bool
 
 
 @reading("alerts list", "Alerts that are not over, the worst first.")
@@ -128,12 +136,12 @@ def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
 def show_alert(ask: Ask[KernelSettings], wanted: AlertNamed) -> AlertShown:
     one = _named(ask, wanted.alert)
     policy = policies_of(ask.program).get(one.policy)
-    where = ask.settings.alerts.runbook or "docs/alerts.md"
+    where = ask.settings.alerts.runbook
     shown: AlertShown = _row(
         AlertShown,
         one,
         means=None if policy is None else policy.says,
-        runbook=f"{where}#{one.policy}",
+        runbook=entry(one.policy) if where is None else f"{where}#{one.policy}",
         facts=one.facts or {},
     )
     return shown
@@ -195,8 +203,10 @@ def test(ask: Ask[KernelSettings], wanted: AlertTest) -> Together:
 
     names = [one.name for one in sinks_of(ask.settings.alerts)]
     chosen = [name for name in names if wanted.sink in (None, name)]
+    if not names:
+        raise UsageError("no sink is configured; say log = true in [alerts], or add one, such as [alerts.slack.NAME]")
     if not chosen:
-        raise UsageError(f"no sink is called {wanted.sink!r}; there is {', '.join(names) or 'none'}")
+        raise UsageError(f"no sink is called {wanted.sink!r}; there is {', '.join(names)}")
     known = outbox.subscribers(ask.reader.database)
     missing = [name for name in chosen if name not in known]
     if missing:
@@ -206,16 +216,16 @@ def test(ask: Ask[KernelSettings], wanted: AlertTest) -> Together:
     fresh = Alert(policy=TEST, subject=subject, severity="info", says="This is a test.", since=ask.now)
     if before is not None:
         fresh = replace(before, status=A.FIRING, since=ask.now, times=before.times + 1, told="", by_whom=None)
-    fired, events = book.tell(replace(fresh, by_whom=ask.who), by=ask.who)
-    refs = [_delivery(name, events[0]) for name in chosen]
-    made: dict[str, Any] = {"births": [Birth(fired, "a test", actor=Actor.OPERATOR)]}
+    reason = ask.reason or "a test"
+    fired, events = book.tell(replace(fresh, by_whom=ask.who), by=ask.who, reason=ask.reason or None)
+    made: dict[str, Any] = {"births": [Birth(fired, reason, actor=Actor.OPERATOR)]}
     if before is not None:
-        made = {"moves": [Move(before, fired, "a test", actor=Actor.OPERATOR)]}
+        made = {"moves": [Move(before, fired, reason, actor=Actor.OPERATOR)]}
     return Together(
         f"send a test through {', '.join(chosen)}",
         events=events,
         harmless=True,
-        follow=_tried(ask, refs),
+        follow=_tried(ask, Ref(machine.name, unit_id_of(fired)), [_delivery(name, events[0]) for name in chosen]),
         **made,
     )
 
@@ -224,33 +234,58 @@ READINGS = [list_alerts, show_alert, list_policies]
 OPERATIONS = [acknowledge, silence, unsilence, resolve, test]
 
 
-def _delivery(subscriber: str, event: Event) -> Ref:
-    unit = Delivery(subscriber=subscriber, tenant_id=event.tenant, event_key=event.key)
-    return Ref(deliveries.name, unit_id_of(unit))
+def _delivery(subscriber: str, event: Event) -> str:
+    return unit_id_of(Delivery(subscriber=subscriber, tenant_id=event.tenant, event_key=event.key))
 
 
-def _tried(ask: Ask[Any], refs: list[Ref]) -> Follow:
-    """Until every sink was tried once, or half a minute has passed."""
-    clock = ask.program.clock
-    ids, end = [ref.unit_id for ref in refs], clock.elapsed() + _TRIED_SECONDS
+def _tried(ask: Ask[Any], alert: Ref, ids: list[str]) -> Follow:
+    """Until every sink was tried once or is held back for longer, or half a minute has passed."""
+    clock, gates = ask.program.clock, [gate_of(unit_id.partition("/")[0]) for unit_id in ids]
+    end, late = clock.elapsed() + _TRIED.total_seconds(), ask.now + _TRIED
 
     def tried(reader: Any) -> list[Delivery]:
         return [one for one in reader.get_many(deliveries, ids) if one.status is not D.PENDING or one.attempts]
 
     def until(_: Any) -> bool:
-        return len(tried(ask.reader)) == len(ids) or clock.elapsed() > end
+        if clock.elapsed() > end:
+            return True
+        left = {*ids} - {one.unit_id for one in tried(ask.reader)}
+        shut = {gate for gate, (_, opens) in _shut(ask.reader, gates).items() if opens is None or opens > late}
+        return all(gate in shut for unit_id, gate in zip(ids, gates, strict=True) if unit_id in left)
 
     def how_far(ledger: Ledger, _: Any) -> tuple[int, int | None]:
         return len(tried(ledger)), len(ids)
 
-    def show(after: Ask[Any]) -> Page[SinkTried]:
-        rows = [
-            SinkTried(sink=one.subscriber, status=str(one.status), attempts=one.attempts, reason=one.change_reason)
-            for one in after.reader.get_many(deliveries, ids)
-        ]
-        return Page(rows=rows)
+    def show(after: Ask[Any]) -> SinksTried:
+        shut, found = _shut(after.reader, gates), after.reader.get_many(deliveries, ids)
+        rows = [_came_of(one, shut.get(one.gate_id)) for one in found]
+        failed = any(one.status is not D.DELIVERED for one in found)
+        return SinksTried(rows=rows, failed=failed, note="not every sink has taken it" if failed else None)
 
-    return Follow(refs[0], until, show, how_far)
+    return Follow(alert, until, show, how_far, worked=deliveries.name)
+
+
+def _shut(reader: Any, gates: list[str]) -> dict[str, tuple[str, datetime | None]]:
+    """Those of the gates that let nothing through now: what is said of each, and until when, where that is known."""
+    from penstock.ledger.gates.status import gate_statuses
+
+    found = reader.read(lambda cursor: gate_statuses(reader.database, cursor, only=gates))
+    return {
+        one.gate_id: (f"the gate {one.gate_id} is {one.state}: {one.reason}", one.until)
+        for one in found
+        if one.state in {"closed", "paused", "stopped"}
+    }
+
+
+def _came_of(one: Delivery, shut: tuple[str, datetime | None] | None) -> SinkTried:
+    reason, until = one.change_reason, None
+    if one.status is D.PENDING and shut is not None:
+        reason, until = shut
+    elif one.status is D.PENDING and one.attempts:
+        until = one.due_at
+    elif one.status is D.PENDING:
+        reason = "no worker has come to it yet"
+    return SinkTried(sink=one.subscriber, status=str(one.status), attempts=one.attempts, until=until, reason=reason)
 
 
 def _moved(

@@ -15,14 +15,15 @@ from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.store.statements import dead_letters
 from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Machine
-from penstock.model.state import Meaning
+from penstock.model.state import Meaning, State
 from penstock.operations.alerts.machine import machine as alert
 from penstock.operations.alerts.policy import Condition, Found, Policy, Watched
+from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
 from penstock.worker.schedule_unit import machine as schedule
 
 #: How long a unit may stay in a state without moving, by what the state means. The others may as long as they like.
-DWELL = {Meaning.WORK: timedelta(days=1), Meaning.HOLD: timedelta(days=7)}
+_DWELL = {Meaning.WORK: timedelta(days=1), Meaning.HOLD: timedelta(days=7)}
 _HISTORY = timedelta(days=7)
 _LATELY = timedelta(hours=2)
 _ACTIVE_HOURS = 10
@@ -167,15 +168,25 @@ def _moved(database: Database, cursor: Cursor, now: datetime) -> Mapping[str, se
     return found
 
 
+def allowed(state: State, settings: KernelSettings, policy: str = "stuck_units") -> timedelta | None:
+    """How long a unit may stay in a state without moving; None: as long as it likes.
+
+    As the policy's configured window has it, else as the state says, else by what it means.
+    """
+    usual = state.allowed or _DWELL.get(state.meaning)
+    given = settings.alerts.policies.get(policy)
+    return usual if usual is None or given is None or given.window is None else given.window
+
+
 def stuck(watched: Watched, policy: Policy) -> Iterator[Found]:
-    """Units that have stayed in a state, without moving, for longer than its meaning allows."""
+    """Units that have stayed in a state, without moving, for longer than it allows."""
     database = watched.ledger.database
     for machine in _machines(watched, policy):
         if not machine.driven:
             continue
         for state in machine.status:
-            allowed = DWELL.get(state.meaning)
-            if allowed is None or str(state) in machine.dead:
+            longest = allowed(state, watched.settings, policy.name)
+            if longest is None or str(state) in machine.dead:
                 continue
             # What waits for a moment that it has named is not stuck, and what is parked is told by another policy.
             sql = (
@@ -183,7 +194,6 @@ def stuck(watched: Watched, policy: Policy) -> Iterator[Found]:
                 f" AND changed_at < {database.sql.instant('before')}"
                 f" AND ({machine.due} IS NULL OR {machine.due} < {database.sql.instant('before')})"
             )
-            longest = max(allowed, policy.window)
             before = instant_text(watched.now - longest)
             count, example = _one(watched, sql, state=str(state), before=before)
             severity = policy.severity_of(int(count))

@@ -1,4 +1,4 @@
-"""The policies that every program has. `docs/alerts.md` says of each what it means and what to do."""
+"""The policies that every program has. `runbook.md` says of each what it means and what to do."""
 
 from __future__ import annotations
 
@@ -86,7 +86,6 @@ POLICIES = (
         says="Units stay in a state for longer than it allows.",
         kind="stuck",
         warning=1,
-        window=_DAY,
         every=10 * _MINUTE,
     ),
     Policy(name="quota", says="A provider's budget will not last.", kind="quota", every=10 * _MINUTE),

@@ -34,8 +34,17 @@ def subscribers_of(program: Any) -> list[Subscriber]:
     if named:
         found.append(Subscriber(NAME, named, with_io=_Heed(policies)))
     if OTHER in policies:
-        others = _Others(policies[OTHER], {*named, *_CONDITIONS})
-        found.append(Subscriber(OTHERS, ["*"], severities=["critical"], with_io=others))
+        told = {*named, *_CONDITIONS, *book.KINDS}
+        others = _Others(policies[OTHER])
+        found.append(
+            Subscriber(
+                OTHERS,
+                ["*"],
+                severities=["critical"],
+                with_io=others,
+                wants=lambda event: event.event_type not in told,
+            )
+        )
     return found
 
 
@@ -61,13 +70,10 @@ class _Heed:
 class _Others:
     """Takes critical events that no policy names."""
 
-    def __init__(self, policy: Policy, named: set[str]) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._named = named
 
     async def __call__(self, event: EventRow, io: Io) -> None:
-        if event.event_type in self._named or event.event_type in book.KINDS:
-            return
         now = io.now()
         await io.ledger(functools.partial(_fire, policy=self._policy, event=event, now=now))
 

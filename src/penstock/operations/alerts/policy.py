@@ -101,10 +101,12 @@ Condition: TypeAlias = Callable[[Watched, Policy], Iterable[Found]]
 
 
 def matches(text: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern matches and none that begins with `!` does."""
+    """Whether a pattern matches and none that begins with `!` does. Of a text with parts the first one is enough."""
+    names = (text, text.partition("/")[0])
     plain = [one for one in patterns if not one.startswith("!")] or ["*"]
     barred = [one[1:] for one in patterns if one.startswith("!")]
-    return any(fnmatchcase(text, one) for one in plain) and not any(fnmatchcase(text, one) for one in barred)
+    found, kept_out = (any(fnmatchcase(name, one) for name in names for one in ones) for ones in (plain, barred))
+    return found and not kept_out
 
 
 def worse(one: str, other: str) -> bool:
