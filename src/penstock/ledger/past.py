@@ -23,7 +23,7 @@ _WORD = re.compile(r"\b[a-z_][a-z0-9_]*\b")
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\s")
 _PARAMETER = "past_moment"
 _UNKNOWN = frozenset({"wakes", "claimed_by", "attempts", "crashes", "doubts", "suspicion"})
-"""Columns that claims and wake-ups change without saying when."""
+"""Columns that claims and wake-ups change without saying when; tallies do so with counters."""
 
 
 def since(column: str) -> str:
@@ -124,7 +124,7 @@ def _units_then(
         "changed_at": "l.at",
         **{name: f"m.{name}" for name in machine.lasting},
         **tracked,
-        **dict.fromkeys(_UNKNOWN if machine.driven else (), "NULL"),
+        **dict.fromkeys((*machine.counters, *(_UNKNOWN if machine.driven else ())), "NULL"),
         **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in own.items() if sql is not None},
     }
     untouched = f"m.changed_at <= {at}"
@@ -136,12 +136,16 @@ def _units_then(
         # Whoever parks a unit need not say so by `changed_at`.
         for name in ("parked_at", "parked_reason"):
             columns[name] = f"CASE WHEN {untouched} AND m.parked_at <= {at} THEN m.{name} END"
-    # The last row that was written by then. In this order, for the planner of SQLite: each unit first, then its row.
+    # The last row that was written by then, looked up for each unit: the planners of both would rather join all rows.
+    last = f"FROM {log} h WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at}"
+    last += " ORDER BY h.seq DESC LIMIT 1"
+    source = f"{table} m CROSS JOIN LATERAL (SELECT h.* {last}) l WHERE"
+    if database.dialect == "sqlite":  # which has no LATERAL
+        source = f"{table} m CROSS JOIN {log} l WHERE l.machine = '{machine.name}' AND l.unit_id = m.unit_id"
+        source += f" AND l.seq = (SELECT h.seq {last}) AND"
     return (
-        f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())} FROM {table} m CROSS JOIN {log} l"
-        f" WHERE l.machine = '{machine.name}' AND l.unit_id = m.unit_id AND l.to_status IS NOT NULL AND l.seq ="
-        f" (SELECT h.seq FROM {log} h WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at}"
-        " ORDER BY h.seq DESC LIMIT 1)"
+        f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())} FROM {source}"
+        " l.to_status IS NOT NULL"
     )
 
 
