@@ -61,7 +61,7 @@ class Records:
         """Every answer with that of the same moment afterwards. The fields that were forgotten."""
         forgotten: set[str] = set()
         for moment, name, asked, then in self.told:
-            found = self._answer(name, asked | {"at": moment})
+            found = self._answer(name, {**asked, "at": moment})
             where = f"{name} {dict(asked)} at {moment:%H:%M:%S.%f}"
             forgotten |= set(_different(then, found, where))
         return forgotten
@@ -92,7 +92,7 @@ def _different(then: Any, found: Any, where: str, name: str = "") -> Iterator[st
     if isinstance(then, dict) and isinstance(found, dict):
         assert then.keys() == found.keys(), where
         for one in then.keys() - {"note"}:
-            own = then.get("metric", one) if one == "value" else one
+            own = str(then.get("metric", one)) if one == "value" else one
             yield from _different(then[one], found[one], f"{where} {one}", own)
     elif isinstance(then, list) and isinstance(found, list):
         assert len(then) == len(found), where
@@ -112,7 +112,8 @@ def story(at: Desk, records: Records) -> None:
 
 def applied(at: Desk, records: Records) -> Run:
     """A run that in the end has applied all but one of its targets."""
-    bench, shop, trouble = at.bench, at.bench.shop, {}
+    bench, shop = at.bench, at.bench.shop
+    trouble: dict[str, Any] = {}
 
     def stir(kind: str, ids: Sequence[str]) -> Any:
         return next((trouble[one] for one in ids if kind == "write" and one in trouble), None)
@@ -218,6 +219,7 @@ def test_a_run_is_shown_as_far_as_it_had_come(ledger_url):
         at.bench.slowly()
         run = at.queued()
         queued = at.bench.time.now()
+        at.bench.time.advance(1)
         at.bench.work(3.5)
         under_way = at.bench.time.now()
         at.bench.work(60)

@@ -104,7 +104,7 @@ UNDISMISSED = (
 
 
 def dead_sql(schema: str | None = None) -> str:
-    """The same, and that its run was not rolled back. `schema`: where the tables of now are, for a question of the past.
+    """The same, and that its run was not rolled back. `schema`: where the tables of now are, if the past is asked.
 
     They say which targets may have been dead letters, so that not all are looked up in the history: those that are, and
     those that were tried again.
