@@ -163,7 +163,7 @@ def test_a_form_offers_nothing_that_only_a_terminal_has():
     from penstock.lifecycles.rules.showing import ShowParameters
     from penstock.web.forms import form_fields
 
-    assert [one.name for one in form_fields(ShowParameters, {})] == ["run"], "--watch stays until the run ends"
+    assert [one.name for one in form_fields(ShowParameters, {})] == ["run", "at"], "--watch stays until the run ends"
     assert "after" not in {one.name for one in form_fields(TargetsFilter, {})}, "nobody types a cursor"
 
 
