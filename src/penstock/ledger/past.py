@@ -3,7 +3,8 @@
 Before a statement stands a common table expression for every table that it names and whose past is known, under the
 table's own name. Of a unit it has the state, why, by whom and the tracked columns from the history, and what lasts from
 the unit itself. The rest is as it is now where nobody has touched the unit since, and else NULL: nobody knows it any
-more. A unit that was pruned since is not there. Views show what is there now.
+more. So are counters of children, unless the lifecycle tells them. A unit that was pruned since is not there. Views
+show what is there now.
 """
 
 from __future__ import annotations
@@ -136,17 +137,10 @@ def _units_then(
         # Whoever parks a unit need not say so by `changed_at`.
         for name in ("parked_at", "parked_reason"):
             columns[name] = f"CASE WHEN {untouched} AND m.parked_at <= {at} THEN m.{name} END"
-    # The last row that was written by then, looked up for each unit: the planners of both would rather join all rows.
-    last = f"FROM {log} h WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at}"
-    last += " ORDER BY h.seq DESC LIMIT 1"
-    source = f"{table} m CROSS JOIN LATERAL (SELECT h.* {last}) l WHERE"
-    if database.dialect == "sqlite":  # which has no LATERAL
-        source = f"{table} m CROSS JOIN {log} l WHERE l.machine = '{machine.name}' AND l.unit_id = m.unit_id"
-        source += f" AND l.seq = (SELECT h.seq {last}) AND"
-    return (
-        f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())} FROM {source}"
-        " l.to_status IS NOT NULL"
-    )
+    last = f"WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at} ORDER BY h.seq DESC LIMIT 1"
+    source = database.sql.with_last(f"{table} m", log, last)
+    chosen = ", ".join(f"{value} AS {name}" for name, value in columns.items())
+    return f"SELECT {chosen} FROM {source} WHERE l.to_status IS NOT NULL"
 
 
 def _preceded(sql: str, parts: list[str]) -> str:

@@ -351,8 +351,8 @@ def test_an_excluded_target_stays_in_the_preview(hand):
     hand.type(typed_insert(rule_run, RUN))
     unborn(hand, "excluded_says_why", rule_target, included=False)
     unborn(hand, "included_has_price", rule_target, after_json=None)
-    excluded = {"included": False, "excluded_code": "locked", "excluded_reason": "it is locked"}
-    hand.type(typed_insert(rule_target, replace(TARGET, **excluded)))
+    excluded = replace(TARGET, included=False, excluded_code="locked", excluded_reason="it is locked")
+    hand.type(typed_insert(rule_target, excluded))
     refused(hand, "excluded_stays", "rule_target", status="QUEUED")
     refused(hand, "nor what is given at its birth", "rule_target", included=True)
 
