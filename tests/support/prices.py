@@ -47,7 +47,7 @@ ACCOUNT = "shop"
 GATE = gate_of(ACCOUNT)
 WHO = "ada"
 _APP = App(lifecycle)
-MACHINES, TABLES, VIEWS = _APP.machines, _APP.data.tables, _APP.data.views
+MACHINES, TABLES, VIEWS, PAST = _APP.machines, _APP.data.tables, _APP.data.views, _APP.past
 _FOREVER = 1e9
 CUT: Mapping[str, Any] = {"selector": {"everything": True}, "transform": {"percent": "-10"}}
 

@@ -21,7 +21,7 @@ from penstock.operations.needs import Need
 from penstock.operations.plan import Together
 from penstock.operations.reader import Reader
 from tests.support.price_shop import CURRENCY, PriceShop
-from tests.support.prices import ACCOUNT, WHO, Prices, prices
+from tests.support.prices import ACCOUNT, PAST, WHO, Prices, prices
 
 _NAMED: dict[str, Declaration] = {one.name: one for one in (*operations.OPERATIONS, *readings.READINGS)}
 
@@ -37,7 +37,7 @@ class Desk:
         return self.bench.settings
 
     def ask(self, who: str = WHO, reason: str = "because") -> Ask[Any]:
-        reader = Reader(self.bench.ledger.database, self.bench.ledger.machines.values())
+        reader = Reader(self.bench.ledger.database, self.bench.ledger.machines.values(), PAST)
         return Ask(reader, self.bench.settings, self.bench.time.now(), who, reason)
 
     def plan(self, name: str | Operation[Any], /, *, who: str = WHO, reason: str = "because", **asked: Any) -> Planned:

@@ -3,7 +3,8 @@
 Before a statement stands a common table expression for every table that it names and whose past is known, under the
 table's own name. Of a unit it has the state, why, by whom and the tracked columns from the history, and what lasts from
 the unit itself. The rest is as it is now where nobody has touched the unit since, and else NULL: nobody knows it any
-more. A unit that was pruned since is not there. Views show what is there now.
+more. So are counters of children, unless the lifecycle tells them. A unit that was pruned since is not there. Views
+show what is there now.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _WORD = re.compile(r"\b[a-z_][a-z0-9_]*\b")
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\s")
 _PARAMETER = "past_moment"
 _UNKNOWN = frozenset({"wakes", "claimed_by", "attempts", "crashes", "doubts", "suspicion"})
-"""Columns that claims and wake-ups change without saying when."""
+"""Columns that claims and wake-ups change without saying when; tallies do so with counters."""
 
 
 def since(column: str) -> str:
@@ -124,7 +125,7 @@ def _units_then(
         "changed_at": "l.at",
         **{name: f"m.{name}" for name in machine.lasting},
         **tracked,
-        **dict.fromkeys(_UNKNOWN if machine.driven else (), "NULL"),
+        **dict.fromkeys((*machine.counters, *(_UNKNOWN if machine.driven else ())), "NULL"),
         **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in own.items() if sql is not None},
     }
     untouched = f"m.changed_at <= {at}"
@@ -136,13 +137,10 @@ def _units_then(
         # Whoever parks a unit need not say so by `changed_at`.
         for name in ("parked_at", "parked_reason"):
             columns[name] = f"CASE WHEN {untouched} AND m.parked_at <= {at} THEN m.{name} END"
-    # The last row that was written by then. In this order, for the planner of SQLite: each unit first, then its row.
-    return (
-        f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())} FROM {table} m CROSS JOIN {log} l"
-        f" WHERE l.machine = '{machine.name}' AND l.unit_id = m.unit_id AND l.to_status IS NOT NULL AND l.seq ="
-        f" (SELECT h.seq FROM {log} h WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at}"
-        " ORDER BY h.seq DESC LIMIT 1)"
-    )
+    last = f"WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at} ORDER BY h.seq DESC LIMIT 1"
+    source = database.sql.with_last(f"{table} m", log, last)
+    chosen = ", ".join(f"{value} AS {name}" for name, value in columns.items())
+    return f"SELECT {chosen} FROM {source} WHERE l.to_status IS NOT NULL"
 
 
 def _preceded(sql: str, parts: list[str]) -> str:

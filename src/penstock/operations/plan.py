@@ -93,7 +93,7 @@ class Together(Struct, frozen=True):
     - `first`: rows that mean nothing until the rest is there; each of these is written before it, in a transaction of
       its own, so that they may be more than one transaction carries.
     - `then`: moves that it starts as a bulk action.
-    - `about`: the units that its rows are about, where it moves and makes none.
+    - `about`: the units, or what else its rows are about, where it moves and makes none.
     - `warnings`: sentences to read before saying yes.
     - `harmless`: nobody needs to be asked, because nothing comes of it unless more is done.
     - `follow`: the unit that is waited for afterwards.
@@ -106,7 +106,7 @@ class Together(Struct, frozen=True):
     events: Sequence[Event] = ()
     then: Each | None = None
     warnings: Sequence[str] = ()
-    about: Sequence[Ref] = ()
+    about: Sequence[Ref | str] = ()
     first: Sequence[Write] = ()
     harmless: bool = False
     follow: Follow | None = None

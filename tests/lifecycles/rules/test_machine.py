@@ -151,6 +151,12 @@ def refused(hand: Hand, said: str, table: str, **columns: Any) -> None:
     assert said in str(caught.value)
 
 
+def unborn(hand: Hand, said: str, machine: Machine, **columns: Any) -> None:
+    with pytest.raises(hand.error) as caught:
+        hand.type(typed_insert(machine, replace(UNITS[machine.name], **columns)))
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize(("machine", "states", "edges"), BOTH)
 def test_the_edges_and_actors_are_those_of_the_document(machine, states, edges):
     assert list(machine.states) == states
@@ -303,12 +309,13 @@ def test_two_transactions_cannot_commit_an_applied_run_over_a_failed_target(post
 
 
 def test_what_a_run_is_for_follows_from_the_run_that_it_names(hand):
+    unborn(hand, "kind_has_run", rule_run, kind=Kind.ROLLBACK)
+    unborn(hand, "kind_has_run", rule_run, of_run_id=RUN_ID)
+    unborn(hand, "kind_known", rule_run, kind="other", of_run_id=RUN_ID)
+    unborn(hand, "ends_after_start", rule_run, start_at=T2, end_at=T1)
     lead(hand, rule_run, "PREVIEW")
-    refused(hand, "kind_has_run", "rule_run", kind=str(Kind.ROLLBACK))
-    refused(hand, "kind_has_run", "rule_run", of_run_id=str(RUN_ID))
-    refused(hand, "kind_known", "rule_run", kind="other", of_run_id=str(RUN_ID))
     refused(hand, "mode_known", "rule_run", mode="asleep")
-    refused(hand, "ends_after_start", "rule_run", start_at=T2, end_at=T1)
+    refused(hand, "nor what is given at its birth", "rule_run", kind=str(Kind.ROLLBACK), of_run_id=str(RUN_ID))
 
 
 @pytest.mark.by_day
@@ -341,11 +348,13 @@ def test_a_failed_target_says_why_and_is_never_in_doubt(hand):
 
 
 def test_an_excluded_target_stays_in_the_preview(hand):
-    lead(hand, rule_target, "PREVIEW")
-    refused(hand, "excluded_says_why", "rule_target", included=False)
-    refused(hand, "included_has_price", "rule_target", after_json=None)
-    hand.type("UPDATE rule_target SET included = false, excluded_code = 'locked', excluded_reason = 'it is locked'")
+    hand.type(typed_insert(rule_run, RUN))
+    unborn(hand, "excluded_says_why", rule_target, included=False)
+    unborn(hand, "included_has_price", rule_target, after_json=None)
+    excluded = replace(TARGET, included=False, excluded_code="locked", excluded_reason="it is locked")
+    hand.type(typed_insert(rule_target, excluded))
     refused(hand, "excluded_stays", "rule_target", status="QUEUED")
+    refused(hand, "nor what is given at its birth", "rule_target", included=True)
 
 
 def test_the_states_of_the_program_are_those_of_the_table():

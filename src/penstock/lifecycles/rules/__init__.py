@@ -14,6 +14,7 @@ from penstock.lifecycles.rules import alerts, findings, jobs, metrics, operation
 from penstock.lifecycles.rules.expects import expects
 from penstock.lifecycles.rules.lane import rule_lane
 from penstock.lifecycles.rules.needs import needs
+from penstock.lifecycles.rules.past import PAST
 from penstock.lifecycles.rules.run.machine import rule_run
 from penstock.lifecycles.rules.settings import RulesSettings, gate_of
 from penstock.lifecycles.rules.target.machine import rule_target
@@ -76,6 +77,7 @@ lifecycle = Lifecycle(
     settings=RulesSettings,
     machines=MACHINES,
     data=data,
+    past=PAST,
     build=build,
     decides=decides,
     jobs=[jobs.read_catalogue],

@@ -13,14 +13,15 @@ from penstock.ledger.schema.columns import document
 from penstock.lifecycles.rules.describe import money
 from penstock.lifecycles.rules.metrics import METRICS, POLICIES, Values, dead_sql, values_of
 from penstock.lifecycles.rules.money import Price
-from penstock.lifecycles.rules.queries import SHORT, catalogue_lacks, find_run, require_account, require_rules
-from penstock.lifecycles.rules.run.machine import Kind
+from penstock.lifecycles.rules.queries import SHORT, catalogue_lacks, find_run, require_account, require_rules, said
+from penstock.lifecycles.rules.run.machine import Kind, rule_run
 from penstock.lifecycles.rules.settings import RulesSettings
-from penstock.lifecycles.rules.target.machine import Cause
+from penstock.lifecycles.rules.target.machine import Cause, rule_target
 from penstock.model.clock import instant
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At, Then, lacking
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -39,6 +40,7 @@ class ReportsFilter(Parameters, frozen=True):
 
     run: Annotated[str | None, argument("Only of this run: its id, or the beginning of it.", example="3f2a91c0")] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 20
+    at: At = None
 
 
 class ReportParameters(Parameters, frozen=True):
@@ -46,6 +48,7 @@ class ReportParameters(Parameters, frozen=True):
 
     report: Annotated[str, argument("The report's id, or the beginning of it.", example="9c01d2aa")]
     limit: Annotated[int, option("How many details at most.", ge=1, le=10_000_000)] = 1_000
+    at: At = None
 
 
 class HistoryParameters(Parameters, frozen=True):
@@ -54,12 +57,14 @@ class HistoryParameters(Parameters, frozen=True):
     sku: Annotated[str, argument("The SKU.", example="RING-1")]
     account: Annotated[str | None, option("Only of this account.")] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=1_000_000)] = 1_000
+    at: At = None
 
 
 class DeadFilter(Parameters, frozen=True):
     """Whose dead letters."""
 
     run: Annotated[str | None, option("Only of this run.", example="3f2a91c0")] = None
+    at: At = None
 
 
 class ReportRow(Row, frozen=True):
@@ -68,11 +73,11 @@ class ReportRow(Row, frozen=True):
     report: Annotated[str, column("The beginning of its id, which is enough to name it.", show="reference")]
     run: Annotated[str, column("The run.", show="reference")]
     occasion: Annotated[str, column("Why it was made: immediate, delayed, periodic or by hand.")]
-    total_checked: Annotated[int, column("Prices that were compared.", heading="checked")] = msgspec.field(
-        name="totalChecked"
-    )
+    total_checked: Annotated[
+        int | None, column("Prices that were compared; empty if it was going on then.", heading="checked")
+    ] = msgspec.field(name="totalChecked")
     mismatches: Annotated[int, column("Prices that differ.", heading="differ")]
-    superseded: Annotated[int, column("Prices that a later run has set again.")]
+    superseded: Annotated[int | None, column("Prices that a later run has set again; empty if it was going on then.")]
     missing: Annotated[int, column("Of those that differ, variants that are gone.")]
     started_at: Annotated[datetime | None, column("When it began.", heading="began")]
     finished_at: Annotated[datetime | None, column("When it was complete.", show="detail")]
@@ -135,7 +140,9 @@ class DeadRow(Row, frozen=True):
     cause: Annotated[Cause, column("Why it failed.")]
     before: Annotated[str | None, column("The price before.")]
     after: Annotated[str | None, column("The price that was to be set.")]
-    live: Annotated[str | None, column("The price that was found instead.")]
+    live: Annotated[
+        str | None, column("The price that was found instead; of the past, if it was not tried again since.")
+    ]
     failed_at: Annotated[datetime | None, column("When it failed.", heading="failed")]
     error: Annotated[str | None, column("What went wrong.", show="text")]
     advice: Annotated[str, column("What to do.", show="detail")]
@@ -144,40 +151,43 @@ class DeadRow(Row, frozen=True):
 
 
 class MetricRow(Row, frozen=True):
-    """A metric, and its value now."""
+    """A metric, and its value."""
 
     metric: Annotated[str, column("Its name.", show="reference")]
     kind: Annotated[str, column("counter, gauge or histogram.")]
-    value: Annotated[float | None, column("Its value now; of a histogram the median.")]
+    value: Annotated[float | None, column("Its value; of a histogram the median.")]
     says: Annotated[str, column("What it counts.", show="text")]
     count: Annotated[int | None, column("How many values a histogram has.", show="detail")]
     highest: Annotated[float | None, column("The highest of them.", show="detail")]
 
 
 class AlertRow(Row, frozen=True):
-    """An alert policy, and whether it fires now."""
+    """An alert policy, and whether it fires."""
 
     alert: Annotated[str, column("Its name.")]
     condition: Annotated[str, column("When it fires.")]
     severity: Annotated[str, column("warning or critical.", show="severity")]
-    firing: Annotated[bool, column("Whether it fires now.")]
+    firing: Annotated[bool, column("Whether it fires.")]
     action: Annotated[str, column("Who is told, or what is done.")]
 
 
 @reading("reports", "Comparisons of runs with the live prices, the newest first.")
 def reports(ask: Ask[RulesSettings], wanted: ReportsFilter) -> Page[ReportRow]:
     require_rules(ask.reader)
+    ask = ask.then(wanted.at)
     run = None if wanted.run is None else find_run(ask.reader, wanted.run)
     where = "1 = 1" if run is None else f"rule_run_id = {ask.reader.database.sql.identifier('run')}"
     given = {} if run is None else {"run": str(run.id)}
     rows = _reports(ask.reader, f"{where} ORDER BY started_at DESC, id LIMIT {wanted.limit}", given)
-    note = None if rows else "nothing was compared yet; a run is compared a minute after it has ended"
+    hint = "; a run is compared a minute after it has ended" if wanted.at is None else ""
+    note = None if rows else f"nothing was compared yet{hint}"
     return Page(rows=[ReportRow(**row) for row in rows], note=note)
 
 
 @reading("report", "One comparison, with every price that differs.")
 def report(ask: Ask[RulesSettings], wanted: ReportParameters) -> ReportDetail:
     require_rules(ask.reader)
+    ask = ask.then(wanted.at)
     given = {"size": len(wanted.report), "wanted": wanted.report.lower()}
     condition = "substr(CAST(id AS text), 1, :size) = :wanted LIMIT 2"
     rows = _reports(ask.reader, condition, given) if wanted.report else []
@@ -198,6 +208,7 @@ def history(ask: Ask[RulesSettings], wanted: HistoryParameters) -> Page[HistoryR
     require_rules(ask.reader)
     if wanted.account is not None:
         require_account(ask.settings, wanted.account)
+    now, lacks, ask = ask.reader, lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
     own = "" if wanted.account is None else " AND t.account = :account"
     given: dict[str, Any] = {"sku": wanted.sku, "n": wanted.limit}
     given |= {} if wanted.account is None else {"account": wanted.account}
@@ -209,14 +220,20 @@ def history(ask: Ask[RulesSettings], wanted: HistoryParameters) -> Page[HistoryR
     )
     rows = [_set_price(row) for row in ask.reader.read(lambda cursor: cursor.rows(sql, **given))]
     accounts = [wanted.account] if wanted.account is not None else list(ask.settings.accounts)
-    if not rows and all(catalogue_lacks(ask.reader, account, [wanted.sku]) for account in accounts):
+    # What a catalogue had then is not known; a SKU that is known now is no mistake.
+    if (
+        not rows
+        and all(catalogue_lacks(now, account, [wanted.sku]) for account in accounts)
+        and not _is_known(now, wanted)
+    ):
         raise UnknownUnit(f"no catalogue has the SKU {wanted.sku!r}, and no run has ever set its price")
-    return Page(rows=rows, note=None if rows else f"no run has ever set the price of {wanted.sku}")
+    return Page(rows=rows, note=said(lacks, None if rows else f"no run has ever set the price of {wanted.sku}"))
 
 
 @reading("dead", "Failed targets by cause, and what to do about each.")
 def dead(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[CauseRow]:
     """Those that were dismissed, and those of runs that were rolled back, are left out."""
+    lacks, ask = lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
     where, given = _dead(ask, wanted)
     sql = (
         f"SELECT t.cause, count(*), min(t.unit_id), min(t.error) FROM rule_target t WHERE {where}"
@@ -232,12 +249,14 @@ def dead(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[CauseRow]:
         )
         for cause, count, example, error in ask.reader.read(lambda cursor: cursor.rows(sql, **given))
     ]
-    return Page(rows=rows, note=_how(rows, wanted) if rows else "no dead letters")
+    how = (_how(rows, wanted) if wanted.at is None else None) if rows else "no dead letters"
+    return Page(rows=rows, note=said(lacks, how))
 
 
 @reading("drain", "A report of all failed targets, as a table, CSV or JSON.")
 def drain(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[DeadRow]:
     """Nothing is taken away: 'rules retry' and 'dead dismiss' do that."""
+    lacks, ask = lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
     where, given = _dead(ask, wanted)
     sql = (
         "SELECT r.unit_id, r.rule_name, t.sku, t.cause, t.before_json, t.after_json, t.live_json, t.changed_at,"
@@ -248,20 +267,23 @@ def drain(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[DeadRow]:
     counts: dict[str, int] = {}
     for row in found:
         counts[str(row.cause)] = counts.get(str(row.cause), 0) + 1
-    return Page(rows=found, counts=counts or None, note=None if found else "no dead letters")
+    return Page(rows=found, counts=counts or None, note=said(lacks, None if found else "no dead letters"))
 
 
-@reading("metrics", "What is measured of rules, with the values now.")
-def metrics(ask: Ask[RulesSettings]) -> Page[MetricRow]:
+@reading("metrics", "What is measured of rules, with its values.")
+def metrics(ask: Ask[RulesSettings], wanted: Then) -> Page[MetricRow]:
     require_rules(ask.reader)
-    values = values_of(ask.reader, ask.now)
-    return Page(rows=[_metric(name, kind, says, values) for name, kind, says, _ in METRICS])
+    lacks, ask = lacking(ask, [rule_run, rule_target], wanted.at), ask.then(wanted.at)
+    values = values_of(ask.reader, ask.now, past=wanted.at is not None)
+    return Page(rows=[_metric(name, kind, says, values) for name, kind, says, _ in METRICS], note=lacks)
 
 
-@reading("alerts", "The alert policies of rules, and which of them fire now.")
-def alerts(ask: Ask[RulesSettings]) -> Page[AlertRow]:
+@reading("alerts", "The alert policies of rules, and which of them fire.")
+def alerts(ask: Ask[RulesSettings], wanted: Then) -> Page[AlertRow]:
+    """Of the past: what today's policies say of how things stood then."""
     require_rules(ask.reader)
-    values = values_of(ask.reader, ask.now)
+    lacks, ask = lacking(ask, [rule_run, rule_target], wanted.at), ask.then(wanted.at)
+    values = values_of(ask.reader, ask.now, past=wanted.at is not None)
     rows = [
         AlertRow(
             alert=one.name,
@@ -272,7 +294,7 @@ def alerts(ask: Ask[RulesSettings]) -> Page[AlertRow]:
         )
         for one in POLICIES
     ]
-    return Page(rows=rows)
+    return Page(rows=rows, note=lacks)
 
 
 READINGS: list[Any] = [reports, report, history, dead, drain, metrics, alerts]
@@ -313,6 +335,12 @@ def _mismatch(row: Sequence[Any]) -> MismatchRow:
         actual=actual,
         difference=difference,
     )
+
+
+def _is_known(reader: Reader, wanted: HistoryParameters) -> bool:
+    """Whether a run has ever looked at that SKU."""
+    sql = "SELECT 1 FROM rule_target WHERE sku = :sku LIMIT 1"
+    return bool(reader.read(lambda cursor: cursor.rows(sql, sku=wanted.sku)))
 
 
 def _set_price(row: Sequence[Any]) -> HistoryRow:
@@ -361,10 +389,12 @@ def _money(kept: Any) -> str | None:
 
 def _dead(ask: Ask[RulesSettings], wanted: DeadFilter) -> tuple[str, dict[str, str]]:
     require_rules(ask.reader)
+    sql = ask.reader.database.sql
+    dead = dead_sql(None if wanted.at is None else ask.reader.read(sql.schema))
     if wanted.run is None:
-        return dead_sql(), {}
+        return dead, {}
     run = find_run(ask.reader, wanted.run)
-    return f"{dead_sql()} AND t.rule_run_id = {ask.reader.database.sql.identifier('run')}", {"run": str(run.id)}
+    return f"{dead} AND t.rule_run_id = {sql.identifier('run')}", {"run": str(run.id)}
 
 
 def _how(rows: Sequence[CauseRow], wanted: DeadFilter) -> str:

@@ -35,13 +35,13 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What the ledger says at one moment. `rate` is None before enough targets have ended."""
+    """What the ledger says at one moment. `rate` is None before enough targets have ended, `retries` of the past."""
 
     applied: int
     durations: tuple[int, ...]
     rate: float | None
     dead: int
-    retries: int
+    retries: int | None
     throttles: int
     throttles_lately: int
 
@@ -96,21 +96,37 @@ def success_alert(applied: int, failed: int) -> tuple[Severity, str] | None:
     return severity, f"{rate:.1%} of {applied + failed:,} targets succeeded"
 
 
-def dead_sql() -> str:
-    """The condition on `t` of a dead letter that nobody dismissed, and whose run was not rolled back."""
+UNDISMISSED = (
+    "t.status IN ('FAILED') AND NOT EXISTS (SELECT 1 FROM dismissal d WHERE d.machine = 'rule_target'"
+    " AND d.unit_id = t.unit_id AND d.version = t.version)"
+)
+"""The condition on `t` of a dead letter that nobody dismissed."""
+
+
+def dead_sql(schema: str | None = None) -> str:
+    """The same, and that its run was not rolled back. `schema`: where the tables of now are, if the past is asked.
+
+    They say which targets may have been dead letters, so that not all are looked up in the history: those that are, and
+    those that were tried again.
+    """
+    rolled_back = "SELECT 1 FROM rule_run r WHERE r.id = t.rule_run_id AND r.status = 'ROLLED_BACK'"
+    dead = f"{UNDISMISSED} AND NOT EXISTS ({rolled_back})"
+    if schema is None:
+        return dead
+    again = "r.retry_round > 0 OR r.applied_count + r.failed_count + r.rolled_back_count < r.target_count"
     return (
-        "t.status = 'FAILED' AND NOT EXISTS (SELECT 1 FROM dismissal d WHERE d.machine = 'rule_target'"
-        " AND d.unit_id = t.unit_id AND d.version = t.version)"
-        " AND NOT EXISTS (SELECT 1 FROM rule_run r WHERE r.id = t.rule_run_id AND r.status = 'ROLLED_BACK')"
+        f"{dead} AND t.unit_id IN (SELECT c.unit_id FROM {schema}.rule_target c WHERE c.status IN ('FAILED')"
+        f" UNION ALL SELECT c.unit_id FROM {schema}.rule_run r JOIN {schema}.rule_target c ON c.rule_run_id = r.id"
+        f" WHERE c.retry_round > 0 AND ({again}))"
     )
 
 
-def values_of(reader: Reader | Ledger, now: datetime) -> Values:
+def values_of(reader: Reader | Ledger, now: datetime, *, past: bool = False) -> Values:
     """The metrics as the ledger has them, whoever applied the targets."""
-    return reader.read(lambda cursor: _values(reader.database, cursor, now))
+    return reader.read(lambda cursor: _values(reader.database, cursor, now, past=past))
 
 
-def _values(database: Database, cursor: Cursor, now: datetime) -> Values:
+def _values(database: Database, cursor: Cursor, now: datetime, *, past: bool = False) -> Values:
     def one(sql: str, **given: str) -> int:
         return int(cursor.rows(sql, **given)[0][0] or 0)
 
@@ -125,8 +141,10 @@ def _values(database: Database, cursor: Cursor, now: datetime) -> Values:
         applied=one("SELECT sum(applied_count + rolled_back_count) FROM rule_run"),
         durations=tuple(_milliseconds(start, end) for start, end, _, _ in runs),
         rate=success_rate(runs[0][2], runs[0][3]) if runs else None,
-        dead=one(f"SELECT count(*) FROM rule_target t WHERE {dead_sql()}"),
-        retries=one("SELECT sum(attempts + retry_round) FROM rule_target WHERE attempts + retry_round > 0"),
+        dead=one(f"SELECT count(*) FROM rule_target t WHERE {dead_sql(database.sql.schema(cursor) if past else None)}"),
+        retries=None
+        if past
+        else one("SELECT sum(attempts + retry_round) FROM rule_target WHERE attempts + retry_round > 0"),
         throttles=one(throttles),
         throttles_lately=one(throttles + since, since=instant_text(now - _BURST)),
     )
@@ -142,7 +160,7 @@ def measure(database: Database, now: datetime) -> list[Sample]:
         Sample("rules.apply.count", values.applied),
         Sample("rules.apply.duration_ms", distribution(values.durations, _BOUNDS)),
         Sample("rules.dlq.size", values.dead),
-        Sample("rules.target.retries", values.retries),
+        Sample("rules.target.retries", values.retries or 0),
         Sample("rules.429.count", values.throttles),
     ]
     return found if values.rate is None else [*found, Sample("rules.apply.success_rate", values.rate)]

@@ -8,17 +8,20 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from penstock.lifecycles.rules import findings
+from penstock.lifecycles.rules.definition import Rule
 from penstock.lifecycles.rules.describe import change, described, money
 from penstock.lifecycles.rules.money import Price
 from penstock.lifecycles.rules.queries import (
+    SHORT,
     current_rules,
     find_run,
     require_account,
     require_rules,
+    said,
     short,
     unknown_rule,
 )
-from penstock.lifecycles.rules.registry import CONFIGURATION, configured_rules
+from penstock.lifecycles.rules.registry import CONFIGURATION, Kept, configured_rules
 from penstock.lifecycles.rules.run.machine import R, Run, rule_run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.showing import RunRow, run_fields, show
@@ -28,12 +31,16 @@ from penstock.model.clock import instant
 from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, column, option
+from penstock.operations.past import At, Then, lacking
+
+_NONE_THEN = "there was no {} then"
 
 
 class LockedFilter(Parameters, frozen=True):
     """Which locked SKUs."""
 
     account: Annotated[str | None, option("Only of this account.")] = None
+    at: At = None
 
 
 class RunsFilter(Parameters, frozen=True):
@@ -43,6 +50,7 @@ class RunsFilter(Parameters, frozen=True):
     account: Annotated[str | None, option("Only of this account.")] = None
     status: Annotated[R | None, option("Only those in this state.")] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 20
+    at: At = None
 
 
 class TargetsFilter(WhichRun, frozen=True):
@@ -54,6 +62,7 @@ class TargetsFilter(WhichRun, frozen=True):
     by_change: Annotated[bool, option("The largest changes first, rises and falls alike.")] = False
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000_000)] = 100
     after: Annotated[str | None, option("Go on after an earlier page, by the cursor that it ended with.")] = None
+    at: At = None
 
 
 class RuleRow(Row, frozen=True):
@@ -69,7 +78,10 @@ class RuleRow(Row, frozen=True):
         str | None, column("Its last run.", show="reference", heading="last run", leads="show", gives="run")
     ]
     last_status: Annotated[R | None, column("How that stands.", show="state", heading="which is")]
-    changed: Annotated[bool, column("Whether the configuration has another than the one in force.", show="detail")]
+    changed: Annotated[
+        bool | None,
+        column("Whether the configuration has another than the one in force; empty of the past.", show="detail"),
+    ]
     currency: Annotated[str, column("The currency of its amounts.", show="detail")]
     source: Annotated[str, column("Where it comes from.", show="detail")]
     description: Annotated[str | None, column("What it is for.", show="detail")]
@@ -103,25 +115,31 @@ class TargetRow(Row, frozen=True):
     after_compare_at: Annotated[int | None, column("The compare-at price after, in minor units.", show="detail")]
     excluded: Annotated[str | None, column("The code of the reason for which it was left out.", show="detail")]
     cause: Annotated[Cause | None, column("Why it has failed.", show="detail")]
-    attempts: Annotated[int, column("Retries made.", show="detail")]
+    attempts: Annotated[int | None, column("Retries made; empty of the past.", show="detail")]
     retry_round: Annotated[int, column("How often it was tried again by hand.", show="detail")]
     applied_at: Annotated[datetime | None, column("When the price was set.", show="detail")]
     in_doubt_since: Annotated[
-        datetime | None, column("Since when nobody knows whether its call arrived.", show="detail")
+        datetime | None,
+        column(
+            "Since when nobody knows whether its call arrived; of the past, if it was not touched since.", show="detail"
+        ),
     ]
     set_aside_by: Annotated[str | None, column("Who left it as it is when its run was rolled back.", show="detail")]
 
 
 @reading("list", "Rules: what they do, in which version, and their last run.")
-def rules(ask: Ask[RulesSettings]) -> Page[RuleRow]:
-    kept, configured = current_rules(ask.reader, ask.settings), configured_rules(ask.settings)
+def rules(ask: Ask[RulesSettings], wanted: Then) -> Page[RuleRow]:
+    """Of the past it has the versions that were in force then. What the configuration had beside them is not known."""
+    lacks, ask = lacking(ask, [rule_run], wanted.at), ask.then(wanted.at)
+    kept = current_rules(ask.reader, ask.settings)
+    configured = configured_rules(ask.settings) if wanted.at is None else {}
     rows = []
     for name in sorted({*kept, *configured}):
         own = kept.get(name)
         rule = configured[name] if name in configured else kept[name].rule
-        if name not in configured and own is not None and own.source == CONFIGURATION:
+        if wanted.at is None and name not in configured and own is not None and own.source == CONFIGURATION:
             continue
-        last = _last_run(ask, name)
+        last, last_status = _last_run(ask, name)
         rows.append(
             RuleRow(
                 rule=name,
@@ -130,28 +148,30 @@ def rules(ask: Ask[RulesSettings]) -> Page[RuleRow]:
                 priority=rule.priority,
                 active=rule.active,
                 version=None if own is None else own.version,
-                last_run=None if last is None else short(last),
-                last_status=None if last is None else last.status,
-                changed=own is None or (not own.listed and own.digest != rule.digest),
+                last_run=last,
+                last_status=last_status,
+                changed=_has_changed(own, rule) if wanted.at is None else None,
                 currency=rule.currency,
                 source=CONFIGURATION if name in configured or own is None else own.source,
                 description=rule.description,
             )
         )
-    return Page(
-        rows=rows, note=None if rows else "no rules yet; add [rules.rules.NAME] or 'penstock rules import FILE'"
-    )
+    none = "no rules yet; add [rules.rules.NAME] or 'penstock rules import FILE'"
+    return Page(rows=rows, note=said(lacks, None if rows else none if wanted.at is None else _NONE_THEN.format("rule")))
 
 
 @reading("locked", "SKUs that no rule touches.")
 def locked(ask: Ask[RulesSettings], wanted: LockedFilter) -> Page[LockedRow]:
+    """Of the past it has those that people had locked: what the configuration locked then is not known."""
     require_rules(ask.reader)
+    ask = ask.then(wanted.at)
     if wanted.account is not None:
         require_account(ask.settings, wanted.account)
     rows = [
         LockedRow(account=name, sku=sku, locked_by=CONFIGURATION, locked_at=None, reason=None)
         for name, own in ask.settings.accounts.items()
         for sku in own.locked
+        if wanted.at is None
     ]
     sql = "SELECT account, sku, changed_by, changed_at, reason FROM locked_sku WHERE locked"
     rows += [
@@ -166,6 +186,7 @@ def locked(ask: Ask[RulesSettings], wanted: LockedFilter) -> Page[LockedRow]:
 @reading("runs", "The latest runs, the newest first.")
 def runs(ask: Ask[RulesSettings], wanted: RunsFilter) -> Page[RunRow]:
     require_rules(ask.reader)
+    lacks, ask = lacking(ask, [rule_run], wanted.at), ask.then(wanted.at)
     if wanted.rule is not None:
         _require_rule(ask, wanted.rule)
     names = {"rule": "rule_name", "account": "account", "status": "status"}
@@ -175,12 +196,15 @@ def runs(ask: Ask[RulesSettings], wanted: RunsFilter) -> Page[RunRow]:
     ids = [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql, n=wanted.limit, **given))]
     found: list[Run] = ask.reader.get_many(rule_run, ids) if ids else []
     listed = sorted(found, key=lambda run: ids.index(run.unit_id))
-    note = None if listed else "no such runs; 'penstock rules preview RULE' makes one"
-    return Page(rows=[RunRow(**run_fields(run)) for run in listed], note=note)
+    none = (
+        "no such runs; 'penstock rules preview RULE' makes one" if wanted.at is None else _NONE_THEN.format("such run")
+    )
+    return Page(rows=[RunRow(**run_fields(run)) for run in listed], note=said(lacks, None if listed else none))
 
 
 @reading("targets", "The prices of a run, before and after.")
 def targets(ask: Ask[RulesSettings], wanted: TargetsFilter) -> Page[TargetRow]:
+    lacks, ask = lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
     run = find_run(ask.reader, wanted.run)
     parts = [f"rule_run_id = {ask.reader.database.sql.identifier('run')}"]
     given: dict[str, Any] = {"run": str(run.id)}
@@ -204,7 +228,7 @@ def targets(ask: Ask[RulesSettings], wanted: TargetsFilter) -> Page[TargetRow]:
     rows = [_target(one) for one in sorted(found, key=lambda one: ids.index(one.unit_id))]
     counted = f"SELECT status, count(*) FROM rule_target WHERE {where} GROUP BY status ORDER BY status"
     counts = {str(s): int(n) for s, n in ask.reader.read(lambda cursor: cursor.rows(counted, **given))}
-    note = None if rows else f"run {short(run)} has no such targets"
+    note = said(lacks, None if rows else f"run {short(run)} has no such targets")
     return Page(rows=rows, counts=counts or None, next=rows[-1].variant if more else None, note=note)
 
 
@@ -236,13 +260,17 @@ def _require_rule(ask: Ask[RulesSettings], name: str) -> None:
         raise unknown_rule(name, known)
 
 
-def _last_run(ask: Ask[RulesSettings], rule: str) -> Run | None:
+def _has_changed(own: Kept | None, rule: Rule) -> bool:
+    return own is None or (not own.listed and own.digest != rule.digest)
+
+
+def _last_run(ask: Ask[RulesSettings], rule: str) -> tuple[str, R] | tuple[None, None]:
     sql = (
-        "SELECT unit_id FROM rule_run WHERE rule_name = :rule AND tenant_id = :tenant AND kind = 'apply'"
+        "SELECT unit_id, status FROM rule_run WHERE rule_name = :rule AND tenant_id = :tenant AND kind = 'apply'"
         " ORDER BY created_at DESC, unit_id LIMIT 1"
     )
     rows = ask.reader.read(lambda cursor: cursor.rows(sql, rule=rule, tenant=ask.settings.tenant_id))
-    return ask.reader.get_many(rule_run, [str(rows[0][0])])[0] if rows else None
+    return (str(rows[0][0])[:SHORT], R(rows[0][1])) if rows else (None, None)
 
 
 def _target(one: Target) -> TargetRow:

@@ -16,9 +16,11 @@ from penstock.lifecycles.rules.run.machine import OPEN, Kind, Mode, R, Run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.wishes import WhichRun
 from penstock.model.clock import instant_text
+from penstock.model.errors import UsageError
 from penstock.model.outcome import Wait
 from penstock.operations.declare import Ask, reading
 from penstock.operations.fields import Row, column, option
+from penstock.operations.past import At
 
 _WATCH_SECONDS = 1.0
 _LATELY = timedelta(minutes=1)
@@ -29,6 +31,7 @@ class ShowParameters(WhichRun, frozen=True):
     """Which run, and for how long."""
 
     watch: Annotated[bool, option("Stay, and show the progress until the run ends.", terminal=True)] = False
+    at: At = None
 
 
 class RunRow(Row, frozen=True):
@@ -91,12 +94,17 @@ class ProgressDetail(Row, frozen=True):
     says: Annotated[str, column("How far it has come, and how fast.", heading="progress")]
     rate: Annotated[float | None, column("Prices set per second, over the last minute.")]
     ends_at: Annotated[datetime | None, column("When it ended, or will end at this pace.")]
-    in_doubt: Annotated[int, column("Targets whose call may have left; a look at the live price settles them.")]
-    parked: Annotated[int, column("Targets that wait for a person.")]
+    in_doubt: Annotated[
+        int | None,
+        column(
+            "Targets whose call may have left; a look at the live price settles them. Empty of a run under way then."
+        ),
+    ]
+    parked: Annotated[int | None, column("Targets that wait for a person; empty of a run that was under way then.")]
     rolled_back: Annotated[int, column("Prices that were put back.")]
     rolled_back_by: Annotated[str | None, column("The run that rolls it back.", show="reference")]
-    retry_round: Annotated[int, column("How often failed targets were tried again by hand.")]
-    mode: Annotated[Mode, column("Whether it runs, is paused, or is being ended.")]
+    retry_round: Annotated[int | None, column("How often failed targets were tried again by hand.")]
+    mode: Annotated[Mode | None, column("Whether it runs, is paused, or is being ended.")]
     queued_at: Annotated[datetime | None, column("When it was queued.")]
     started_at: Annotated[datetime | None, column("When it began to set prices.")]
     finished_at: Annotated[datetime | None, column("When it ended.")]
@@ -110,14 +118,17 @@ class RunDetail(RunRow, frozen=True):
     version: Annotated[int, column("The version of the rule.")]
     of_run: Annotated[str | None, column("The run that it rolls back or repairs.", show="reference")]
     correlation_id: Annotated[str | None, column("What its events carry.")]
-    waits: Annotated[str | None, column("What it waits for.")]
-    next: Annotated[str | None, column("What to type next.")]
+    waits: Annotated[str | None, column("What it waits for; of the past, before it began.")]
+    next: Annotated[str | None, column("What to type next; of the past, nothing.")]
     preview: Annotated[PreviewDetail | None, column("What it changes; none: that is being worked out.")]
     progress: Annotated[ProgressDetail | None, column("How far it has come; none: it was not queued.")]
 
 
 @reading("show", "One run: what it changes, how far it has come, what to do.")
 def show(ask: Ask[RulesSettings], wanted: ShowParameters) -> RunDetail:
+    if wanted.watch and wanted.at is not None:
+        raise UsageError("--watch shows what happens from now on, and --at what has been; give one of them")
+    ask = ask.then(wanted.at)
     run = find_run(ask.reader, wanted.run)
     now = ask.now
     nobody = threading.Event()
@@ -127,12 +138,12 @@ def show(ask: Ask[RulesSettings], wanted: ShowParameters) -> RunDetail:
         ask.progress(run.applied_count + run.failed_count, run.target_count or None)
         nobody.wait(_WATCH_SECONDS)
         run, now = find_run(ask.reader, str(run.id)), ask.program.clock.now()
-    return _detail(ask, run, now)
+    return _detail(ask, run, now, past=wanted.at is not None)
 
 
 def run_fields(run: Run) -> dict[str, Any]:
     """The fields of `RunRow`."""
-    held = f"{run.mode}: {run.mode_reason}" if run.mode is not Mode.RUNNING and run.status in OPEN else None
+    held = run.mode not in (None, Mode.RUNNING) and run.status in OPEN
     return {
         "run": short(run),
         "rule": run.rule_name,
@@ -144,25 +155,29 @@ def run_fields(run: Run) -> dict[str, Any]:
         "failed": run.failed_count,
         "created_at": run.created_at,
         "by": run.metadata.get("actor"),
-        "error": run.parked_reason or held or run.error,
+        "error": run.parked_reason or (f"{run.mode}: {run.mode_reason}" if held else run.error),
         "run_id": str(run.id),
     }
 
 
-def _detail(ask: Ask[RulesSettings], run: Run, now: datetime) -> RunDetail:
-    from penstock.lifecycles.rules.run.ledger import seen_of
+def _detail(ask: Ask[RulesSettings], run: Run, now: datetime, *, past: bool) -> RunDetail:
+    from penstock.lifecycles.rules.run.ledger import ahead_of, seen_of
 
-    seen = seen_of(ask.reader, run)
-    decision = decide(run, now, ask.settings, seen)
+    # Of the past nobody knows which targets rested, or were in doubt. Before it begins, a run does not ask.
+    seen = Seen(ahead=ahead_of(ask.reader, run)) if past else seen_of(ask.reader, run)
+    tells = run.mode is not None and (not past or run.status in (R.PREVIEW, R.QUEUED))
+    decision = decide(run, now, ask.settings, seen) if tells else None
     return RunDetail(
         **run_fields(run),
         version=run.rule_version,
         of_run=None if run.of_run_id is None else str(run.of_run_id),
         correlation_id=run.metadata.get("correlationId"),
         waits=decision.reason if isinstance(decision, Wait) and run.status is not R.ROLLED_BACK else None,
-        next=next_of(run),
+        next=None if past else next_of(run),
         preview=_preview(run) if run.previewed_at is not None else None,
-        progress=_progress(ask, run, seen, now) if run.status is not R.PREVIEW else None,
+        progress=_progress(ask, run, None if past and run.status is R.APPLYING else seen, now)
+        if run.status is not R.PREVIEW
+        else None,
     )
 
 
@@ -201,7 +216,7 @@ def _total(run: Run, name: str) -> str | None:
     return f"{text(known[name], run.currency)} {run.currency}" if name in known else None
 
 
-def _progress(ask: Ask[RulesSettings], run: Run, seen: Seen, now: datetime) -> ProgressDetail:
+def _progress(ask: Ask[RulesSettings], run: Run, seen: Seen | None, now: datetime) -> ProgressDetail:
     rate = _rate(ask, run, now)
     done = run.applied_count + run.rolled_back_count
     left = run.target_count - done - run.failed_count
@@ -212,8 +227,8 @@ def _progress(ask: Ask[RulesSettings], run: Run, seen: Seen, now: datetime) -> P
         says=said if rate is None else f"{said}, {rate:,.1f} a second",
         rate=rate,
         ends_at=run.finished_at or (now + timedelta(seconds=left / rate) if rate else None),
-        in_doubt=seen.in_doubt,
-        parked=seen.parked,
+        in_doubt=None if seen is None else seen.in_doubt,
+        parked=None if seen is None else seen.parked,
         rolled_back=run.rolled_back_count,
         rolled_back_by=str(rollbacks[0].id) if rollbacks else None,
         retry_round=run.retry_round,

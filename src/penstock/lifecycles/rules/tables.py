@@ -33,6 +33,8 @@ rule = sa.Table(
     sa.Column("current", _FLAG, nullable=False, server_default=sa.true()),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("created_by", sa.Text, nullable=False),
+    #: When another took its place, or it was retired. NULL too where that was before this was kept.
+    sa.Column("ended_at", Instant),
     sa.Index(
         "rule_in_force",
         "tenant_id",
@@ -109,6 +111,20 @@ locked_sku = sa.Table(
     sqlite_strict=True,
 )
 
+#: Every lock and unlock; `locked_sku` has the last of each SKU.
+locked_sku_log = sa.Table(
+    "locked_sku_log",
+    _data,
+    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("sku", sa.Text, primary_key=True),
+    sa.Column("changed_at", Instant, primary_key=True),
+    sa.Column("locked", _FLAG, nullable=False),
+    sa.Column("changed_by", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+    sqlite_strict=True,
+)
+
 #: A comparison of a run's applied targets with the live prices.
 reconciliation_report = sa.Table(
     "reconciliation_report",
@@ -155,6 +171,7 @@ DATA_TABLES = (
     catalogue,
     catalogue_reading,
     locked_sku,
+    locked_sku_log,
     reconciliation_report,
     reconciliation_mismatch,
 )

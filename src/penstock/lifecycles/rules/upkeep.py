@@ -133,12 +133,13 @@ def _locked(ask: Ask[RulesSettings], account: str) -> frozenset[str]:
 def _changed(
     ask: Ask[RulesSettings], account: str, skus: list[str], says: str, warnings: list[str], *, locked: bool
 ) -> Together:
-    from penstock.lifecycles.rules.tables import locked_sku
+    from penstock.lifecycles.rules.tables import locked_sku, locked_sku_log
 
     row: dict[str, Any] = {"account": account, "locked": locked}
     row |= {"changed_by": ask.who, "reason": ask.reason, "changed_at": ask.now}
-    # One write for each, so that their number is the plan's.
-    return Together(says, writes=[Write(locked_sku, [row | {"sku": sku}]) for sku in skus], warnings=warnings)
+    rows = [row | {"sku": sku} for sku in skus]
+    writes = [Write(table, rows) for table in (locked_sku, locked_sku_log)] if rows else []
+    return Together(says, writes=writes, warnings=warnings, about=skus)
 
 
 def _counted(skus: list[str]) -> str:

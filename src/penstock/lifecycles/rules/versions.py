@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("tenant_id", "name", "version", "project_id", "account", "currency", "priority", "active", "description"),
-    *("definition", "digest", "source", "current", "created_at", "created_by"),
+    *("definition", "digest", "source", "current", "created_at", "created_by", "ended_at"),
 )
 _LARGEST = 64 * 1024 * 1024
 
@@ -94,7 +94,7 @@ def configured_changes(ask: Ask[RulesSettings]) -> Changes:
         if name not in ask.settings.rules and row["source"] == CONFIGURATION:
             changes.retired.append(name)
             changes.kept.pop(name)
-            changes.writes.append(_write([row | {"current": False}]))
+            changes.writes.append(_write([_ended(row, ask)]))
     return changes
 
 
@@ -113,7 +113,7 @@ def changes_of(ask: Ask[RulesSettings], rules: Iterable[Given], source: str) -> 
             continue
         version = newest.get(name, 0) + 1
         row = _row(ask, given, digest, version, source)
-        ended = [former | {"current": False}] if former is not None else []
+        ended = [_ended(former, ask)] if former is not None else []
         if given.prices is None:
             changes.writes += [*([_write(ended)] if ended else []), _write([row], "error")]
         else:
@@ -149,7 +149,13 @@ def _row(ask: Ask[RulesSettings], given: Given, digest: str, version: int, sourc
         "current": True,
         "created_at": ask.now,
         "created_by": ask.who,
+        "ended_at": None,
     }
+
+
+def _ended(row: dict[str, Any], ask: Ask[Any]) -> dict[str, Any]:
+    """The row of a rule that is no longer in force."""
+    return row | {"current": False, "ended_at": ask.now}
 
 
 def _prices(ask: Ask[RulesSettings], given: Given, version: int) -> Iterator[Write]:

@@ -28,6 +28,9 @@ class PostgresSql:
     def told(self, document: str, table: str, column: str) -> str:
         return f"(jsonb_populate_record(NULL::{table}, {document})).{column}"
 
+    def with_last(self, rows: str, log: str, last: str) -> str:
+        return f"{rows} CROSS JOIN LATERAL (SELECT h.* FROM {log} h {last}) l"
+
     def parameter(self, name: str, kind: SqlType) -> str:
         from penstock.ledger.store.statements import postgres_type
 

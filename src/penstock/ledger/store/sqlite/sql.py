@@ -26,6 +26,9 @@ class SqliteSql:
     def told(self, document: str, table: str, column: str) -> str:  # noqa: ARG002 - a value has the type that it had
         return f"{document} ->> '{column}'"
 
+    def with_last(self, rows: str, log: str, last: str) -> str:
+        return f"{rows} CROSS JOIN {log} l ON l.seq = (SELECT h.seq FROM {log} h {last})"
+
     def parameter(self, name: str, kind: SqlType) -> str:  # noqa: ARG002 - columns are text or numbers, as given
         return f":{name}"
 

@@ -161,6 +161,12 @@ rule_run = Machine(
         "kind_has_run": "(kind = 'apply') = (of_run_id IS NULL)",
         "mode_known": "mode IN ('running', 'paused', 'halting')",
     },
+    # They change where its state does, and rarely else: the history tells them of every moment, at next to no cost.
+    tracked=("mode", "mode_by", "mode_reason", "queue_when_ready", "retry_round", "finished_at", "error"),
+    fixed=(
+        *("tenant_id", "project_id", "account", "currency", "kind", "rule_name", "rule_version", "of_run_id", "wanted"),
+        *("metadata", "created_at", "start_at", "end_at"),
+    ),
     counters=("applied_count", "failed_count", "rolled_back_count"),
     key_is_primary=True,
     indexes={"of_account": ("account", "status"), "of_rule": ("rule_name", "created_at"), "of_run": ("of_run_id",)},

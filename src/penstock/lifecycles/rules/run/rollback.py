@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
+from penstock.lifecycles.rules.metrics import UNDISMISSED
 from penstock.lifecycles.rules.run.machine import APPLIED, Kind, R, Run, asked_by, rule_run
 from penstock.lifecycles.rules.target.machine import rule_target
 from penstock.model.machine import Actor
@@ -79,11 +80,11 @@ def rolled_back(ledger: Ledger, rollback: Run, now: datetime) -> list[Move]:
 
 
 def dismiss_failed(ledger: Ledger, run: Run, who: str, now: datetime) -> None:
-    """Dismiss the dead letters of a run that is rolled back. Twice comes to the same."""
+    """Dismiss the dead letters of a run that is rolled back. Those that somebody has dismissed stay that person's."""
     from penstock.operations.dismissal import dismissal
 
-    mine = f"rule_run_id = {ledger.database.sql.identifier('run')} AND status = 'FAILED'"
-    sql = f"SELECT unit_id, version FROM rule_target WHERE {mine} ORDER BY unit_id"
+    mine = f"t.rule_run_id = {ledger.database.sql.identifier('run')} AND {UNDISMISSED}"
+    sql = f"SELECT t.unit_id, t.version FROM rule_target t WHERE {mine} ORDER BY t.unit_id"
     found = ledger.read(lambda cursor: cursor.rows(sql, run=str(run.id)))
     alike = {
         "machine": rule_target.name,

@@ -135,6 +135,10 @@ rule_target = Machine(
         "failed_is_settled": "status <> 'FAILED' OR in_doubt_since IS NULL",
         "applied_is_settled": "status NOT IN ('APPLIED', 'ROLLED_BACK') OR in_doubt_since IS NULL",
     },
+    fixed=(
+        *("tenant_id", "account", "product_id", "sku", "batch_key", "before_json", "after_json", "included"),
+        *("excluded_code", "excluded_reason", "rolls_back", "asked_by"),
+    ),
     parent=Parent(
         "rule_run",
         by=("rule_run_id",),
