@@ -417,6 +417,8 @@ def test_policies_are_changed_added_and_switched_off(desk):
         mine=PolicySettings(kind="dead_letters", match=("order",), warning=1),
     )
     found = policies_of(desk.program)
+    shown = {one.policy: one.severity for one in desk.read("alerts policies").rows}
+    assert shown["success_rate"] == "warning from 3%, critical from 10%", "a share is told in percent"
     assert (found["dead_letters"].warning, found["dead_letters"].critical) == (10, 101)
     assert "parked_units" not in found
     assert found["mine"] == Policy(name="mine", says="Mine.", kind="dead_letters", match=("order",), warning=1)

@@ -26,7 +26,7 @@ def test_the_ledger_at_a_glance(desk):
     worker.register()
     found = desk.read("status")
     orders = next(row for row in found.machines if row.machine == "order")
-    assert (orders.units, orders.due, orders.parked, orders.claimed, orders.served) == ("new 3", 2, 1, 0, True)
+    assert (orders.units, orders.due, orders.parked, orders.claimed, orders.served) == ("3 new", 2, 1, 0, True)
     assert (
         [row.worker for row in found.workers] == [worker.identity.id] == [r.worker for r in desk.read("workers").rows]
     )

@@ -115,7 +115,7 @@ class Site:
         assert failed == []
 
     def ask(self, reason: str = "request 17") -> Ask[QueriesSettings]:
-        reader = Reader(self.ledger.database, self.ledger.machines.values())
+        reader = Reader(self.ledger.database, self.ledger.machines.values(), lifecycle.past)
         return Ask(reader, self.settings, self.time.now(), "ada", reason)
 
     def plan(self, *keys: str, reason: str = "request 17") -> Planned:

@@ -17,6 +17,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest import lifecycle
 from penstock.lifecycles.harvest.feed import Configured, Consolidation, Feed, Source, Span, Window
 from penstock.lifecycles.harvest.partition.flow import Partitions
+from penstock.lifecycles.harvest.past import PAST
 from penstock.lifecycles.harvest.run.flow import Runs
 from penstock.lifecycles.harvest.run.machine import R, Run
 from penstock.lifecycles.harvest.run.start import start_run
@@ -291,7 +292,7 @@ class Bench:
 
 def asking(ledger: Ledger, settings: HarvestSettings, *, who: str = "ada", reason: str = "because") -> Ask[Any]:
     """What a reading or an operation is asked with, now."""
-    return Ask(Reader(ledger.database, ledger.machines.values()), settings, ledger.clock.now(), who, reason)
+    return Ask(Reader(ledger.database, ledger.machines.values(), PAST), settings, ledger.clock.now(), who, reason)
 
 
 def planned(ledger: Ledger, settings: HarvestSettings, operation: Operation[Any], **asked: Any) -> Planned:

@@ -16,11 +16,12 @@ from penstock.ledger.births import birth_products
 from penstock.ledger.care.doctor import examine
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.harvest import lifecycle, operations
+from penstock.lifecycles.harvest.events import PUBLISHED
 from penstock.lifecycles.harvest.partition.machine import P
 from penstock.lifecycles.harvest.queries import partitions_of
 from penstock.lifecycles.harvest.run.machine import R, harvest_run
 from penstock.lifecycles.harvest.tables import diamonds, pricing_rules, watermark
-from penstock.lifecycles.harvest.watermark import PUBLISHED, read_row
+from penstock.lifecycles.harvest.watermark import read_row
 from penstock.model.clock import instant, instant_text
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write

@@ -17,6 +17,7 @@ from penstock.lifecycles.partitions.flow import Extractions, Extractor, Landing
 from penstock.lifecycles.partitions.judgement import Validators
 from penstock.lifecycles.partitions.machine import MACHINES, Extraction, PartitionState, extraction, partition
 from penstock.lifecycles.partitions.operations import CadenceWanted, OffsetRow, cadence
+from penstock.lifecycles.partitions.past import PAST
 from penstock.lifecycles.partitions.settings import PartitionSettings, Source, SourceQuery
 from penstock.lifecycles.partitions.tables import DATA_TABLES, VIEWS
 from penstock.lifecycles.partitions.validate import Rules
@@ -114,7 +115,7 @@ class Partitions:
         return run_id
 
     def ask(self, reason: str = "a test") -> Ask[PartitionSettings]:
-        reader = Reader(self.ledger.database, ALL_MACHINES)
+        reader = Reader(self.ledger.database, ALL_MACHINES, PAST)
         return self.program.ask(lifecycle, reader, self.ledger.clock.now(), who="anna", reason=reason)
 
     def read(self, reading: Reading[Any], parameters: Parameters) -> Any:

@@ -165,7 +165,7 @@ class Desk:
         return self.ledger.read(lambda cursor: cursor.rows(sql, **given))
 
     def ask(self, reason: str = "because") -> Ask[Any]:
-        reader = Reader(self.ledger.database, self.ledger.machines.values())
+        reader = Reader(self.ledger.database, self.ledger.machines.values(), lifecycle.past)
         return Ask(reader, self.settings, self.time.now(), WHO, reason)
 
     def plan(self, name: str, /, *, reason: str = "because", **asked: Any) -> Planned:

@@ -156,14 +156,18 @@ def test_the_overview_of_the_past_says_what_needed_a_person(shop_site: Site, bro
 def test_a_list_without_rows_says_so(still_browser: Client):
     assert "No alerts: all is well" in still_browser.get("/read/alerts").text
     assert "0 firing" not in still_browser.get("/read/alerts").text
+    assert "Nothing matches these filters." in still_browser.get("/read/units?machine=alert").text
 
 
 def test_a_form_offers_nothing_that_only_a_terminal_has():
+    from penstock.lifecycles.queries.showing import ShowParameters as QueryWanted
     from penstock.lifecycles.rules.readings import TargetsFilter
     from penstock.lifecycles.rules.showing import ShowParameters
+    from penstock.web.declared import PAST
     from penstock.web.forms import form_fields
 
-    assert [one.name for one in form_fields(ShowParameters, {})] == ["run"], "--watch stays until the run ends"
+    assert [one.name for one in form_fields(ShowParameters, {}, PAST)] == ["run"], "--watch stays until the run ends"
+    assert [one.name for one in form_fields(QueryWanted, {}, PAST)] == ["query"]
     assert "after" not in {one.name for one in form_fields(TargetsFilter, {})}, "nobody types a cursor"
 
 
@@ -176,9 +180,9 @@ def test_a_form_begins_with_what_is_filled_in(still_browser: Client):
 
 
 def test_a_page_that_keeps_no_past_says_so(still_browser: Client):
-    assert "This page has no history" in still_browser.get("/read/schedules?at=2026-01-01").text
+    assert "This has no history" in still_browser.get("/read/schedules?at=2026-01-01").text
     text = still_browser.get("/read/units?machine=order&at=2026-01-01").text
-    assert "This page has no history" not in text
+    assert "This has no history" not in text
     assert "order:acme/1" not in text
 
 

@@ -10,11 +10,13 @@ import pytest
 from penstock.app.kernel import lifecycle as kernel
 from penstock.app.lifecycle import Lifecycle, NoSettings
 from penstock.app.shipped import SHIPPED, shipped
+from penstock.lifecycles.queries.machine import S
+from penstock.lifecycles.queries.readings import QueryRow
 from penstock.model.errors import UsageError
 from penstock.operations import pictures
 from penstock.operations.declare import Page
 from penstock.operations.fields import Row, fields_of
-from penstock.web.pictures import Painter
+from penstock.web.pictures import Painter, parameters_at
 from penstock.web.svg import portraits
 from penstock.web.svg.charts import Bar
 from tests.support import shop
@@ -38,6 +40,28 @@ def test_every_picture_draws_fields_that_its_reading_has(name: str):
     assert lifecycle.pictures, "a flow has a picture of its own"
     for picture in lifecycle.pictures:
         assert set(picture.names()) <= rows_of(picture.reading), picture.says
+
+
+def test_rings_and_windows_of_the_past_are_those_of_its_moment(still_site: Site):
+    """One that began a day before is drawn as it was then, and when it was to come next nobody knows any more."""
+    queries = shipped("queries")
+    cycle, windows = queries.pictures
+    at = NOW - timedelta(days=3)
+    wanted = parameters_at(cycle.reading, at)
+    assert wanted is not None
+    assert wanted.at == at
+    row = QueryRow(
+        query="python", client="jobs", state=S.RUNNING, last_run=at - timedelta(minutes=1), last_success=None,
+        failures=0, next_run=None, how_far=None, waits=None, key="jobs-1", configured=True, seeded_back_to="2026-11-01",
+        covered_through=at - timedelta(days=1), seeding=False,
+    )  # fmt: skip
+    then, now = (Painter(still_site.frame(), NOW, moment) for moment in (at, None))
+    ring, ring_now = (str(one.draw(queries, cycle, Page(rows=[row]), wide=False)) for one in (then, now))
+    assert "python is RUNNING; next not known any more" in ring
+    assert "python is RUNNING; next not known yet" in ring_now
+    span, span_now = (str(one.draw(queries, windows, Page(rows=[row]), wide=False)) for one in (then, now))
+    assert "python: 2026-11-01 to 2026-11-14 12:00" in span
+    assert span != span_now, "the right end is the moment"
 
 
 def test_a_picture_of_a_reading_that_is_not_there_is_refused():
@@ -88,6 +112,29 @@ def test_a_ladder_sums_the_rows_of_a_step(still_site: Site):
     drawn = Painter(still_site.frame(), NOW).draw(shop.lifecycle, of, answer, wide=False)
     assert drawn is not None
     assert "25%" in drawn
+
+
+def test_what_nobody_knows_any_more_is_not_drawn_as_nothing(still_site: Site):
+    class Part(Row, frozen=True):
+        name: str
+        status: str
+        at: datetime
+        of: int | None
+        done: int | None
+
+    rows = [
+        Part(name="p-0", status="fetching", at=NOW, of=9, done=None),
+        Part(name="p-1", status="x", at=NOW, of=9, done=0),
+    ]
+    painter = Painter(still_site.frame(), NOW, NOW)
+    shares = pictures.Shares(says="s", reading=shop.orders, name="name", whole="of", parts={"done": "done"})
+    drawn = painter.draw(shop.lifecycle, shares, Page(rows=rows), wide=False)
+    assert drawn is not None
+    assert re.findall(r">([?\d] of 9)<", drawn) == ["? of 9", "0 of 9"]
+    runs = pictures.Runs(says="s", reading=shop.orders, at="at", amount="done", note="name", state="status")
+    drawn = painter.draw(shop.lifecycle, runs, Page(rows=rows), wide=False)
+    assert drawn is not None
+    assert re.findall(r">([?\d]) p-\d, \w+<", drawn) == ["?", "0"]
 
 
 def test_the_overview_has_a_card_with_the_picture_of_each_flow(still_browser: Client):

@@ -22,6 +22,7 @@ def test_a_day_leads_to_how_it_stood_when_it_ended_and_keeps_what_was_asked():
     links = re.findall(r'href="([^"]*)"', bar.chart)
     assert links == ["?status=a%26b&amp;at=2026-11-15T23%3A59%3A59Z", "?status=a%26b"]
     assert re.findall(r'class="(is-fault|bar)"', bar.chart) == ["is-fault", "bar"]
+    assert bar.chart.count("<polygon") == 1, "a day with faults has a shape of its own"
     assert ">now</text>" in bar.chart
 
 

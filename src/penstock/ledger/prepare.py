@@ -336,7 +336,7 @@ def _own_columns(machine: Machine) -> frozenset[str]:
 def _numbers(machine: Machine) -> frozenset[str]:
     """The columns of its own that are whole numbers."""
     numbers = {n for n, kind in field_types(machine.unit).items() if python_type(kind)[0] is int}
-    return frozenset(numbers & _own_columns(machine)) - frozenset(DRIVEN_COLUMNS)
+    return frozenset(numbers & {*_own_columns(machine), *machine.fixed}) - frozenset(DRIVEN_COLUMNS)
 
 
 def _unit(item: Birth | Move) -> GuardedUnit:

@@ -22,6 +22,7 @@ from penstock.settings.scalars import span_text
 if TYPE_CHECKING:
     from penstock.ledger.gates.log import Changed
     from penstock.ledger.gates.status import GateStatus
+    from penstock.ledger.store.database import Database
 
 
 class GateList(Parameters, frozen=True):
@@ -103,7 +104,7 @@ class GateRow(Row, frozen=True):
 @reading("gates list", "Gates: open or why not, their budgets, and who waits.")
 def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
     """Of the past it is known what each was changed to, and not what was left of a budget or waited behind it."""
-    rows, note = _present(ask) if wanted.at is None else _past(ask, wanted.at)
+    rows, note = _present(ask) if wanted.at is None else gates_then(ask.reader.database, wanted.at)
     chosen = [row for row in rows if wanted.gate is None or _under(row.gate, wanted.gate)]
     if wanted.gate is not None and not chosen:
         raise _unknown(wanted.gate, [row.gate for row in rows])
@@ -170,11 +171,10 @@ def _present(ask: Ask[Any]) -> tuple[list[GateRow], str | None]:
     return [_row(gate) for gate in _statuses(ask, counts=True)], None
 
 
-def _past(ask: Ask[Any], at: datetime) -> tuple[list[GateRow], str | None]:
+def gates_then(database: Database, at: datetime) -> tuple[list[GateRow], str | None]:
     """Every gate as it stood, and a sentence where the log does not reach back so far."""
     from penstock.ledger.gates import log
 
-    database = ask.reader.database
     found, oldest = database.read(lambda cursor: (log.gates_as_of(database, cursor, at), log.known_from(cursor)))
     note = None
     if oldest is not None and at < oldest:
@@ -184,6 +184,9 @@ def _past(ask: Ask[Any], at: datetime) -> tuple[list[GateRow], str | None]:
 
 def _stood(gate: str, last: Changed | None, at: datetime) -> GateRow:
     """A gate after its last change by then."""
+    from penstock.ledger.gates.log import BREAKER
+    from penstock.ledger.gates.status import BREAKER_OPEN
+
     shut = last is not None and last.until is not None and last.until > at
     state = G.OPEN if last is None else _STOOD[last.what]
     if last is not None and last.what == "paused" and last.until is not None:
@@ -193,7 +196,8 @@ def _stood(gate: str, last: Changed | None, at: datetime) -> GateRow:
     told = None if state is G.OPEN else last
     if told is None:
         return GateRow(gate=gate, state=state)
-    return GateRow(gate=gate, state=state, until=told.until if shut else None, reason=told.reason, by=told.by)
+    reason = f"{told.reason}{BREAKER_OPEN}" if state is G.CLOSED and told.by == BREAKER else told.reason
+    return GateRow(gate=gate, state=state, until=told.until if shut else None, reason=reason, by=told.by)
 
 
 _STOOD = {

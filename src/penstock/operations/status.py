@@ -155,7 +155,7 @@ def _event(event: Any) -> AlertRow:
 
 
 def _counted(states: dict[str, int]) -> str:
-    return "  ".join(f"{state} {count:,}" for state, count in states.items() if count) or "no units yet"
+    return ", ".join(f"{count:,} {state}" for state, count in states.items() if count) or "no units yet"
 
 
 class WorkersWanted(Parameters, frozen=True):

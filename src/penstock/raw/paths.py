@@ -18,8 +18,8 @@ from penstock.model.clock import instant_text, parse_instant, truncate
 from penstock.model.errors import BadReference, UsageError
 
 PARTS = ("source", "customer_id", "query_name", "logical_date")
-PARTITION_MACHINE, PARTITION_TABLE = "partition", "partition_state"
-"""Where the ledger keeps the state of partitions."""
+PARTITION_MACHINE, PARTITION_TABLE, ATTEMPT_TABLE = "partition", "partition_state", "partition_attempt"
+"""Where the ledger keeps the state of partitions, and every evaluation of a run."""
 LONGEST = 200
 """Bytes that an encoded value may have: with its name it stays below the 255 of every filesystem."""
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")

@@ -20,7 +20,7 @@ from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database, open_database
 from penstock.model.clock import Clock, SystemClock, instant, instant_text
 from penstock.model.errors import PenstockError, UsageError
-from penstock.raw.paths import PARTITION_MACHINE, PARTITION_TABLE, PartitionKey, Range
+from penstock.raw.paths import ATTEMPT_TABLE, PARTITION_MACHINE, PARTITION_TABLE, PARTS, PartitionKey, Range
 from penstock.raw.sink import RawPartition, RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
 
@@ -57,7 +57,7 @@ class PartitionStatus:
         if self.status == SUCCESS:
             return f"run {self.current_run_id} is authoritative, with {self.record_count:,} records"
         if self.status == FAILED:
-            return f"run {self.current_run_id} was rejected: {self.error_message}"
+            return f"run {self.current_run_id} was rejected: {self.error_message or 'nobody knows why any more'}"
         if self.updated_at is None:
             return "no run of it has been validated yet"
         return "it was reset, and no run has been validated since"
@@ -262,7 +262,10 @@ class PartitionReader:
         return {r[0]: PartitionStatus(ids[r[0]], r[1], r[2], r[3], r[4], instant(r[5]), r[6], r[7]) for r in rows}
 
     def _states_then(self, cursor: Cursor, ids: dict[str, PartitionKey]) -> dict[str, PartitionStatus]:
-        """From the history: the last row that was written by then. Raises UsageError where it was pruned."""
+        """From the history: the last row that was written by then. Raises UsageError where it was pruned.
+
+        What it does not track is told by the evaluations: of those that replaced nothing, no more than how many.
+        """
         assert self._as_of is not None  # noqa: S101 - asked by `statuses`
         source = statements.batch(self._database, {"unit_id": statements.TEXT})
         moment = self._database.sql.instant("moment")
@@ -271,10 +274,16 @@ class PartitionReader:
             "batch": statements.batch_text([[i] for i in ids]),
             "moment": instant_text(self._as_of),
         }
+        mine, last = (" AND ".join(f"{t}.{name} = s.{name}" for name in PARTS) for t in "ab")
         rows = cursor.rows(
-            f"SELECT l.unit_id, l.to_status, l.data, l.at, l.reason FROM transition_log l JOIN"
+            "SELECT l.unit_id, l.to_status, l.data, l.at, a.run_id, a.verdict, a.at, a.error,"
+            f" (SELECT count(DISTINCT b.run_id) FROM {ATTEMPT_TABLE} b WHERE {last} AND b.at <= {moment})"
+            " FROM transition_log l JOIN"
             f" (SELECT unit_id, max(seq) AS seq FROM transition_log WHERE {own} AND at <= {moment} GROUP BY unit_id) n"
-            f" ON l.machine = '{PARTITION_MACHINE}' AND l.unit_id = n.unit_id AND l.seq = n.seq",
+            f" ON l.machine = '{PARTITION_MACHINE}' AND l.unit_id = n.unit_id AND l.seq = n.seq"
+            f" LEFT JOIN {PARTITION_TABLE} s ON s.unit_id = l.unit_id"
+            f" LEFT JOIN {ATTEMPT_TABLE} a ON {mine} AND a.state_version = (SELECT max(b.state_version)"
+            f" FROM {ATTEMPT_TABLE} b WHERE {last} AND b.at <= {moment} AND b.verdict IN ('{SUCCESS}', '{FAILED}'))",
             **given,
         )
         found = {r[0]: _then(ids[r[0]], r) for r in rows if r[1] is not None}
@@ -289,17 +298,21 @@ class PartitionReader:
 
 
 def _then(key: PartitionKey, row: Sequence[Any]) -> PartitionStatus:
-    _, status, data, at, reason = row
+    _, status, data, at, run_id, verdict, judged_at, error, count = row
     facts = document(data) if isinstance(data, str) else data
     facts = facts if isinstance(facts, dict) else {}
+    current = facts.get("current_run_id")
+    # Nobody evaluates a reset, and what SQL has written need not be of any evaluation.
+    written = at if status == PENDING else judged_at if (verdict, run_id) == (status, current) else None
     return PartitionStatus(
         key,
         status,
-        facts.get("current_run_id"),
+        current,
         facts.get("schema_version"),
         facts.get("record_count"),
-        instant(at),
-        reason if status == FAILED else None,
+        instant(written),
+        error if status == FAILED and written is not None else None,
+        count,
     )
 
 

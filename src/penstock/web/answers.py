@@ -14,7 +14,7 @@ from penstock.model.inert import inert
 from penstock.operations.declare import Page
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import sentence, shown, word
-from penstock.web.frame import begun, breakable, moment, pill
+from penstock.web.frame import begun, breakable, ended, folded, label, moment, pill, told
 
 if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _NOW = "now"
 """When an answer was made: every page says that at its top."""
 _NOTHING = Markup("&ndash;")
-_LONG = 24
-"""A reference of so many characters stays in one line."""
+NOTHING_YET = "Nothing yet."
+_SHORT = 28
+"""A value of so many characters stands in one line; a column is as wide."""
 _SEVERITY = {"info": "work", "warning": "hold", "critical": "fault", "error": "fault"}
 
 
@@ -35,7 +36,7 @@ class Table:
     title: str
     headings: list[tuple[str, str]]
     rows: list[list[tuple[Markup, str]]]
-    note: str = ""
+    note: str | Markup = ""
     lines: str = ""
     #: For each row, what can be done with it; empty: nothing.
     acts: list[list[dict[str, str]]] = field(default_factory=list)
@@ -81,7 +82,7 @@ class Answers:
     def blocks(self, answer: Any, title: str = "", row_acts: RowActs | None = None) -> list[Block]:
         """The blocks of an answer; `row_acts` says what can be done with a row of a list."""
         if isinstance(answer, Page):
-            table = self.table(title, answer.rows, " ".join(filter(None, self._notes(answer))))
+            table = self.table(title, answer.rows, Markup(" ").join(filter(None, self._notes(answer))))
             if row_acts is not None:
                 acts = [row_acts(row) for row in answer.rows]
                 table.acts = acts if any(acts) else []
@@ -90,10 +91,10 @@ class Answers:
             return list(self._record(answer, title))
         return [Facts(title, [("", "", escape(inert(word(answer, self._now))))])]
 
-    def table(self, title: str, rows: Sequence[Any], note: str = "") -> Table:
+    def table(self, title: str, rows: Sequence[Any], note: str | Markup = "") -> Table:
         """Rows of one struct as a table; details are left out, and so are columns that are empty."""
         if not rows:
-            return Table(title, [], [], note or "Nothing.")
+            return Table(title, [], [], note or NOTHING_YET)
         fields = [one for one in fields_of(type(rows[0])) if one.extra("show") != "detail"]
         fields = [one for one in fields if any(getattr(row, one.attribute) not in (None, "", [], {}) for row in rows)]
         headings = [(_heading(one), _kind(one)) for one in fields]
@@ -103,30 +104,31 @@ class Answers:
         cell = self._cell(one, row)
         if cell is _NOTHING:
             return cell, f"{_kind(one)} none".strip()
-        if one.extra("show") == "reference":
-            return cell, "name" if len(cell.striptags()) > _LONG else "nowrap"
-        return cell, _kind(one)
+        if kind := _kind(one):
+            return cell, kind
+        short = len(cell.striptags()) <= _SHORT
+        return cell, "nowrap" if short else "name" if one.extra("show") == "reference" else ""
 
     def _record(self, answer: msgspec.Struct, title: str) -> Iterator[Block]:
         facts, tables = Facts(title), list[Block]()
         for one in fields_of(type(answer)):
             value = getattr(answer, one.attribute)
             if isinstance(value, list | tuple) and value and isinstance(value[0], msgspec.Struct):
-                tables.append(self.table(one.name.replace("_", " "), value))
+                tables.append(self.table(label(one.name), value))
             elif isinstance(value, msgspec.Struct):
-                tables += self._record(value, one.name.replace("_", " "))
+                tables += self._record(value, label(one.name))
             elif value not in (None, "", [], (), {}) and one.name != _NOW:
                 facts.items.append((_heading(one), one.says, self._cell(one, answer)))
         if facts.items:
             yield facts
         yield from tables
 
-    def _notes(self, page: Page[Any]) -> Iterator[str]:
+    def _notes(self, page: Page[Any]) -> Iterator[str | Markup]:
         if page.counts:
-            told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items() if count)
-            yield told and f"{told}."
+            counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in page.counts.items() if count)
+            yield counts and ended(counts)
         if page.note:
-            yield begun(inert(page.note))
+            yield told(ended(begun(page.note)))
 
     def _cell(self, one: FieldInfo, row: msgspec.Struct) -> Markup:
         value = getattr(row, one.attribute)
@@ -136,19 +138,21 @@ class Answers:
             return moment(value, self._now, self._at)
         show = one.extra("show")
         text = shown(value, show, self._now)
+        if isinstance(value, float) and _heading(one).endswith("%"):
+            return escape(f"{value:,.1f}")
         if show == "state" and isinstance(value, str):
             own = getattr(value, "meaning", None)
             return pill(text, str(own) if own is not None else self._meaning(row, str(value)))
         if show == "severity":
             return pill(text, _SEVERITY.get(str(value)))
         if show == "text" and one.name == "payload":
-            return breakable(sentence(getattr(row, "kind", ""), value))
+            return folded(sentence(getattr(row, "kind", ""), value))
         if one.extra("leads") and self._lifecycle is not None:
             link = self._frame.column_link(self._lifecycle, one, value, at=self._at)
             if link is not None:
                 return Markup('<a class="mono" href="{}">{}</a>').format(link, breakable(text))
         whole = value if isinstance(value, str) else text
-        return self.reference(str(whole)) if show == "reference" else breakable(text)
+        return self.reference(str(whole)) if show == "reference" else folded(text)
 
     def _meaning(self, row: msgspec.Struct, state: str) -> str | None:
         machine = getattr(row, "machine", None) or str(getattr(row, "unit", "")).partition(":")[0]
@@ -162,7 +166,7 @@ class Answers:
 
     def plain(self, text: str) -> Markup:
         """Text from anywhere, inert."""
-        return breakable(text)
+        return folded(text)
 
     def reference(self, text: str) -> Markup:
         """A reference; that of a unit leads to its page."""

@@ -146,7 +146,9 @@ class Cards:
             if drawn is not None:
                 return drawn, picture.says
         names = {machine.name: machine for machine in lifecycle.machines}
-        edges = [one for one in standing.flow.edges if one.machine in names and one.source and one.target]
+        moved = [one for one in standing.flow.edges if one.machine in names and one.source and one.target]
+        # One that stayed and had a tracked column changed did not move.
+        edges = [one for one in moved if one.trigger or one.source != one.target]
         bars = [_edge_bar(names[one.machine], one) for one in sorted(edges, key=lambda edge: -edge.n)[:4]]
         if not bars:
             return Markup(""), ""

@@ -23,7 +23,7 @@ from penstock.operations.conversion import BadParameters, from_texts
 from penstock.operations.declare import Lines, Operation, Page, Reading, Role
 from penstock.operations.fields import fields_of
 from penstock.raw.reader import NotReady
-from penstock.web.answers import Answers, Table
+from penstock.web.answers import NOTHING_YET, Answers, Table
 from penstock.web.forms import command_of, form_fields, grouped, pairs_of
 from penstock.web.frame import begun
 from penstock.web.live import EVERYTHING
@@ -142,6 +142,10 @@ class Declared:
             lines = [line for line, _ in zip(iter(answer.lines), range(_MOST_LINES), strict=False)]
             return {"blocks": [Table("", [], [], lines=inert("\n".join(lines), lines=True))]}
         found: dict[str, Any] = {"blocks": answers.blocks(answer, row_acts=acting.of_row)}
+        if any(name not in _NOT_CARRIED for name, _ in pairs):
+            for block in found["blocks"]:
+                if isinstance(block, Table) and block.note == NOTHING_YET:
+                    block.note = "Nothing matches these filters."
         painter = Painter(self._frame, now, at)
         found["pictures"] = [
             (picture.says, drawn)
@@ -206,7 +210,12 @@ class Declared:
         declared = place.declared
         why = "" if person.may(declared.role) else f"this needs the role {declared.role}; yours is {person.role}"
         names = {one.name for one in fields_of(declared.parameters)}
-        known = {name: value for name, value in given.items() if name in names and name not in _NOT_CARRIED}
+        known = {
+            one: value
+            for name, value in given.items()
+            for one in (name if name in names else f"{name}s",)  # one of many, where an operation takes many
+            if name not in _NOT_CARRIED and one in names
+        }
         pairs = [(name, value) for name, values in known.items() for value in values]
         command = command_of(place, pairs)
         link = self._frame.link("do", *segments(place)) + (f"?{urlencode(pairs)}" if pairs else "")
@@ -387,7 +396,7 @@ def _here(place: Place) -> str:
 
 def _named(word: str) -> str:
     """The first word of a command, as the menu has it."""
-    return {"dead": "Dead letters", "bulk": "Bulk actions"}.get(word, word.capitalize())
+    return {"dead": "Dead letters", "bulk": "Bulk actions", "token": "Tokens"}.get(word, word.capitalize())
 
 
 def _filters(place: Place) -> Collection[str]:
@@ -398,7 +407,7 @@ def _filters(place: Place) -> Collection[str]:
 def _taking(place: Place, known: Mapping[str, Any], *, one: bool) -> tuple[str, Collection[str] | None]:
     """Below which words an answer offers operations, and which parameters these must take; None: any."""
     if one:
-        return "Act on it", known
+        return "Act on it", {*known, *(f"{name}s" for name in known)}
     filters = _filters(place)
     if place.declared.path[-1] == "list" and not filters:
         return "Act", None
@@ -408,5 +417,6 @@ def _taking(place: Place, known: Mapping[str, Any], *, one: bool) -> tuple[str, 
 def _title(place: Place) -> str:
     """What stands above its page: `dead list` is "Dead letters", and `gates history` "Gates: history"."""
     first, *rest = place.name.split()
-    rest = rest if rest != ["list"] else []
+    if isinstance(place.declared, Reading) and (rest == ["list"] or len(rest) > 1):
+        rest = [one for one in rest if one not in {"list", "show"}]
     return f"{_named(first)}: {' '.join(rest)}" if rest else _named(first)

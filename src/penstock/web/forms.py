@@ -19,6 +19,9 @@ _CURSOR = "after"
 """Where a page goes on: its button knows, and nobody types it."""
 
 
+_WIDE = 28
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field: how it is typed, what it says, and what stands in it."""
@@ -30,6 +33,11 @@ class Field:
     value: str
     example: str
     choices: Sequence[str] = ()
+
+    @property
+    def wide(self) -> bool:
+        """Whether what stands in it, or may, is wider than others."""
+        return self.kind == "text" and max(len(self.value), len(self.example)) > _WIDE
 
     @property
     def asked(self) -> bool:

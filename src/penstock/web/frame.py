@@ -40,6 +40,13 @@ _WORD = re.compile(r"\S+")
 _SEPARATED = re.compile(r"(?<=[_./:=,;&-])(?=.)")
 _UNBROKEN = 24
 """So many characters are never wider than a column."""
+_MOMENT = r"(?<![\w/:.%-])(?<!run )\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z(?![\w/])"  # a run may be called by one
+_TOLD = re.compile(rf"(?P<moment>{_MOMENT})|(?<!\S)--[a-z][a-z-]*")
+_ALONE = re.compile(_MOMENT)
+"""A value that is a moment and nothing else is a name."""
+_FOLDED = 500
+_SHOWN = 300
+"""Of a text of more than `_FOLDED` characters so many are shown; the rest is one step away."""
 STATIC = ("desk.css", "desk.js", "icon.svg")
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
@@ -72,6 +79,8 @@ class Frame:
             "count": lambda number: f"{number:,}",
             "label": label,
             "breakable": breakable,
+            "folded": folded,
+            "heading": heading,
         }
 
     @cached_property
@@ -277,6 +286,16 @@ def begun(text: str) -> str:
     return text[:1].upper() + text[1:] if _PLAIN.match(text) else text
 
 
+def heading(says: str) -> str:
+    """What something says of itself, as it stands above it."""
+    return says.removesuffix(".")
+
+
+def ended(text: str) -> str:
+    """With a full stop, as a sentence ends."""
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
 def pill(state: str, meaning: str | None) -> Markup:
     """A state, with a shape and a colour for what it means."""
     tone = meaning or "rest"
@@ -291,8 +310,12 @@ def moment(given: datetime | None, now: datetime, then: datetime | None = None) 
         return Markup("&ndash;")
     exact, title = instant_text(given), f"{given:%Y-%m-%d %H:%M:%S} UTC"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        exact, title, when(given, now, short=True) if then is None else f"{given:%Y-%m-%d %H:%M}"
+        exact, title, _ago(given, now) if then is None else f"{given:%Y-%m-%d %H:%M}"
     )
+
+
+def _ago(given: datetime, now: datetime) -> str:
+    return "now" if abs((now - given).total_seconds()) < 1 else when(given, now, short=True)
 
 
 def breakable(text: str, over: int = 20) -> Markup:
@@ -305,6 +328,35 @@ def breakable(text: str, over: int = 20) -> Markup:
         found += escape(shown[last : long.start()]) + Markup("<wbr>").join(pieces)
         last = long.end()
     return found + escape(shown[last:])
+
+
+def told(text: str) -> Markup:
+    """A sentence, inert: moments in it are told to the minute, and options of commands are never broken."""
+    shown, found, last = inert(text), Markup(), 0
+    for one in () if _ALONE.fullmatch(shown) else _TOLD.finditer(shown):
+        found += breakable(shown[last : one.start()])
+        found += Markup('<span class="nowrap">{}</span>').format(one[0]) if one["moment"] is None else _told(one[0])
+        last = one.end()
+    return found + breakable(shown[last:])
+
+
+def _told(instant: str) -> Markup:
+    try:
+        given = parse_instant(instant)
+    except BadInstant:
+        return escape(instant)
+    return moment(given, given, given)
+
+
+def folded(text: str) -> Markup:
+    """A sentence; of a very long one the beginning, and the rest where it is asked for."""
+    if len(text) <= _FOLDED:
+        return told(text)
+    space = text.rfind(" ", _SHOWN // 2, _SHOWN)
+    cut = _SHOWN if space < 0 else space
+    return Markup('<details class="fold"><summary>{}<span class="link">… more</span></summary>{}</details>').format(
+        told(text[:cut]), told(text[cut:])
+    )
 
 
 def plain(value: Any, now: datetime) -> str:

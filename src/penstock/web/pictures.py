@@ -34,6 +34,8 @@ _FEW = {
 }
 """How many rows there is room for on a card."""
 _MOST = 60
+_UNKNOWN = "?"
+"""What nobody knows any more, of a moment that is over."""
 
 
 def parameters_at(reading: Reading[Any], at: datetime | None) -> Any | None:
@@ -43,8 +45,7 @@ def parameters_at(reading: Reading[Any], at: datetime | None) -> Any | None:
         return None
     if at is None:
         return reading.parameters()
-    past = next((name for name in ("at", "as_of") if name in names), None)
-    return None if past is None else reading.parameters(**{past: at})
+    return reading.parameters(at=at) if "at" in names else None
 
 
 class Painter:
@@ -52,7 +53,7 @@ class Painter:
 
     def __init__(self, frame: Frame, now: datetime, at: datetime | None = None) -> None:
         self._frame = frame
-        self._now = now
+        self._now = at or now
         self._at = at
 
     def ask(self, lifecycle: AnyLifecycle, picture: pictures.Picture, who: str, *, wide: bool = False) -> Markup | None:
@@ -116,12 +117,13 @@ class Painter:
     def _runs(self, lifecycle: AnyLifecycle, of: pictures.Runs, found: list[Any], wide: bool) -> str | None:
         bars = []
         for row in found[: 20 if wide else _FEW[pictures.Runs]]:
-            at, amount, note = getattr(row, of.at), getattr(row, of.amount) or 0, self._word(row, of.note)
+            at, amount, note = getattr(row, of.at), getattr(row, of.amount), self._word(row, of.note)
             state, meaning = self._word(row, of.state), self._meaning(row, of.state)
-            says = inert(f"{at:%Y-%m-%d %H:%M} UTC: {amount:,}, {note}, {state}")
+            told = _told(row, of.amount)
+            says = inert(f"{at:%Y-%m-%d %H:%M} UTC: {told}, {note}, {state}")
             short = note if meaning == "done" else f"{note}, {state}"
             link = self._first(lifecycle, row)
-            bars.append(Bar(float(amount), says, link, meaning, f"{at:%d %b}", f"{amount:,} {inert(short)}"))
+            bars.append(Bar(float(amount or 0), says, link, meaning, f"{at:%d %b}", f"{told} {inert(short)}"))
         return _sized(lambda *, wide: rows(bars, of.says, left=48, right=150, width=860 if wide else 340), wide=wide)
 
     def _cycle(self, lifecycle: AnyLifecycle, of: pictures.Cycle, found: list[Any], wide: bool) -> str | None:
@@ -133,7 +135,7 @@ class Painter:
                 share = (self._now - since) / (until - since)
             state, soon = (
                 self._word(row, of.state),
-                "not known yet" if until is None else when(until, self._now, short=True),
+                self._unknown if until is None else when(until, self._now, short=True),
             )
             if until is not None and until <= self._now:
                 soon = "due now"
@@ -158,10 +160,12 @@ class Painter:
         for row in found[: _MOST if wide else _FEW[pictures.Shares]]:
             name, whole = self._word(row, of.name), _number(getattr(row, of.whole))
             parts = [(part, _number(getattr(row, part)), meaning) for part, meaning in of.parts.items()]
-            told = ", ".join(f"{amount:,.0f} {part}" for part, amount, _ in parts)
-            note = f"{sum(amount for _, amount, _ in parts):,.0f} of {whole:,.0f}"
+            told = ", ".join(f"{_told(row, part)} {part}" for part in of.parts)
+            unknown = any(getattr(row, part) is None for part in of.parts)
+            total = _UNKNOWN if unknown else f"{sum(amount for _, amount, _ in parts):,.0f}"
+            note = f"{total} of {_told(row, of.whole)}"
             note += "" if of.note is None else f" {self._word(row, of.note)}"
-            says = inert(f"{name}: {told} of {whole:,.0f}")
+            says = inert(f"{name}: {told} of {_told(row, of.whole)}")
             given.append(portraits.Share(inert(name), whole, parts, inert(note), says, self._first(lifecycle, row)))
         return _sized(partial(portraits.shares, given, of.says), wide=wide)
 
@@ -173,6 +177,10 @@ class Painter:
         pictures.Windows: _windows,
         pictures.Shares: _shares,
     }
+
+    @property
+    def _unknown(self) -> str:
+        return "not known yet" if self._at is None else "not known any more"
 
     def _word(self, row: Any, name: str) -> str:
         return word(getattr(row, name), self._now)
@@ -206,6 +214,12 @@ def _distinct(names: Sequence[str]) -> list[str]:
         return list(names)
     differs = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
     return ["/".join(part for part, own in zip(one, differs, strict=True) if own) or "/".join(one) for one in parts]
+
+
+def _told(row: Any, name: str) -> str:
+    """A number in words."""
+    value = getattr(row, name)
+    return _UNKNOWN if value is None else f"{_number(value):,.0f}"
 
 
 def _number(value: Any) -> float:

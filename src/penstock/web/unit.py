@@ -19,7 +19,7 @@ from penstock.operations.conversion import from_texts
 from penstock.operations.declare import Role
 from penstock.operations.kin import children_of
 from penstock.operations.units import HistoryWanted, OneUnit, UnitWanted, show_unit, unit_history, why
-from penstock.web.answers import Answers
+from penstock.web.answers import Answers, Block, Facts
 from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
 from penstock.web.live import GATES
@@ -71,14 +71,15 @@ class UnitPage:
             shown = show_unit(ask, UnitWanted(unit=ref))
             parent, parked = shown.parent, shown.parked_at is not None
             facts = [
-                *answers.blocks(msgspec.structs.replace(shown, history=[], columns={})),
+                *_without(answers.blocks(msgspec.structs.replace(shown, history=[], columns={})), "unit", "status"),
                 answers.known(shown.columns),
             ]
             try:
-                reasons = answers.blocks(why(ask, OneUnit(unit=ref)))
+                reasons = _without(answers.blocks(why(ask, OneUnit(unit=ref))), "unit")
                 reasons[-1].title = "What holds it back, and what moves it on"
             except UsageError as error:
                 reasons = [*answers.blocks(inert(str(error)))]
+        kin, more_kin = self._kin(ask, machine, ref, parent, at)
         if newest is not None and newest.target is not None:
             status = pill(newest.target, _meaning(machine, newest.target))
         return {
@@ -89,7 +90,8 @@ class UnitPage:
             "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at, now)[:_CHANGES],
             "more": max(0, len(rows) - _CHANGES),
             "whole": self._frame.link("read", "units", "history", unit=ref),
-            "kin": self._kin(ask, machine, ref, parent, at),
+            "kin": kin,
+            "more_kin": more_kin,
             "attempts": _attempts(rows, now, at),
             "actions": self._actions(person, machine, ref, newest.target if newest else None, at, parked=parked),
         }
@@ -120,21 +122,30 @@ class UnitPage:
 
     def _kin(
         self, ask: Any, machine: Machine, ref: str, parent: str | None, at: datetime | None
-    ) -> list[tuple[str, str, str]]:
-        """Its parent and some of its children: (what, name, link)."""
+    ) -> tuple[list[tuple[str, str, str]], bool]:
+        """Its parent and the first of its children, as (what, name, link); and whether there are more."""
         unit_id = ref.partition(":")[2]
-        found = []
+        found, more = [], False
         if parent is not None:
             found.append(("parent", parent, self._frame.unit_link(parent, at)))
         for child in self._born_of(machine):
-            names = children_of(ask, child, unit_id, _CHILDREN)
-            found += [("child", one, self._frame.unit_link(one, at)) for one in names]
-        return found
+            names = children_of(ask, child, unit_id, _CHILDREN + 1)
+            found += [("child", one, self._frame.unit_link(one, at)) for one in names[:_CHILDREN]]
+            more = more or len(names) > _CHILDREN
+        return found, more
 
     def _born_of(self, machine: Machine) -> list[Machine]:
         """The machines whose units have a parent of this one."""
         machines = self._frame.desk.program.app.machines
         return [one for one in machines if one.parent is not None and one.parent.machine == machine.name]
+
+
+def _without(blocks: list[Block], *names: str) -> list[Block]:
+    """Facts without those that the page says already."""
+    for one in blocks:
+        if isinstance(one, Facts):
+            one.items = [item for item in one.items if item[0] not in names]
+    return blocks
 
 
 def _attempts(rows: list[Any], now: datetime, then: datetime | None) -> list[dict[str, Any]]:

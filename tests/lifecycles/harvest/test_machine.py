@@ -12,6 +12,7 @@ from penstock.lifecycles.harvest import MACHINES
 from penstock.lifecycles.harvest.partition.machine import WorkerRun, harvest_worker, worker_run_id
 from penstock.lifecycles.harvest.run.machine import R, Run, RunType
 from penstock.lifecycles.harvest.tables import DATA_TABLES
+from penstock.model.clock import parse_instant
 from penstock.model.machine import Actor
 from penstock.model.unit import replace
 from tests.support.hand import Hand, typed_insert
@@ -32,6 +33,7 @@ def hand(ledger_url):
         expected_workers=3,
         started_at=NOW,
         window_to=NOW,
+        watermark_before=parse_instant(EARLIER.strip("'")),
         expected_records=90,
     )
     with Ledger.open(ledger_url, MACHINES, create=True, data_tables=DATA_TABLES) as ledger:
@@ -84,8 +86,7 @@ def test_a_completed_run_has_its_moment_and_its_watermark(hand):
 
 def test_a_forced_run_keeps_the_watermark_that_it_started_from(hand):
     skipped(hand)
-    forced = {"forced_by": "'ada'", "forced_reason": "'because'", "watermark_before": EARLIER}
-    set_run(hand, status="'consolidation_triggered'", **forced)
+    set_run(hand, status="'consolidation_triggered'", forced_by="'ada'", forced_reason="'because'")
     set_run(hand, status="'consolidating'")
     refused(hand, "forced_keeps_watermark", status="'completed'", completed_at=MOMENT, watermark_after=MOMENT)
     set_run(hand, status="'completed'", completed_at=MOMENT, watermark_after=EARLIER)

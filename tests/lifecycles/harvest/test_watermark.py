@@ -17,11 +17,9 @@ from penstock.ledger import delivery
 from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import EventRow
 from penstock.lifecycles.harvest import MACHINES, operations
+from penstock.lifecycles.harvest.events import ADOPTED, ADVANCED, ALERT
 from penstock.lifecycles.harvest.tables import DATA_TABLES
 from penstock.lifecycles.harvest.watermark import (
-    ADOPTED,
-    ADVANCED,
-    ALERT,
     adopt,
     advanced,
     publish,

@@ -121,7 +121,7 @@ def test_from_pending_to_read_and_back(shell):
     assert (status["status"], status["current_run_id"], status["attempt_count"]) == ("success", first, 2)
     assert "pointed at by anna (go back)" in shell.any("history", f"partition:{KEY}").out
     assert [run["run_id"] for run in shell("runs", NAME, "--json")["rows"]] == [bad, first]
-    assert shell("status", NAME, "--as-of", "2020-01-01T00:00:00Z", "--json")["status"] == "pending"
+    assert shell("status", NAME, "--at", "2020-01-01T00:00:00Z", "--json")["status"] == "pending"
     assert f"done: make {KEY} pending" in shell("reset", NAME, *DO, "wrong account")
     assert "it was reset" in shell("wait", NAME, "--timeout", "1s", code=1)
 
@@ -167,8 +167,8 @@ def test_a_range_and_what_is_done_about_it(shell):
         (("wait", NAME, "--timeout", "soon"), "--timeout must be a span"),
         (("wait", NAME, "--timeout", "-5m"), "--timeout must be a span"),
         (("status", ""), "'' is not a partition"),
-        (("status", NAME, "--as-of", ""), "--as-of must be an instant"),
-        (("status", NAME, "--as-of", "yesterday"), "--as-of must be an instant"),
+        (("status", NAME, "--at", ""), "--at must be an instant"),
+        (("status", NAME, "--at", "yesterday"), "--at must be an instant"),
         (("range", "", "--from", "2026-11-01"), "no source is called ''"),
         (("range", "google_ads", "--from", ""), "--from must be a date"),
         (("range", "google_ads", "--from", "2026-11-01", "--to", ""), "--to must be a date"),

@@ -94,7 +94,7 @@ def test_a_partition_is_shown_with_its_run_and_why(world):
     assert (found.partition, found.status, found.current_run_id, found.record_count) == (NAME, P.SUCCESS, run_id, 3)
     world.judge(BAD)
     assert world.read(operations.status, PartitionThen(partition=NAME)).status is P.FAILED
-    then = world.read(operations.status, PartitionThen(partition=NAME, as_of=before))
+    then = world.read(operations.status, PartitionThen(partition=NAME, at=before))
     assert (then.status, then.current_run_id) == (P.SUCCESS, run_id)
 
 
@@ -167,10 +167,10 @@ def test_a_calendar_has_a_sign_for_each_day_of_each_series(world):
 
 
 def test_runs_are_listed_with_what_became_of_each(world):
-    assert world.read(operations.runs, OnePartition(partition=NAME)).note == f"no run of {NAME} has landed yet"
+    assert world.read(operations.runs, PartitionThen(partition=NAME)).note == f"no run of {NAME} has landed yet"
     good, bad = world.judge(), world.judge(BAD)
     unjudged = world.land()
-    found = world.read(operations.runs, OnePartition(partition=NAME)).rows
+    found = world.read(operations.runs, PartitionThen(partition=NAME)).rows
     assert [(r.run_id, r.verdict, r.authoritative) for r in found] == [
         (unjudged, None, False),
         (bad, "failed", False),
@@ -179,7 +179,7 @@ def test_runs_are_listed_with_what_became_of_each(world):
     assert found[1].error is not None
     assert (found[2].judged_by, found[2].record_count) == ("test", 3)
     world.judge()
-    assert [r.authoritative for r in world.read(operations.runs, OnePartition(partition=NAME)).rows][:2] == [
+    assert [r.authoritative for r in world.read(operations.runs, PartitionThen(partition=NAME)).rows][:2] == [
         True,
         False,
     ]

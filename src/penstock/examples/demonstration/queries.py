@@ -63,8 +63,8 @@ _RUNS = (
     " WHERE r.started_at >= {since} AND r.finished_at IS NOT NULL ORDER BY r.started_at"
 )
 _BEGUN = (
-    "SELECT unit_id FROM transition_log WHERE machine = 'query' AND to_status = 'RUNNING' AND at >= {since}"
-    " ORDER BY seq"
+    "SELECT unit_id FROM transition_log WHERE machine = 'query' AND from_status <> 'RUNNING' AND to_status = 'RUNNING'"
+    " AND at >= {since} ORDER BY seq"
 )
 
 

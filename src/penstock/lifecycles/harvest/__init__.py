@@ -14,6 +14,7 @@ from penstock.app.lifecycle import Data, Lifecycle
 from penstock.lifecycles.harvest import alerts, jobs, operations, readings
 from penstock.lifecycles.harvest.chunk.machine import harvest_chunk
 from penstock.lifecycles.harvest.partition.machine import harvest_partition, harvest_worker
+from penstock.lifecycles.harvest.past import PAST
 from penstock.lifecycles.harvest.run.machine import harvest_run
 from penstock.lifecycles.harvest.settings import HarvestSettings, gate_of
 from penstock.model.decider import Decider
@@ -89,6 +90,7 @@ lifecycle = Lifecycle(
     settings=HarvestSettings,
     machines=MACHINES,
     data=data,
+    past=PAST,
     build=build,
     decides=decides,
     jobs=[jobs.harvest, jobs.reprice, jobs.prune_raw_records],

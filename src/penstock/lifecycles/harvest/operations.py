@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 from penstock.lifecycles.harvest.chunk.machine import C, Chunk, harvest_chunk
+from penstock.lifecycles.harvest.events import ADVANCED, CONFLICT, PUBLISHED, UNPUBLISHED
 from penstock.lifecycles.harvest.partition.decide import LIVE, is_given_up
 from penstock.lifecycles.harvest.partition.machine import (
     P,
@@ -241,7 +242,6 @@ def reprice(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Together:
 def watermark_set(ask: Ask[HarvestSettings], wanted: SetParameters) -> Together:
     """It is never set forward: what was updated in between would never be read."""
     from penstock.lifecycles.harvest.tables import watermark
-    from penstock.lifecycles.harvest.watermark import ADVANCED, UNPUBLISHED
 
     feed, moment = wanted.feed, wanted.moment
     if moment.tzinfo is None:
@@ -279,7 +279,7 @@ def watermark_set(ask: Ask[HarvestSettings], wanted: SetParameters) -> Together:
 @operation("watermark publish", "Publish a feed's watermark now.")
 def watermark_publish(ask: Ask[HarvestSettings], wanted: PublishParameters) -> Together:
     """A worker does it, without waiting for the outbox or the feed's next run."""
-    from penstock.lifecycles.harvest.watermark import CONFLICT, PUBLISHED, requested
+    from penstock.lifecycles.harvest.watermark import requested
 
     feed = wanted.feed
     row = _watermark(ask.reader, feed)

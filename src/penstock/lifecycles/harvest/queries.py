@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from penstock.lifecycles.harvest.run.decide import Known
 from penstock.lifecycles.harvest.run.machine import OPEN, Run, RunType, harvest_run
 from penstock.lifecycles.harvest.run.scan import Counted
 from penstock.lifecycles.harvest.settings import schedule_of
-from penstock.model.clock import instant
+from penstock.model.clock import instant, instant_text
 from penstock.model.errors import UnknownUnit, UsageError
 
 if TYPE_CHECKING:
@@ -41,8 +42,11 @@ def require_harvest(reader: Reader) -> None:
         raise UsageError("this ledger has no tables for harvests; 'penstock db upgrade' adds them")
 
 
-def require_feed(reader: Reader, feed: str) -> None:
-    """Refuse a feed that the ledger does not know. Raises UsageError that names those it knows."""
+def require_feed(reader: Reader, feed: str, at: datetime | None = None) -> None:
+    """Refuse a feed that the ledger does not know. Raises UsageError that names those it knows.
+
+    `at`: the moment that the reader is of.
+    """
     require_harvest(reader)
     prefix = schedule_of("")
     sql = "SELECT feed FROM run_metadata UNION SELECT feed FROM watermark UNION SELECT substr(unit_id, :after)"
@@ -50,18 +54,27 @@ def require_feed(reader: Reader, feed: str) -> None:
     given = {"after": len(prefix) + 1, "size": len(prefix), "prefix": prefix}
     known = reader.read(lambda cursor: sorted(str(row[0]) for row in cursor.rows(sql, **given)))
     if feed not in known:
+        if at is not None:
+            had = f"it had {', '.join(known) or 'none'}"
+            raise UsageError(f"at {instant_text(at)} the ledger had no feed {feed!r}; {had}")
         has = f"it has {', '.join(known)}" if known else "it has none; 'penstock up' makes those of the configuration"
         raise UsageError(f"the ledger has no feed {feed!r}; {has}")
 
 
-def find_run(reader: Reader, text: str) -> Run:
-    """The run that a person names: by its id, the beginning of it, or a reference. Raises UsageError, UnknownUnit."""
+def find_run(reader: Reader, text: str, at: datetime | None = None) -> Run:
+    """The run that a person names: by its id, the beginning of it, or a reference. Raises UsageError, UnknownUnit.
+
+    `at`: the moment that the reader is of.
+    """
     require_harvest(reader)
     wanted = text.removeprefix(f"{harvest_run.name}:").lower()
     sql = "SELECT unit_id FROM run_metadata WHERE substr(unit_id, 1, :size) = :wanted ORDER BY unit_id LIMIT 2"
     found = reader.read(lambda cursor: cursor.rows(sql, size=len(wanted), wanted=wanted)) if wanted else []
     if len(found) > 1:
         raise UsageError(f"more than one run begins with {text!r}; give more of its id")
+    if not found and at is not None:
+        then = instant_text(at)
+        raise UnknownUnit(f"there was no run {text!r} at {then}; 'penstock harvest runs --at {then}' lists what was")
     if not found:
         raise UnknownUnit(f"no run {text!r} in the ledger; 'penstock harvest runs' lists them")
     run: Run = reader.get_many(harvest_run, [str(found[0][0])])[0]

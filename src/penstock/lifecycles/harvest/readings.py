@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.ledger.store.database import Cursor
+from penstock.lifecycles.harvest.chunk.machine import harvest_chunk
 from penstock.lifecycles.harvest.operations import WhichFeed, WhichRun
-from penstock.lifecycles.harvest.partition.machine import P, Partition
+from penstock.lifecycles.harvest.partition.machine import P, Partition, harvest_partition
+from penstock.lifecycles.harvest.progress import (
+    Chunks,
+    Progress,
+    chunks_of,
+    chunks_then,
+    progress_of,
+    progress_then,
+    records_of,
+)
 from penstock.lifecycles.harvest.queries import OPEN_SQL, find_run, partitions_of, require_feed, require_harvest
 from penstock.lifecycles.harvest.run.machine import OPEN, Phase, R, Run, RunType, harvest_run
 from penstock.lifecycles.harvest.settings import HarvestSettings, schedule_of
 from penstock.model.clock import instant, instant_text
+from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At, Then, lacking
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -31,12 +43,14 @@ class RunsFilter(Parameters, frozen=True):
 
     feed: Annotated[str | None, option("Only of this feed.")] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 20
+    at: At = None
 
 
 class ShowParameters(WhichRun, frozen=True):
     """Which run, and for how long."""
 
     watch: Annotated[bool, option("Stay, and show the progress until the run ends.", terminal=True)] = False
+    at: At = None
 
 
 class PartitionsFilter(Parameters, frozen=True):
@@ -46,6 +60,7 @@ class PartitionsFilter(Parameters, frozen=True):
         str | None, argument("The run's id, or the beginning of it; by default the newest run.", example="3f2a91c0")
     ] = None
     failed: Annotated[bool, option("Only those that have failed.")] = False
+    at: At = None
 
 
 class RunRow(Row, frozen=True):
@@ -58,8 +73,8 @@ class RunRow(Row, frozen=True):
     ]
     status: Annotated[R, column("Where it stands.", show="state")]
     phase: Annotated[Phase | None, column("How far consolidation has come.", show="detail")]
-    partitions: Annotated[str, column("Partitions completed, of all of them.", heading="parts")]
-    records: Annotated[int, column("Records fetched so far.")]
+    partitions: Annotated[str | None, column("Partitions completed, of all of them.", heading="parts")]
+    records: Annotated[int | None, column("Records fetched so far; of the past, if they can still be told.")]
     unseen: Annotated[int | None, column("Live records that a full run did not see and kept.", show="detail")]
     started_at: Annotated[datetime, column("When it was started.", heading="started")]
     ends_at: Annotated[datetime | None, column("When it was completed, or will be at this pace.", show="detail")]
@@ -72,25 +87,25 @@ class RunDetail(RunRow, frozen=True):
     """A run: its window, its counts, how fast it goes and when it will be done."""
 
     progress: Annotated[str, column("How far it has come, and how fast.")]
-    share: Annotated[float, column("The share of the expected records that has been fetched, from 0 to 1.")]
-    rate: Annotated[float | None, column("Records per second of what is going on now.")]
+    share: Annotated[float | None, column("The share of the expected records that has been fetched, from 0 to 1.")]
+    rate: Annotated[float | None, column("Records per second of what is going on now; empty of the past.")]
     expected_records: Annotated[int, column("Records that the scan counted.")]
     scan_calls: Annotated[int, column("Calls that the scan took.")]
     expected_workers: Annotated[int, column("Partitions in all.")]
-    completed_workers: Annotated[int, column("Partitions that are completed.")]
-    failed_workers: Annotated[int, column("Partitions that have failed.")]
-    verified_workers: Annotated[int, column("Completed partitions that are known to be whole.")]
+    completed_workers: Annotated[int | None, column("Partitions that are completed.")]
+    failed_workers: Annotated[int | None, column("Partitions that have failed.")]
+    verified_workers: Annotated[int | None, column("Completed partitions that are known to be whole.")]
     window_from: Annotated[datetime | None, column("Where its window begins; empty for a full run.")]
     window_to: Annotated[datetime, column("Where its window ends; the watermark of a completed run.")]
     watermark_before: Annotated[datetime | None, column("The watermark that it started from.")]
     watermark_after: Annotated[datetime | None, column("The watermark that it left.")]
     consolidation_started_at: Annotated[datetime | None, column("When consolidation began.")]
-    expected_chunks: Annotated[int, column("Chunks to consolidate.")]
-    completed_chunks: Annotated[int, column("Chunks that are done.")]
-    failed_chunks: Annotated[int, column("Chunks that have failed.")]
-    records_consolidated: Annotated[int, column("Records that became canonical.")]
-    records_rejected: Annotated[int, column("Records that could not be mapped and were set aside.")]
-    records_deleted: Annotated[int, column("Records that were soft-deleted.")]
+    expected_chunks: Annotated[int | None, column("Chunks to consolidate.")]
+    completed_chunks: Annotated[int | None, column("Chunks that are done.")]
+    failed_chunks: Annotated[int | None, column("Chunks that have failed.")]
+    records_consolidated: Annotated[int | None, column("Records that became canonical.")]
+    records_rejected: Annotated[int | None, column("Records that could not be mapped and were set aside.")]
+    records_deleted: Annotated[int | None, column("Records that were soft-deleted.")]
     completed_at: Annotated[datetime | None, column("When it was completed.")]
     forced_reason: Annotated[str | None, column("Why it was forced.")]
     hint: Annotated[str | None, column("What to do about it.")]
@@ -103,10 +118,12 @@ class PartitionRow(Row, frozen=True):
     low: Annotated[int, column("Where its range begins.", heading="from")]
     high: Annotated[int | None, column("Where its range ends; the end is not part of it.", heading="to")]
     status: Annotated[P, column("Where it stands.", show="state")]
-    records: Annotated[int, column("Distinct records found, or received so far.")]
-    expected_records: Annotated[int, column("Records that were counted.", heading="of")]
-    pages: Annotated[int, column("Pages received.")]
-    rescans: Annotated[int, column("How often it was fetched again because records may be missing.")]
+    records: Annotated[
+        int | None, column("Distinct records found, or received so far; of the past, if nobody has added any since.")
+    ]
+    expected_records: Annotated[int | None, column("Records that were counted.", heading="of")]
+    pages: Annotated[int | None, column("Pages received; of the past, as the records.")]
+    rescans: Annotated[int | None, column("How often it was fetched again because records may be missing.")]
     why: Annotated[str | None, column("Why it failed or is parked, or what is in doubt.", show="text")]
     found_records: Annotated[int | None, column("Distinct records, once the last page is there.", show="detail")]
     error: Annotated[str | None, column("Why it failed.", show="detail")]
@@ -121,7 +138,9 @@ class WatermarkRow(Row, frozen=True):
     run: Annotated[str | None, column("The run that moved it.", show="reference", leads="show")]
     last_run_id: Annotated[str | None, column("The whole id of that run.", show="detail")]
     last_run_completed_at: Annotated[datetime | None, column("When that run was completed.", heading="completed")]
-    publication: Annotated[str, column("Whether the published one says the same: published, unpublished or conflict.")]
+    publication: Annotated[
+        str | None, column("Whether the published one says the same: published, unpublished or conflict.")
+    ]
     published_at: Annotated[datetime | None, column("When it was published.", heading="published")]
     set_by: Annotated[str | None, column("Who set it by hand; empty: its run did.", heading="set by")]
     set_reason: Annotated[str | None, column("Why it was set by hand.", show="text", heading="because")]
@@ -154,81 +173,81 @@ class PriceRow(Row, frozen=True):
 @reading("runs", "The latest runs, the newest first.")
 def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
     require_harvest(ask.reader)
+    lacks, ask = lacking(ask, [harvest_run], wanted.at), ask.then(wanted.at)
     if wanted.feed is not None:
-        require_feed(ask.reader, wanted.feed)
-    where = "" if wanted.feed is None else "WHERE feed = :feed "
-    sql = f"SELECT unit_id FROM run_metadata {where}ORDER BY started_at DESC, unit_id LIMIT :n"
-    given: dict[str, Any] = {"n": wanted.limit} | ({} if wanted.feed is None else {"feed": wanted.feed})
-    ids = [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql, **given))]
-    found: list[Run] = ask.reader.get_many(harvest_run, ids) if ids else []
-    listed = sorted(found, key=lambda run: ids.index(run.unit_id))
-    note = None if listed else "no runs yet; a feed's schedule starts them, or 'penstock harvest start FEED'"
-    return Page(rows=[RunRow(**_run(run, progress_of(ask.reader, run, ask.now))) for run in listed], note=note)
+        with _excused(lacks):
+            require_feed(ask.reader, wanted.feed, wanted.at)
+    found = _runs(ask.reader, wanted.feed, wanted.limit)
+    rows = [RunRow(**_run(run, _progress(ask, run, wanted.at))) for run in found]
+    return Page(rows=rows, note=lacks or (None if rows else _no_runs(wanted.at)))
 
 
 @reading("show", "One run: its window, its counts, its rate and when it ends.")
 def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
-    run = find_run(ask.reader, wanted.run)
-    how_far = progress_of(ask.reader, run, ask.now)
+    if wanted.watch and wanted.at is not None:
+        raise UsageError("the past does not go on: leave out --watch, or --at")
+    whole = lacking(ask, [harvest_chunk], wanted.at) is None
+    run, ask = _named(ask, wanted.run, wanted.at), ask.then(wanted.at)
+    how_far = _progress(ask, run, wanted.at)
     nobody = threading.Event()
     while wanted.watch and run.status in OPEN:
-        ask.progress(how_far.done, how_far.expected)
+        ask.progress(how_far.done or 0, how_far.expected)
         nobody.wait(_WATCH_SECONDS)
         run = find_run(ask.reader, str(run.run_id))
         how_far = progress_of(ask.reader, run, ask.program.clock.now())
-    hint = None
-    if run.status is R.FAILED:
-        short = str(run.run_id)[:_SHORT]
-        hint = f"'penstock harvest partitions {short} --failed' says what went wrong, 'retry' fetches it again"
-    own = {name: getattr(run, name) for name in _OF_RUN}
-    return RunDetail(
-        **_run(run, how_far), **own, progress=how_far.says(), share=how_far.share, rate=how_far.rate, hint=hint
-    )
+    chunks = chunks_of(run) if wanted.at is None or not whole else chunks_then(ask.reader, run)
+    return RunDetail(**_run(run, how_far), **_detail(run, how_far, chunks), hint=_hint(run, wanted.at))
 
 
 @reading("partitions", "The partitions of a run, and how far each has come.")
 def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[PartitionRow]:
-    run = _newest(ask) if wanted.run is None else wanted.run
-    if run is None:
-        return Page(rows=[], note="no runs yet")
-    found = partitions_of(ask.reader, find_run(ask.reader, run).run_id)
-    listed = [p for p in found if not wanted.failed or p.status is P.FAILED]
+    require_harvest(ask.reader)
+    reader, lacks = ask.then(wanted.at).reader, lacking(ask, [harvest_partition], wanted.at)
+    chosen = _runs(reader, None, 1) if wanted.run is None else [_named(ask, wanted.run, wanted.at)]
+    if not chosen:
+        return Page(rows=[], note=lacking(ask, [harvest_run], wanted.at) or _no_runs(wanted.at))
+    listed = [p for p in partitions_of(reader, chosen[0].run_id) if not wanted.failed or p.status is P.FAILED]
     nothing = "no partition has failed" if wanted.failed else "the run has no partitions: there was nothing to fetch"
-    return Page(rows=[_partition(p) for p in listed], note=None if listed else nothing)
-
-
-def _newest(ask: Ask[HarvestSettings]) -> str | None:
-    """The run that was started last."""
-    found = runs(ask, RunsFilter(limit=1)).rows
-    return str(found[0].run_id) if found else None
+    return Page(rows=[_partition(p) for p in listed], note=lacks or (None if listed else nothing))
 
 
 @reading("watermark show", "How far each feed has been read, and whether that is published.")
-def watermark_show(ask: Ask[HarvestSettings]) -> Page[WatermarkRow]:
+def watermark_show(ask: Ask[HarvestSettings], wanted: Then) -> Page[WatermarkRow]:
+    """Of the past, a publication is shown as far as events tell of it."""
+    from penstock.lifecycles.harvest.marks import marks, marks_then, unsure
+
     require_harvest(ask.reader)
-    columns = "feed, last_updated_at, last_run_id, last_run_completed_at, publication, published_at, set_by, set_reason"
-    found = ask.reader.read(lambda cursor: cursor.rows(f"SELECT {columns} FROM watermark ORDER BY feed"))
+    found = marks(ask.reader) if wanted.at is None else marks_then(ask.then(wanted.at).reader)
     rows = [
         WatermarkRow(
-            feed=str(feed),
-            last_updated_at=instant(updated),
-            run=None if run_id is None else str(run_id)[:_SHORT],
-            last_run_id=None if run_id is None else str(run_id),
-            last_run_completed_at=instant(completed),
-            publication=str(publication),
-            published_at=instant(published),
-            set_by=set_by,
-            set_reason=set_reason,
+            feed=mark.feed,
+            last_updated_at=mark.last_updated_at,
+            run=None if mark.last_run_id is None else mark.last_run_id[:_SHORT],
+            last_run_id=mark.last_run_id,
+            last_run_completed_at=mark.last_run_completed_at,
+            publication=mark.publication,
+            published_at=mark.published_at,
+            set_by=mark.set_by,
+            set_reason=mark.set_reason,
         )
-        for feed, updated, run_id, completed, publication, published, set_by, set_reason in found
+        for mark in found
     ]
-    return Page(rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one")
+    if wanted.at is None:
+        return Page(
+            rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one"
+        )
+    lacks = "; ".join(filter(None, (unsure(ask.reader, wanted.at), lacking(ask, [harvest_run], wanted.at))))
+    return Page(rows=rows, note=lacks or (None if rows else "no feed had a watermark yet"))
 
 
 @reading("feeds", "How each feed stands under this configuration.")
-def feeds(ask: Ask[HarvestSettings]) -> Page[FeedRow]:
-    """With --config of a file that is not in force yet, this says it before it happens."""
+def feeds(ask: Ask[HarvestSettings], wanted: Then) -> Page[FeedRow]:
+    """With --config of a file that is not in force yet, this says it before it happens.
+
+    Of the past it has the runs of then, under the configuration of now.
+    """
     require_harvest(ask.reader)
+    lacks, ask = lacking(ask, [harvest_run], wanted.at), ask.then(wanted.at)
     sql = (
         "SELECT feed, count(*), max(started_at),"
         f" max(CASE WHEN status IN ({OPEN_SQL}) THEN unit_id END) FROM run_metadata GROUP BY feed"
@@ -242,10 +261,15 @@ def feeds(ask: Ask[HarvestSettings]) -> Page[FeedRow]:
     names = sorted({*there, *ask.settings.feeds})
     paused = {name: own.paused for name, own in ask.settings.feeds.items()}
     rows = [_feed(name, paused, there.get(name, (0, None, None)), prices.get(name)) for name in names]
-    return Page(rows=rows, note=None if rows else "no feed is configured; add [harvest.feeds.NAME] to penstock.toml")
+    nothing = "no feed is configured; add [harvest.feeds.NAME] to penstock.toml"
+    return Page(rows=rows, note=lacks or (None if rows else nothing))
 
 
-@reading("prices", "What the pricing rules in force would change of a feed's records.")
+@reading(
+    "prices",
+    "What the pricing rules in force would change of a feed's records.",
+    no_past="it prices the records that are there now, by the rules that are in force now",
+)
 def prices(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Page[PriceRow]:
     """`reprice` has it done at once; the feed's schedule does it within a minute anyway."""
     from penstock.lifecycles.harvest.prices import Records, preview
@@ -274,55 +298,55 @@ def prices(ask: Ask[HarvestSettings], wanted: WhichFeed) -> Page[PriceRow]:
     return Page(rows=rows, counts={name: getattr(found, name) for name in names}, note=note)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run has come: records of its present part, how fast, and when that part will be over."""
-
-    fetched: int
-    expected: int
-    #: Records of the present part that are done: fetched, or consolidated.
-    done: int
-    #: Records per second of what is going on; None while nothing is.
-    rate: float | None
-    eta: datetime | None
-
-    @property
-    def share(self) -> float:
-        """How much of the records have been fetched."""
-        return 1.0 if self.expected == 0 else min(1.0, self.fetched / self.expected)
-
-    def says(self) -> str:
-        """As a phrase for people."""
-        pace = "" if self.rate is None else f", {self.rate:,.0f} records/s"
-        return f"{self.fetched:,} of {self.expected:,} records ({self.share:.0%}){pace}"
+def _runs(reader: Reader, feed: str | None, limit: int) -> list[Run]:
+    """The runs that were started last, the newest first."""
+    where = "" if feed is None else "WHERE feed = :feed "
+    sql = f"SELECT unit_id FROM run_metadata {where}ORDER BY started_at DESC, unit_id LIMIT :n"
+    given: dict[str, Any] = {"n": limit} | ({} if feed is None else {"feed": feed})
+    ids = [str(row[0]) for row in reader.read(lambda cursor: cursor.rows(sql, **given))]
+    found: list[Run] = reader.get_many(harvest_run, ids) if ids else []
+    return sorted(found, key=lambda run: ids.index(run.unit_id))
 
 
-def progress_of(reader: Reader, run: Run, now: datetime) -> Progress:
-    """How far a run has come by now."""
-    found = partitions_of(reader, run.run_id)
-    fetched = sum(p.found_records if p.found_records is not None else p.records for p in found)
-    rate, left, done = None, 0, fetched
-    if run.status is R.WORKERS_RUNNING:
-        begun = [p.begun_at for p in found if p.begun_at is not None]
-        rate = _rate(sum(p.records for p in found), min(begun, default=now), now)
-        left = sum(max(0, p.expected_records - p.next_offset) for p in found if p.status is not P.FAILED)
-    elif run.status is R.CONSOLIDATING and run.consolidation_started_at is not None:
-        done = run.records_consolidated + run.records_rejected
-        rate = _rate(done, run.consolidation_started_at, now)
-        left = max(0, fetched - done)
-    eta = now + timedelta(seconds=left / rate) if rate else None
-    return Progress(fetched, run.expected_records, done, rate, eta)
+def _progress(ask: Ask[HarvestSettings], run: Run, at: datetime | None) -> Progress:
+    return progress_of(ask.reader, run, ask.now) if at is None else progress_then(ask.reader, run)
 
 
-def _rate(records: int, since: datetime, now: datetime) -> float | None:
-    seconds = (now - since).total_seconds()
-    return records / seconds if seconds > 0 and records else None
+def _no_runs(at: datetime | None) -> str:
+    if at is None:
+        return "no runs yet; a feed's schedule starts them, or 'penstock harvest start FEED'"
+    return "there were no runs yet"
+
+
+@contextlib.contextmanager
+def _excused(lacks: str | None) -> Iterator[None]:
+    """What is not found may have been there, where some of that time was pruned."""
+    try:
+        yield
+    except (UnknownUnit, UsageError) as error:
+        if lacks is None:
+            raise
+        raise type(error)(f"{error}; {lacks}") from None
+
+
+def _named(ask: Ask[HarvestSettings], text: str, at: datetime | None) -> Run:
+    """The run that a person names, as it stood. `ask` is the question before `then`."""
+    with _excused(lacking(ask, [harvest_run], at)):
+        return find_run(ask.then(at).reader, text, at)
+
+
+def _hint(run: Run, at: datetime | None) -> str | None:
+    if run.status is not R.FAILED:
+        return None
+    command = f"penstock harvest partitions {str(run.run_id)[:_SHORT]} --failed"
+    if at is not None:
+        return f"'{command} --at {instant_text(at)}' says what had gone wrong"
+    return f"'{command}' says what went wrong, 'retry' fetches it again"
 
 
 _OF_RUN = (
-    *("expected_records", "scan_calls", "expected_workers", "completed_workers", "failed_workers", "verified_workers"),
+    *("expected_records", "scan_calls", "expected_workers"),
     *("window_from", "window_to", "watermark_before", "watermark_after", "consolidation_started_at"),
-    *("expected_chunks", "completed_chunks", "failed_chunks"),
     *("records_consolidated", "records_rejected", "records_deleted", "completed_at", "forced_reason"),
 )
 
@@ -335,7 +359,7 @@ def _run(run: Run, how_far: Progress) -> dict[str, Any]:
         "run_type": run.run_type,
         "status": run.status,
         "phase": run.phase,
-        "partitions": f"{run.completed_workers}/{run.expected_workers}",
+        "partitions": None if how_far.completed is None else f"{how_far.completed}/{run.expected_workers}",
         "records": how_far.fetched,
         "unseen": run.unseen,
         "started_at": run.started_at,
@@ -346,19 +370,34 @@ def _run(run: Run, how_far: Progress) -> dict[str, Any]:
     }
 
 
+def _detail(run: Run, how_far: Progress, chunks: Chunks) -> dict[str, Any]:
+    """What `RunDetail` has besides."""
+    return {
+        **{name: getattr(run, name) for name in _OF_RUN},
+        "completed_workers": how_far.completed,
+        "failed_workers": how_far.failed,
+        "verified_workers": how_far.verified,
+        "expected_chunks": chunks.expected,
+        "completed_chunks": chunks.completed,
+        "failed_chunks": chunks.failed,
+        "progress": how_far.says(),
+        "share": how_far.share,
+        "rate": how_far.rate,
+    }
+
+
 def _partition(partition: Partition) -> PartitionRow:
-    found = partition.found_records
     return PartitionRow(
         partition_id=partition.partition_id,
         low=partition.low,
         high=partition.high,
         status=partition.status,
-        records=partition.records if found is None else found,
+        records=records_of(partition),
         expected_records=partition.expected_records,
         pages=partition.pages,
         rescans=partition.rescans,
         why=partition.error or partition.parked_reason or partition.doubt,
-        found_records=found,
+        found_records=partition.found_records,
         error=partition.error,
         doubt=partition.doubt,
     )
@@ -369,7 +408,9 @@ def _repricings(cursor: Cursor) -> dict[str, str]:
     sql = "SELECT feed, status, expected, records, changed, finished_at FROM harvest_reprice ORDER BY begun_at"
     said = {}
     for feed, status, expected, records, changed, finished in cursor.rows(sql):
-        counts = f"{records:,} of {expected:,} records, {changed:,} prices changed"
+        counts = f"{expected:,} records"
+        if records is not None:
+            counts = f"{records:,} of {counts}, {changed:,} prices changed"
         ended = "" if finished is None else f" at {instant_text(instant(finished))}"
         said[str(feed)] = f"repricing: {counts}" if status == "running" else f"repriced{ended}: {counts}"
     return said

@@ -20,6 +20,16 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.outbox import EventRow
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store.database import Cursor, Database
+from penstock.lifecycles.harvest.events import (
+    ADOPTED,
+    ADVANCED,
+    ALERT,
+    CONFLICT,
+    PUBLISHED,
+    PUBLISHED_EVENT,
+    REQUESTED,
+    UNPUBLISHED,
+)
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import StepError
 from penstock.model.outcome import Event
@@ -29,13 +39,7 @@ from penstock.worker.outbox import Subscriber
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
 
-ADVANCED = "harvest.watermark_advanced"
-REQUESTED = "harvest.watermark_requested"
-PUBLISHED_EVENT = "harvest.watermark_published"
-ALERT = "harvest.watermark_unpublished"
-ADOPTED = "harvest.watermark_adopted"
 _KEPT = 1_000
-PUBLISHED, UNPUBLISHED, CONFLICT = "published", "unpublished", "conflict"
 SUBSCRIBER = "harvest-watermark"
 
 

@@ -10,6 +10,7 @@ from penstock.lifecycles.partitions import alerts, jobs, operations
 from penstock.lifecycles.partitions.calendar import calendar
 from penstock.lifecycles.partitions.expects import expects
 from penstock.lifecycles.partitions.machine import MACHINES, extraction, validation
+from penstock.lifecycles.partitions.past import PAST
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.lifecycles.partitions.validate import Rules
 from penstock.model.decider import Decider
@@ -102,6 +103,7 @@ def partitions_lifecycle(
         settings=settings,
         machines=MACHINES,
         data=data,
+        past=PAST,
         build=build,
         decides=decides,
         jobs=[jobs.enumerate_partitions],

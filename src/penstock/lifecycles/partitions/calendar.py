@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from itertools import groupby, islice
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, column, option
+from penstock.operations.past import At
 from penstock.raw.paths import Range
 
 _DAYS = 30
@@ -36,7 +37,7 @@ class CalendarWanted(Parameters, frozen=True):
     unready: Annotated[bool, option("Only series with days that are not safe to consume.")] = False
     limit: Annotated[int, option("How many series at most.", ge=1, le=10_000)] = 50
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
-    as_of: Annotated[datetime | None, option("As it stood then, from the history.")] = None
+    at: At = None
 
 
 class SeriesDays(Row, frozen=True):
@@ -61,7 +62,7 @@ def calendar(ask: Ask[PartitionSettings], wanted: CalendarWanted) -> Page[Series
 
 def _days(ask: Ask[PartitionSettings], wanted: CalendarWanted) -> tuple[date, date]:
     """The first and the last day. Raises UsageError for more than a page can show."""
-    last = wanted.last or (wanted.as_of or ask.now).date() - timedelta(days=1)
+    last = wanted.last or (wanted.at or ask.now).date() - timedelta(days=1)
     first = wanted.first or last - timedelta(days=_DAYS - 1)
     if (last - first).days >= _MOST_DAYS:
         raise UsageError(f"{first} to {last} is more than {_MOST_DAYS} days; ask for fewer at once")
@@ -75,7 +76,7 @@ def _series(ask: Ask[PartitionSettings], wanted: CalendarWanted, first: date, la
     if not ask.reader.keeps(partition):
         raise UsageError("this ledger keeps no partitions yet; 'penstock db upgrade' adds them")
     reader = PartitionReader(ask.reader.database, ask.program.ports.raw)
-    reader = reader if wanted.as_of is None else reader.as_of(wanted.as_of)
+    reader = reader if wanted.at is None else reader.as_of(wanted.at)
     passed = wanted.after is None
     for name in _sources(ask, wanted):
         chosen = _chosen(ask, wanted, name, first, last)

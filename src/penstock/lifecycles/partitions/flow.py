@@ -18,6 +18,7 @@ from penstock.lifecycles.ladder import offset_name
 from penstock.lifecycles.partitions.decide import Landed, decide, gate, next_attention
 from penstock.lifecycles.partitions.judgement import Validators
 from penstock.lifecycles.partitions.machine import Extraction, X, extraction, gate_of, key_of, partition
+from penstock.lifecycles.partitions.past import landed_reason
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.model.clock import MILLISECOND, Rng, parse_instant
 from penstock.model.errors import MustWait, Rejected, StepError, UsageError
@@ -202,7 +203,7 @@ class Extractions(Flow[Extraction, PartitionSettings, Landed]):
         # A run that waited long for its source serves the offset that had come when it was asked.
         serving = self._due_offset(unit, begun or now)
         after = replace(unit, status=X.LANDED, record_count=records, serving_offset=serving, attempts=0, due_at=now)
-        return Outcome(unit, after, f"run {unit.run_id} landed with {records:,} records")
+        return Outcome(unit, after, landed_reason(unit.run_id, records))
 
     async def _stored(self, io: Io, work: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -19,7 +19,7 @@ from penstock.model.clock import instant
 from penstock.model.errors import LedgerRefused
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Event, Move, Write
-from penstock.raw.paths import PARTS, PartitionKey
+from penstock.raw.paths import ATTEMPT_TABLE, PARTS, PartitionKey
 from penstock.raw.sink import RawSink
 from penstock.raw.store import RawCorrupt, RawMissing
 
@@ -158,7 +158,7 @@ def _differs(ledger: Ledger, key: PartitionKey, verdict: Verdict) -> bool | None
 
 def _attempts(database: Database, key: PartitionKey, select: str, which: str, **given: Any) -> Sequence[Sequence[Any]]:
     sql = (
-        f"{select} FROM partition_attempt WHERE source = :source AND customer_id = :customer_id"
+        f"{select} FROM {ATTEMPT_TABLE} WHERE source = :source AND customer_id = :customer_id"
         f" AND query_name = :query_name AND logical_date = {database.sql.day('logical_date')} {which}"
     )
     named = {name: str(getattr(key, name)) for name in PARTS}

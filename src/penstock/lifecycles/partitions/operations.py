@@ -22,13 +22,15 @@ from penstock.lifecycles.partitions.machine import (
     partition,
     validation,
 )
+from penstock.lifecycles.partitions.past import landed_by
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.model.errors import UsageError
 from penstock.model.unit import Ref, unit_id_of
 from penstock.operations.declare import Ask, Lines, Page, Reading, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At
 from penstock.operations.plan import NOW, Births, Moves, Plan
-from penstock.raw.paths import PartitionKey, Range, check_run_id
+from penstock.raw.paths import ATTEMPT_TABLE, PartitionKey, Range, check_run_id
 
 if TYPE_CHECKING:
     from penstock.lifecycles.partitions.validate import Rules
@@ -42,7 +44,6 @@ _RUN = "2026-11-02T06:00:00.000Z"
 PartitionAsk = Ask[PartitionSettings]
 
 _Partition = Annotated[str, argument("The partition, as source/customer/query/date.", example=_EXAMPLE)]
-_AsOf = Annotated[datetime | None, option("As it stood then, from the history.")]
 
 
 class OnePartition(Parameters, frozen=True):
@@ -54,7 +55,7 @@ class OnePartition(Parameters, frozen=True):
 class PartitionThen(OnePartition, frozen=True):
     """One partition, now or at a moment of the past."""
 
-    as_of: _AsOf = None
+    at: At = None
 
 
 class ReadWanted(PartitionThen, frozen=True):
@@ -97,7 +98,7 @@ class RangeWanted(Parameters, frozen=True):
 class RangeThen(RangeWanted, frozen=True):
     """The same, now or at a moment of the past."""
 
-    as_of: _AsOf = None
+    at: At = None
 
 
 class SeriesWanted(RangeThen, frozen=True):
@@ -124,6 +125,7 @@ class CadenceWanted(Parameters, frozen=True):
     """Which partitions to sum up."""
 
     source: Annotated[str | None, argument("Only of this source.", example="google_ads")] = None
+    at: At = None
 
 
 class PartitionRow(Row, frozen=True):
@@ -204,13 +206,13 @@ class OffsetRow(Row, frozen=True):
 
 @reading("status", "How one partition stands: its authoritative run, and why.")
 def status(ask: PartitionAsk, wanted: PartitionThen) -> PartitionRow:
-    return _shown(_reader(ask, wanted.as_of).status(ask.settings.key(wanted.partition)))
+    return _shown(_reader(ask, wanted.at).status(ask.settings.key(wanted.partition)))
 
 
 @reading("range", "How many partitions of customers and days are safe to consume.")
 def range_(ask: PartitionAsk, wanted: SeriesWanted) -> Page[SeriesRow]:
     """A partition that nobody has judged is pending."""
-    found = _reader(ask, wanted.as_of).range(_range(ask, wanted))
+    found = _reader(ask, wanted.at).range(_range(ask, wanted))
     chosen = [one for one in found.series if not wanted.unready or one.failed or one.pending]
     rows = [SeriesRow(**asdict(one)) for one in chosen]
     counts = {"partitions": found.total, "success": found.success, "failed": found.failed, "pending": found.pending}
@@ -220,7 +222,7 @@ def range_(ask: PartitionAsk, wanted: SeriesWanted) -> Page[SeriesRow]:
 @reading("list", "Partitions of customers and days, one by one.")
 def list_(ask: PartitionAsk, wanted: ListWanted) -> Page[PartitionRow]:
     """A partition that nobody has judged is pending."""
-    reader, over = _reader(ask, wanted.as_of), _range(ask, wanted)
+    reader, over = _reader(ask, wanted.at), _range(ask, wanted)
     after = None if wanted.after is None else ask.settings.key(wanted.after)
     found = list(islice(reader.each(over, wanted.status, after=after), wanted.limit + 1))
     rows = [_shown(one) for one in found[: wanted.limit]]
@@ -228,18 +230,20 @@ def list_(ask: PartitionAsk, wanted: ListWanted) -> Page[PartitionRow]:
 
 
 @reading("runs", "The landed runs of a partition, the newest first.")
-def runs(ask: PartitionAsk, wanted: OnePartition) -> Page[RunRow]:
+def runs(ask: PartitionAsk, wanted: PartitionThen) -> Page[RunRow]:
     from penstock.lifecycles.partitions.judgement import last_attempts
 
     key = ask.settings.key(wanted.partition)
-    reader = _reader(ask)
-    current, judged = reader.status(key), last_attempts(ask.reader.database, key)
-    landed = reader.sink.runs(key)
+    reader = _reader(ask, wanted.at)
+    current, judged = reader.status(key), last_attempts(ask.then(wanted.at).reader.database, key)
+    landed, lacks = reader.sink.runs(key), None
+    if wanted.at is not None:
+        landed, lacks = landed_by(ask.reader, key, wanted.at, landed, judged)
     rows = []
     for run_id in reversed(landed):
         facts = judged.get(run_id, dict.fromkeys(("verdict", "judged_at", "judged_by", "record_count", "error")))
         rows.append(RunRow(run_id=run_id, authoritative=current.ready and run_id == current.current_run_id, **facts))
-    return Page(rows=rows, note=None if rows else f"no run of {key} has landed yet")
+    return Page(rows=rows, note=lacks if rows or lacks else f"no run of {key} has landed yet")
 
 
 @reading("cadence", "Per offset, how often the data still changed.")
@@ -249,17 +253,17 @@ def cadence(ask: PartitionAsk, wanted: CadenceWanted) -> Page[OffsetRow]:
 
     _require(ask)
     loads = refreshes.Refreshes(
-        "partition_attempt",
+        ATTEMPT_TABLE,
         ("source", "query_name"),
         lambda _, seconds: offset_name(seconds),
         where="verdict = 'success' AND serving_offset IS NOT NULL",
     )
-    found = refreshes.cadence(ask.reader.database, loads, source=wanted.source)
+    found = refreshes.cadence(ask.then(wanted.at).reader.database, loads, source=wanted.source)
     note = None if found else "nothing has been loaded yet"
     return Page(rows=[OffsetRow(**one.document()) for one in found], note=note)
 
 
-@reading("wait", "Wait until partitions are safe to consume.", stays=True)
+@reading("wait", "Wait until partitions are safe to consume.", stays=True, no_past="it waits for what is to come")
 def wait(ask: PartitionAsk, wanted: Waiting) -> Page[PartitionRow]:
     """Exit code 1 when one of them is not in time."""
     keys = [ask.settings.key(text) for text in wanted.partitions]
@@ -271,7 +275,7 @@ def wait(ask: PartitionAsk, wanted: Waiting) -> Page[PartitionRow]:
 @reading("read", "The rows of the authoritative run, as JSON lines.")
 def read(ask: PartitionAsk, wanted: ReadWanted) -> Lines:
     """Exit code 1 when the partition is not safe to consume."""
-    opened = _reader(ask, wanted.as_of).open(ask.settings.key(wanted.partition))
+    opened = _reader(ask, wanted.at).open(ask.settings.key(wanted.partition))
     return Lines([opened.address]) if wanted.path else Lines(line.decode() for line in opened.lines())
 
 
@@ -279,7 +283,7 @@ def read(ask: PartitionAsk, wanted: ReadWanted) -> Lines:
 def metadata(ask: PartitionAsk, wanted: PartitionThen) -> Metadata:
     """Exit code 1 when the partition is not safe to consume."""
     key = ask.settings.key(wanted.partition)
-    opened = _reader(ask, wanted.as_of).open(key)
+    opened = _reader(ask, wanted.at).open(key)
     found = opened.metadata
     named = {name: getattr(found, name) for name in Metadata.__struct_fields__ if name not in ("partition", "path")}
     return Metadata(partition=str(key), path=opened.address, **named)
@@ -288,7 +292,11 @@ def metadata(ask: PartitionAsk, wanted: PartitionThen) -> Metadata:
 def inspecting(rules: Rules) -> Reading[PartitionSettings]:
     """The reading `inspect`, with a program's own business rules."""
 
-    @reading("inspect", "What the validators find in a run. Nothing is written.")
+    @reading(
+        "inspect",
+        "What the validators find in a run. Nothing is written.",
+        no_past="a landed run never changes, and it is inspected by the rules of now",
+    )
     def inspect(ask: PartitionAsk, wanted: OneRun) -> Inspected:
         """Exit code 1 when it is not good."""
         from penstock.lifecycles.partitions.judgement import Validators
@@ -428,12 +436,12 @@ def _sink(ask: PartitionAsk) -> RawSink:
     return found
 
 
-def _reader(ask: PartitionAsk, as_of: datetime | None = None) -> PartitionReader:
+def _reader(ask: PartitionAsk, at: datetime | None = None) -> PartitionReader:
     from penstock.raw.reader import PartitionReader
 
     _require(ask)
     reader = PartitionReader(ask.reader.database, _sink(ask))
-    return reader if as_of is None else reader.as_of(as_of)
+    return reader if at is None else reader.as_of(at)
 
 
 def _range(ask: PartitionAsk, wanted: RangeWanted, *, by_now: bool = False) -> Range:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from penstock.ledger.schema.column_types import Day, Instant
-from penstock.raw.paths import PARTITION_TABLE, PARTS
+from penstock.raw.paths import ATTEMPT_TABLE, PARTITION_TABLE, PARTS
 
 #: What became of an evaluated run: it became authoritative, it was rejected, it was rejected and the last good run
 #: kept, or it was good and older than the authoritative one.
 VERDICTS = ("success", "failed", "kept", "older")
 
 partition_attempt = sa.Table(
-    "partition_attempt",
+    ATTEMPT_TABLE,
     sa.MetaData(),
     *(sa.Column(name, Day if name == "logical_date" else sa.Text, primary_key=True) for name in PARTS),
     sa.Column("run_id", sa.Text, primary_key=True),

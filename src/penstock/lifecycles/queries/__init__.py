@@ -15,6 +15,7 @@ from penstock.lifecycles.queries.erasure import operations as erasing
 from penstock.lifecycles.queries.erasure.machine import erasure as erasure_machine
 from penstock.lifecycles.queries.expects import expects
 from penstock.lifecycles.queries.machine import query
+from penstock.lifecycles.queries.past import PAST
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings, client_gate
 from penstock.model.decider import Decider
 from penstock.model.limits import GateLimits, Limit
@@ -110,6 +111,7 @@ lifecycle = Lifecycle(
     settings=QueriesSettings,
     machines=MACHINES,
     data=data,
+    past=PAST,
     tables=tables,
     build=build,
     decides=decides,

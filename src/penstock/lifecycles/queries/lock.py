@@ -6,7 +6,7 @@ claim. The view `run_lock` shows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.ledger.gates.status import GateStatus
     from penstock.ledger.ledger import Ledger
     from penstock.ledger.store.database import Cursor
+    from penstock.operations.gates import GateRow
     from penstock.operations.reader import Reader
 
 _SHUT = frozenset({"closed", "paused", "stopped"})
@@ -69,13 +70,24 @@ def shut_gates(ledger: Ledger | Reader, gates: Sequence[str]) -> dict[str, GateS
     return {gate.gate_id: gate for gate in found if gate.state in _SHUT}
 
 
+def shut_then(reader: Reader, at: datetime) -> Mapping[str, GateRow]:
+    """All gates that let nobody through at that moment."""
+    from penstock.operations.gates import gates_then
+
+    return {gate.gate: gate for gate in gates_then(reader.database, at)[0] if gate.state in _SHUT}
+
+
 def closed_gate(ledger: Ledger | Reader, key: str, client: str) -> tuple[str, datetime | None] | None:
     """Why this query of that client may not run, and until when; None: nothing keeps it, or nobody has come to it yet.
 
     A person who paused it comes before its client.
     """
+    return closed_among(shut_gates(ledger, [query_gate(key), client_gate(client)]), key, client)
+
+
+def closed_among(shut: Mapping[str, GateStatus | GateRow], key: str, client: str) -> tuple[str, datetime | None] | None:
+    """The same, where it is known which gates are shut."""
     mine, its = query_gate(key), client_gate(client)
-    shut = shut_gates(ledger, [mine, its])
     if mine in shut:
         return closed_words("it", shut[mine]), shut[mine].until
     if its in shut:
@@ -83,7 +95,7 @@ def closed_gate(ledger: Ledger | Reader, key: str, client: str) -> tuple[str, da
     return None
 
 
-def closed_words(what: str, gate: GateStatus) -> str:
+def closed_words(what: str, gate: GateStatus | GateRow) -> str:
     """That it is closed, by whom and why: `its client shop is paused by ada: too many calls`."""
     reason = gate.reason or "no reason was given"
     if gate.state == "paused":

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from penstock.lifecycles.queries.decide import Seen, decide
-from penstock.lifecycles.queries.lock import RunLock, closed_gate, closed_words, holder, shut_gates
+from penstock.lifecycles.queries.lock import (
+    RunLock,
+    closed_among,
+    closed_gate,
+    closed_words,
+    holder,
+    shut_gates,
+    shut_then,
+)
 from penstock.lifecycles.queries.machine import Query, S, query
 from penstock.lifecycles.queries.registry import Configured, registry
 from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings
@@ -19,6 +27,8 @@ from penstock.model.outcome import Wait
 from penstock.operations.declare import Ask
 
 if TYPE_CHECKING:
+    from penstock.ledger.gates.status import GateStatus
+    from penstock.operations.gates import GateRow
     from penstock.operations.reader import Reader
 
 _NAMED = 5
@@ -47,13 +57,19 @@ class Pipeline(Struct, frozen=True):
     held: RunLock | None
     closed: Keeps | None
     served: bool
+    #: Of the past: all gates that were shut.
+    shut: Mapping[str, GateRow] | None = None
 
     def says(self, known: Sequence[Known]) -> str:
-        """Who holds the lock, as a sentence."""
+        """Who holds the lock, as a sentence; of the past, which query was running."""
         parts = []
         if self.closed is not None:
             until = "" if self.closed.next_at is None else f" (until {moment_text(self.closed.next_at)})"
-            parts.append(f"{self.closed.why}{until}; 'penstock queries resume' lets them go on")
+            go_on = "" if self.shut is not None else "; 'penstock queries resume' lets them go on"
+            parts.append(f"{self.closed.why}{until}{go_on}")
+        if self.shut is not None:
+            names = [one.name for one in known if one.unit is not None and one.unit.status is S.RUNNING]
+            return "; ".join([*parts, f"{', '.join(names) or 'no query'} was running"])
         if self.held is not None:
             parts.append(f"the run lock is held: {holds(self.held, known)}")
         else:
@@ -83,8 +99,9 @@ def known_queries(ask: Ask[QueriesSettings]) -> list[Known]:
     units = {unit.query_key: unit for unit in found}
     own = registry(ask.settings)
     listed = [Known(one.key, one.name, one.client, one, units.get(one.key)) for one in own.values()]
-    gone = sorted((unit for unit in found if unit.query_key not in own), key=lambda unit: (unit.name, unit.query_key))
-    return listed + [Known(unit.query_key, unit.name, unit.client, None, unit) for unit in gone]
+    # What it was called then is not known where it was called something else since.
+    gone = [Known(u.query_key, u.name or u.query_key, u.client, None, u) for u in found if u.query_key not in own]
+    return listed + sorted(gone, key=lambda one: (one.name, one.key))
 
 
 def find_query(known: Sequence[Known], text: str) -> Known:
@@ -125,19 +142,25 @@ def find_client(ask: Ask[QueriesSettings], known: Sequence[Known], name: str) ->
     return name
 
 
-def pipeline(reader: Reader) -> Pipeline:
-    """How the pipeline as a whole stands."""
+def pipeline(reader: Reader, at: datetime | None = None) -> Pipeline:
+    """How the pipeline as a whole stands, or stood: who held the run lock then, and who served it, is not known."""
     from penstock.ledger.history import workers_of
 
+    if at is not None:
+        gates = shut_then(reader, at)
+        return Pipeline(None, _closed(gates.get(RUN_GATE)), served=True, shut=gates)
     held, workers = reader.read(lambda cursor: (holder(cursor), workers_of(reader.database, cursor)))
-    shut = shut_gates(reader, [RUN_GATE]).get(RUN_GATE)
-    closed = None if shut is None else Keeps(closed_words("the whole pipeline", shut), shut.until)
+    closed = _closed(shut_gates(reader, [RUN_GATE]).get(RUN_GATE))
     return Pipeline(held, closed, any(query.name in worker.machines for worker in workers))
 
 
+def _closed(shut: GateStatus | GateRow | None) -> Keeps | None:
+    return None if shut is None else Keeps(closed_words("the whole pipeline", shut), shut.until)
+
+
 def keeps(ask: Ask[QueriesSettings], one: Known, all_of_them: Pipeline, known: Sequence[Known]) -> Keeps:
-    """What keeps a query from running now, by the decision that workers make."""
-    unit, own = one.unit, one.own
+    """What keeps a query from running now, by the decision that workers make; of the past, as far as it is known."""
+    unit, own, then = one.unit, one.own, all_of_them.shut
     if unit is None:
         paused = own is not None and own.paused
         why = f"paused by the configuration: [queries.queries.{one.name}]" if paused else "a worker will create it soon"
@@ -146,15 +169,17 @@ def keeps(ask: Ask[QueriesSettings], one: Known, all_of_them: Pipeline, known: S
         return Keeps(f"set aside: {unit.parked_reason}; 'penstock units unpark query:{one.key}' lets it go on")
     if unit.status is S.RUNNING:
         return Keeps(None)
-    closed = closed_gate(ask.reader, one.key, one.client)
+    closed = closed_gate(ask.reader, one.key, one.client) if then is None else closed_among(then, one.key, one.client)
     seen = Seen() if closed is None else Seen(*closed)
     decision = decide(unit, max(ask.now, unit.due_at or ask.now), ask.settings, seen)
     if isinstance(decision, Wait):
         until = decision.until if closed is None else seen.until
+        if then is not None and unit.due_at is None:
+            return Keeps(decision.reason)
         return Keeps(decision.reason, until and max(until, unit.due_at or until))
     if all_of_them.closed is not None:
         return all_of_them.closed
-    if unit.due_at is None or unit.due_at > ask.now:
+    if unit.due_at is None or unit.due_at > ask.now or then is not None:
         return Keeps(None, unit.due_at)
     held = all_of_them.held
     if held is not None and held.query_key != one.key:

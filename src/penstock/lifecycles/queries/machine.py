@@ -95,5 +95,8 @@ query = Machine(
         "error_says_why": "status <> 'ERROR' OR (error IS NOT NULL AND last_error_at IS NOT NULL)",
         "failures_from_zero": "consecutive_failures >= 0",
     },
+    #: How far it has read. It moves with a reading that comes to its end, and with each day that is seeded.
+    tracked=("covered_through", "last_processed_date", "seed_until", "seeded_at", "consecutive_failures"),
+    fixed=("client",),
     table="query_state",
 )

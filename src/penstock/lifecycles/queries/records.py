@@ -25,30 +25,32 @@ class RunRow(Row, frozen=True):
     stopped_by: Annotated[Stop | None, column("Why it stopped.", heading="stopped by")]
     started_at: Annotated[datetime, column("When it began.", heading="began")]
     took: Annotated[timedelta | None, column("How long it took, or takes so far.")]
-    counted: Annotated[str, column("What it counted.", show="reference")]
+    counted: Annotated[str | None, column("What it counted; unknown of one that was under way.", show="reference")]
     error: Annotated[str | None, column("What went wrong.", show="text")]
     run_id: Annotated[str, column("Its id.", show="detail")]
     key: Annotated[str, column("The query's key.", show="detail")]
     finished_at: Annotated[datetime | None, column("When it ended.", show="detail")]
-    pages_fetched: Annotated[int, column("Pages that were read.", show="detail")]
-    offers_fetched: Annotated[int, column("Offers, or records, on these pages.", show="detail")]
-    requests_count: Annotated[int, column("Calls that were made.", show="detail")]
+    pages_fetched: Annotated[int | None, column("Pages that were read.", show="detail")]
+    offers_fetched: Annotated[int | None, column("Offers, or records, on these pages.", show="detail")]
+    requests_count: Annotated[int | None, column("Calls that were made.", show="detail")]
     http_429_count: Annotated[
-        int, column("Calls that the client refused because there were too many (429).", show="detail")
+        int | None, column("Calls that the client refused because there were too many (429).", show="detail")
     ]
-    errors_count: Annotated[int, column("Records that were set aside, and calls that failed for good.", show="detail")]
-    new: Annotated[int, column("Records that were not known before.", show="detail")]
-    changed: Annotated[int, column("Records whose content changed.", show="detail")]
-    closed: Annotated[int, column("Offers that are no longer listed.", show="detail")]
-    companies_aggregated: Annotated[int, column("Companies that were aggregated again.", show="detail")]
-    companies_failed: Annotated[int, column("Companies that could not be aggregated.", show="detail")]
+    errors_count: Annotated[
+        int | None, column("Records that were set aside, and calls that failed for good.", show="detail")
+    ]
+    new: Annotated[int | None, column("Records that were not known before.", show="detail")]
+    changed: Annotated[int | None, column("Records whose content changed.", show="detail")]
+    closed: Annotated[int | None, column("Offers that are no longer listed.", show="detail")]
+    companies_aggregated: Annotated[int | None, column("Companies that were aggregated again.", show="detail")]
+    companies_failed: Annotated[int | None, column("Companies that could not be aggregated.", show="detail")]
 
 
 def run_row(row: Sequence[Any], names: Mapping[str, str], now: datetime) -> RunRow:
     """A row of `RUN_COLUMNS`; `names` are those of queries by their keys."""
     run_id, key, status, stopped_by, error, started, finished, *counters = row
     began, ended = instant(started), instant(finished)
-    counts = dict(zip(COUNTERS, map(int, counters), strict=True))
+    counts = dict(zip(COUNTERS, counters, strict=True))
     return RunRow(
         run=str(run_id)[:_SHORT],
         query=names.get(str(key), str(key)),
@@ -56,7 +58,7 @@ def run_row(row: Sequence[Any], names: Mapping[str, str], now: datetime) -> RunR
         stopped_by=None if stopped_by is None else Stop(stopped_by),
         started_at=began,
         took=max((ended or now) - began, timedelta()),
-        counted=_counted(counts),
+        counted=None if None in counters else _counted(counts),
         error=error,
         run_id=str(run_id),
         key=str(key),

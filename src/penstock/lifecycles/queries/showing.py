@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from penstock.lifecycles.queries.lookup import Known, find_query, keeps, known_queries, pipeline
+from penstock.lifecycles.queries.lookup import Known, Pipeline, find_query, keeps, known_queries, pipeline
 from penstock.lifecycles.queries.machine import Query, S
 from penstock.lifecycles.queries.passes import read_pass
+from penstock.lifecycles.queries.past import pruned
 from penstock.lifecycles.queries.records import RUN_COLUMNS, RunRow, run_row
 from penstock.lifecycles.queries.runs import next_pass, run_of
 from penstock.lifecycles.queries.settings import QueriesSettings
+from penstock.model.errors import UsageError
+from penstock.model.unit import replace
 from penstock.operations.declare import Ask, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At
 
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
@@ -33,6 +37,7 @@ class ShowParameters(WhichQuery, frozen=True):
     """Which query, and for how long."""
 
     watch: Annotated[bool, option("Stay, and show the progress until its run is over.", terminal=True)] = False
+    at: At = None
 
 
 class QueryDetail(Row, frozen=True):
@@ -44,18 +49,18 @@ class QueryDetail(Row, frozen=True):
     searches: Annotated[dict[str, Any] | None, column("What it searches for.", heading="searches for")]
     state: Annotated[S | None, column("Its state; none: the ledger does not have it yet.", show="state")]
     last_executed: Annotated[datetime | None, column("When its last run began.")]
-    was_it_successful: Annotated[str, column("Whether the last finished run was successful.")]
+    was_it_successful: Annotated[str | None, column("Whether the last finished run was successful.")]
     processed_back_to: Annotated[date | None, column("The oldest day that was read to its end.")]
     running_now: Annotated[str, column("Whether a run is under way, and what it is at.")]
     covered_through: Annotated[datetime | None, column("The newest record that was read.")]
     last_success: Annotated[datetime | None, column("When a run last succeeded.")]
-    failures: Annotated[int, column("Runs in a row that failed.")]
-    seeding: Annotated[str, column("Whether history is being read, and how far back.")]
-    unreachable: Annotated[list[str], column("Days that the provider did not list when they were read.")]
-    offers_open: Annotated[int, column("Offers, or records, that it lists now.")]
-    offers_closed: Annotated[int, column("Those that it no longer lists.")]
-    offers_linked: Annotated[int, column("Those that are reposts or duplicates of others.")]
-    rejected: Annotated[int, column("Records that were set aside; 'penstock queries rejected' lists them.")]
+    failures: Annotated[int | None, column("Runs in a row that failed.")]
+    seeding: Annotated[str | None, column("Whether history is being read, and how far back.")]
+    unreachable: Annotated[list[str] | None, column("Days that the provider did not list when they were read.")]
+    offers_open: Annotated[int | None, column("Offers, or records, that it lists now.")]
+    offers_closed: Annotated[int | None, column("Those that it no longer lists.")]
+    offers_linked: Annotated[int | None, column("Those that are reposts or duplicates of others.")]
+    rejected: Annotated[int | None, column("Records that were set aside; 'penstock queries rejected' lists them.")]
     last_error: Annotated[str | None, column("What went wrong in the last run.")]
     last_error_at: Annotated[datetime | None, column("When a run last failed.")]
     next_run: Annotated[datetime | None, column("When it runs next, where that is known.")]
@@ -65,6 +70,9 @@ class QueryDetail(Row, frozen=True):
 
 @reading("show", "One query: its last run, how far it has read, and what keeps it.")
 def show(ask: Ask[QueriesSettings], wanted: ShowParameters) -> QueryDetail:
+    """Of the past, what it lists and where a reading was is known if nobody has touched it since."""
+    if wanted.at is not None:
+        return _shown_then(ask, wanted, wanted.at)
     known = known_queries(ask)
     one = find_query(known, wanted.query)
     nobody = threading.Event()
@@ -74,12 +82,33 @@ def show(ask: Ask[QueriesSettings], wanted: ShowParameters) -> QueryDetail:
         nobody.wait(_WATCH_SECONDS)
         known = known_queries(ask)
         one = find_query(known, one.key)
-    return _detail(ask, one, known)
+    return _detail(ask, one, known, pipeline(ask.reader))
 
 
-def _detail(ask: Ask[QueriesSettings], one: Known, known: Sequence[Known]) -> QueryDetail:
+def _shown_then(ask: Ask[QueriesSettings], wanted: ShowParameters, at: datetime) -> QueryDetail:
+    if wanted.watch:
+        raise UsageError("--watch is of now; leave --at out")
+    now = {unit.query_key: unit for one in known_queries(ask) if (unit := one.unit) is not None}
+    gone, ask = pruned(ask, at), ask.then(at)
+    known = known_queries(ask)
+    one = find_query(known, wanted.query)
+    found = _detail(ask, one, known, pipeline(ask.reader, at))
+    if gone is not None:
+        found = replace(found, rejected=None, was_it_successful=found.was_it_successful if found.runs else None)
+    if one.unit is None:
+        return found
+    if one.own is None:
+        # What it searches for is in its key.
+        found = replace(found, searches=(now[one.key].metadata or {}).get("parameters"))
+    touched = now[one.key].changed_at
+    if touched is not None and touched <= at:
+        return found
+    return replace(found, unreachable=None, offers_open=None, offers_closed=None, offers_linked=None)
+
+
+def _detail(ask: Ask[QueriesSettings], one: Known, known: Sequence[Known], whole: Pipeline) -> QueryDetail:
     unit = one.unit
-    kept = keeps(ask, one, pipeline(ask.reader), known)
+    kept = keeps(ask, one, whole, known)
     table = _own_table(ask.settings, one.client)
     runs, counts = ask.reader.read(lambda cursor: (_last_runs(ask, cursor, one), _counts(cursor, one.key, table)))
     searches = None if one.own is None else dict(one.own.parameters)
@@ -112,8 +141,15 @@ def _detail(ask: Ask[QueriesSettings], one: Known, known: Sequence[Known]) -> Qu
     )
 
 
-def how_far(unit: Query | None) -> str:
+def is_known(unit: Query) -> bool:
+    """Whether its history tells how far it has read: it does of now, and of the past since it tracks that."""
+    return unit.consecutive_failures is not None
+
+
+def how_far(unit: Query | None) -> str | None:
     """The days that it has read, in a few words."""
+    if unit is not None and not is_known(unit):
+        return None
     if unit is None or unit.covered_through is None:
         return "nothing read yet" if unit is None or unit.last_success_at is None else "nothing found yet"
     if is_seeding(unit):
@@ -121,9 +157,11 @@ def how_far(unit: Query | None) -> str:
     return f"from {unit.last_processed_date} to {unit.covered_through:%Y-%m-%d %H:%M} UTC"
 
 
-def is_seeding(unit: Query) -> bool:
+def is_seeding(unit: Query | None) -> bool | None:
     """Whether history has still to be read."""
-    return unit.seeded_at is None
+    if unit is None:
+        return False
+    return unit.seeded_at is None if is_known(unit) else None
 
 
 def _success(runs: Sequence[RunRow]) -> str:
@@ -139,20 +177,24 @@ def _running(ask: Ask[QueriesSettings], one: Known) -> str:
     unit = one.unit
     if unit is None or unit.status is not S.RUNNING:
         return "no"
-    if one.own is None:
+    if one.own is None or unit.run is None:
         return "yes"
     following = next_pass(unit, ask.now, one.own, ask.settings)
     return f"yes, {following.says()}" if following is not None else "yes, it is about to end"
 
 
-def _seeding(unit: Query | None) -> str:
+def _seeding(unit: Query | None) -> str | None:
+    if unit is not None and not is_known(unit):
+        return None
     if unit is None or (unit.seed_until is None and unit.seeding is None):
         return "not begun"
     if unit.seeded_at is not None:
         return f"done, back to {unit.seed_until}"
+    said = f"under way, back to {unit.seed_until}"
+    if unit.metadata is None:
+        return said  # of the past, where somebody has touched it since
     under_way = read_pass(unit.seeding)
-    where = f", {under_way.says()}" if under_way is not None else ", from the newest record down"
-    return f"under way, back to {unit.seed_until}{where}"
+    return f"{said}, {'from the newest record down' if under_way is None else under_way.says()}"
 
 
 def _unreachable(unit: Query | None) -> list[str]:

@@ -352,6 +352,8 @@ def _row(kind: Any, one: Alert, **more: Any) -> Any:
 
 def _thresholds(policy: Policy) -> str:
     parts = [
-        f"{name} from {value:g}" for name in ("warning", "critical") if (value := getattr(policy, name)) is not None
+        f"{name} from {f'{value:.0%}' if 0 < value < 1 else f'{value:g}'}"
+        for name in ("warning", "critical")
+        if (value := getattr(policy, name)) is not None
     ]
     return ", ".join(parts) or policy.severity

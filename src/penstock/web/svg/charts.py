@@ -75,6 +75,10 @@ def time_bar(
             height=high,
             rx=1.5,
         )
+        if bar.meaning == "fault":  # colour is never alone
+            x, y = (number + 0.5) * each, _BASE - high - 1
+            points = f"{x:.1f},{y - 6:.1f} {x + 4:.1f},{y:.1f} {x - 4:.1f},{y:.1f}"
+            rect += element("polygon", class_="is-fault tip", points=points)
         parts.append(linked(rect, bar.link))
     for tick in ticks:
         anchor = "end" if tick.share == 1.0 else "start"

@@ -53,6 +53,7 @@ harvest_chunk = Machine(
     terminal={C.DONE},
     on_error=OnError(retry=C.OPEN, dead=C.FAILED, policy=RetryPolicy(max_retries=2)),
     checks={"range_is_not_empty": "last > first"},
+    fixed=("feed", "last"),
     parent=Parent(
         "harvest_run",
         by=("run_id",),

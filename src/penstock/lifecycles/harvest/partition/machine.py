@@ -105,6 +105,7 @@ harvest_partition = Machine(
         "range_is_not_empty": "high IS NULL OR high > low",
         "verified_is_completed": "verified_at IS NULL OR status = 'completed'",
     },
+    fixed=("feed", "ordinal", "low", "high", "window_from", "window_to", "created_at"),
     table="partition_progress",
     key_is_primary=True,
     parent=Parent(
@@ -155,6 +156,7 @@ harvest_worker = Machine(
         "ended_has_moment": "(status = 'running') = (completed_at IS NULL)",
         "failed_says_why": "status <> 'failed' OR error_message IS NOT NULL",
     },
+    fixed=("run_id", "partition_id", "work_item_payload", "started_at"),
     table="worker_runs",
     key_is_primary=True,
     # The id is made of both.

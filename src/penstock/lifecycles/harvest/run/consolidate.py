@@ -16,6 +16,7 @@ from penstock.ledger.ledger import Ledger
 from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.chunk.flow import of_run
 from penstock.lifecycles.harvest.chunk.machine import Chunk
+from penstock.lifecycles.harvest.events import UNPUBLISHED
 from penstock.lifecycles.harvest.feed import Feed
 from penstock.lifecycles.harvest.prices import rules_in_force
 from penstock.lifecycles.harvest.pricing import BadRule, digest
@@ -23,7 +24,7 @@ from penstock.lifecycles.harvest.run import absence
 from penstock.lifecycles.harvest.run.machine import Phase, R, Run, RunType
 from penstock.lifecycles.harvest.settings import HarvestSettings
 from penstock.lifecycles.harvest.tables import harvest_pricing, harvest_rejected, watermark
-from penstock.lifecycles.harvest.watermark import UNPUBLISHED, advanced
+from penstock.lifecycles.harvest.watermark import advanced
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import Rejected
 from penstock.model.outcome import MAX_ROWS, Birth, Outcome, Update, Where, Write

@@ -149,6 +149,10 @@ harvest_run = Machine(
         *("completed_workers", "failed_workers", "verified_workers", "completed_chunks", "failed_chunks"),
         *("records_consolidated", "records_rejected"),
     ),
+    fixed=(
+        *("run_type", "feed", "started_at", "window_from", "window_to", "watermark_before"),
+        *("expected_workers", "expected_records", "scan_calls"),
+    ),
     table="run_metadata",
     key_is_primary=True,
     indexes={"of_feed": ("feed", "started_at")},

@@ -14,11 +14,13 @@ from penstock.model.outcome import Birth, Move
 from penstock.model.unit import Ref, replace
 from penstock.operations.declare import Ask, Page, Role, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At, lacking
 from penstock.operations.plan import Follow, Together
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
 
+_ASKED = f"FROM transition_log WHERE machine = '{erasure.name}' AND to_status = 'wanted' AND actor LIKE 'operator%' AND"
 _ENDED = frozenset({E.DONE, E.FAILED})
 
 
@@ -33,6 +35,7 @@ class ErasuresFilter(Parameters, frozen=True):
 
     status: Annotated[E | None, option("Only those in this state.")] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=100_000)] = 100
+    at: At = None
 
 
 class ErasureRow(Row, frozen=True):
@@ -40,11 +43,11 @@ class ErasureRow(Row, frozen=True):
 
     erased: Annotated[str, column("What: its kind and id, or the digest of a company's name.", show="reference")]
     status: Annotated[E, column("How far it has come.", show="state")]
-    asked_by: Annotated[str, column("Who asked for it.", heading="by")]
-    asked_at: Annotated[datetime, column("When it was asked for.", heading="asked")]
+    asked_by: Annotated[str | None, column("Who asked for it.", heading="by")]
+    asked_at: Annotated[datetime | None, column("When it was asked for.", heading="asked")]
     erased_at: Annotated[datetime | None, column("When it was done.", heading="done")]
-    rows: Annotated[int, column("How many rows were blanked.")]
-    pages: Annotated[int, column("How many landed pages were replaced.")]
+    rows: Annotated[int | None, column("How many rows were blanked.")]
+    pages: Annotated[int | None, column("How many landed pages were replaced.")]
     reason: Annotated[str | None, column("Why; or what it waits for, or failed at.", show="text")]
 
 
@@ -88,12 +91,18 @@ def erase(ask: Ask[QueriesSettings], wanted: EraseParameters) -> Together:
 
 @reading("erasures", "What was erased, when and by whom, the newest first.")
 def erasures(ask: Ask[QueriesSettings], wanted: ErasuresFilter) -> Page[ErasureRow]:
+    """Of the past, one that was under way then has no counts, and one that was asked for again since no moment."""
     _require(ask)
+    lacks, ask = lacking(ask, [erasure], wanted.at), ask.then(wanted.at)
     which = "" if wanted.status is None else "WHERE status = :status "
-    sql = f"SELECT unit_id FROM erasure {which}ORDER BY asked_at DESC, unit_id LIMIT :most"
+    asked = (
+        "asked_at" if wanted.at is None else f"coalesce(asked_at, (SELECT max(at) {_ASKED} unit_id = erasure.unit_id))"
+    )
+    sql = f"SELECT unit_id FROM erasure {which}ORDER BY {asked} DESC, unit_id LIMIT :most"
     given: dict[str, Any] = {"most": wanted.limit} | ({} if wanted.status is None else {"status": str(wanted.status)})
     names = [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql, **given))]
-    return _shown(ask, names)
+    found = _shown(ask, names)
+    return found if lacks is None else replace(found, note=lacks)
 
 
 OPERATIONS: list[Any] = [erase]
@@ -164,25 +173,24 @@ def _shown(ask: Ask[QueriesSettings], names: list[str]) -> Page[ErasureRow]:
 
 def _row(ask: Ask[QueriesSettings], unit: Erasure) -> ErasureRow:
     where = "" if unit.client == ANY_CLIENT else f"{unit.client}/"
+    who, why = _asked(ask, unit)
     told = unit.parked_reason or unit.change_reason
+    if unit.status is E.ERASING and unit.rows is None:
+        told = None  # of the past: each step has a reason, and only the newest is kept
     return ErasureRow(
         erased=f"{unit.kind}:{where}{unit.record}",
         status=unit.status,
-        asked_by=unit.asked_by,
+        asked_by=unit.asked_by or who,
         asked_at=unit.asked_at,
         erased_at=unit.erased_at,
         rows=unit.rows,
         pages=unit.pages_replaced,
-        reason=_why(ask, unit) if unit.status is E.DONE else told,
+        reason=why if unit.status is E.DONE else told,
     )
 
 
-def _why(ask: Ask[QueriesSettings], unit: Erasure) -> str | None:
-    """The reason that it was asked for with, the last time."""
-    sql = (
-        "SELECT reason FROM transition_log WHERE machine = :machine AND unit_id = :unit_id AND to_status = 'wanted'"
-        " AND actor LIKE 'operator%' ORDER BY seq DESC LIMIT 1"
-    )
-    given = {"machine": erasure.name, "unit_id": unit.unit_id}
-    rows = ask.reader.read(lambda cursor: cursor.rows(sql, **given))
-    return None if not rows else rows[0][0]
+def _asked(ask: Ask[QueriesSettings], unit: Erasure) -> tuple[str | None, str | None]:
+    """By whom it was asked for, and why, the last time."""
+    sql = f"SELECT actor, reason {_ASKED} unit_id = :unit_id ORDER BY seq DESC LIMIT 1"
+    rows = ask.reader.read(lambda cursor: cursor.rows(sql, unit_id=unit.unit_id))
+    return (None, None) if not rows else (str(rows[0][0]).partition(":")[2], rows[0][1])
