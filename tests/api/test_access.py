@@ -13,6 +13,7 @@ import pytest
 
 from penstock.api.desk import Bound
 from penstock.api.routes import PREFIX
+from penstock.app.person import user
 from penstock.model.clock import VirtualClock
 from penstock.settings.kernel import WebSettings
 from tests.support.web import HOME, Answer, Client, Site, site
@@ -106,7 +107,18 @@ def test_what_is_done_with_a_token_is_recorded_under_its_name(shop_site: Site):
     shown = client.post(f"{WAKE}/preview", wanted, **token).json
     assert client.post(f"{WAKE}/apply", {**wanted, "digest": shown["digest"]}, **token).json["count"] == 1
     sql = "SELECT actor, reason FROM transition_log WHERE unit_id = 'acme/5' ORDER BY seq DESC LIMIT 1"
-    assert shop_site.rows(sql) == [("operator:jo", "look")]
+    assert shop_site.rows(sql) == [("operator:jo (token)", "look")]
+
+
+def test_a_token_and_the_person_at_the_machine_of_one_name_are_told_apart(shop_site: Site):
+    """Also by their keys: an act of the one is not an answer to the other."""
+    token, wanted = bearer(create(shop_site, user())), {"units": ["order:acme/5"], "reason": "look"}
+    for client, headers in [(shop_site.client(), {}), (shop_site.client(TOKENS), token)]:
+        shown = client.post(f"{WAKE}/preview", wanted, **headers).json
+        done = client.post(f"{WAKE}/apply", wanted | {"digest": shown["digest"]}, idempotency_key="one", **headers)
+        assert done.json["count"] == 1
+    sql = "SELECT actor FROM transition_log WHERE unit_id = 'acme/5' AND reason = 'look' ORDER BY seq"
+    assert shop_site.rows(sql) == [(f"operator:{user()}",), (f"operator:{user()} (token)",)]
 
 
 def test_a_token_is_kept_as_a_hash_and_ends(shop_site: Site, clock: VirtualClock):

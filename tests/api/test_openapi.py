@@ -65,6 +65,13 @@ def test_every_route_is_in_the_document(still_site: Site):
     assert ours - {"/openapi.json"} == set(document(still_site.app)["paths"])
 
 
+def test_no_operation_promises_to_be_refused_as_signing_in_may_be(still_site: Site):
+    paths = document(still_site.app)["paths"].values()
+    answers = {status for path in paths for one in path.values() for status in one["responses"]}
+    assert {"200", "202", "401", "503"} <= answers
+    assert "429" not in answers
+
+
 def test_the_document_is_valid():
     schemathesis.openapi.from_dict(document(App(*map(shipped, SHIPPED)))).validate()
 

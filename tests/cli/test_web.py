@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,6 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 
 from penstock.api.serve import bind
 from penstock.ledger.ledger import Ledger
-from penstock.model.errors import LedgerUnavailable
+from penstock.model.errors import LedgerUnavailable, UsageError
 from tests.support.fleet import ROOT, Member, until
 
 CONFIGURATION = 'lifecycles = ["tests.support.shop:lifecycle"]\n[shop]\n[ledger]\nurl = "{url}"\n{more}'
@@ -32,7 +32,7 @@ def folder(ledger_url: str, tmp_path: Path, penstock) -> Path:
     return tmp_path
 
 
-@contextmanager
+@contextlib.contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[Member]:
     command = [sys.executable, "-c", "from penstock.cli.main import main; main()", *arguments]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -168,6 +168,48 @@ def test_other_addresses_need_a_token_first(folder: Path, penstock):
         home = address(member).replace("0.0.0.0", "127.0.0.1")
         assert get(f"{home}/api/v1/units")[0] == 401
         assert get(f"{home}/api/v1/units", token)[0] == 200
+
+
+@pytest.mark.parametrize("command", [("up",), ("worker", "--web")])
+def test_beside_the_work_it_is_served_as_soon_as_there_is_a_token(folder: Path, penstock, command):
+    with started(folder, *command, "--address", "0.0.0.0:0") as member:
+        until(lambda: member.said("web.refused"), "it is refused")
+        until(lambda: member.said("worker.started"), "it works")
+        token = penstock("token", "create", "jo", "--role", "viewer", cwd=folder).out.splitlines()[1]
+        home = address(member).replace("0.0.0.0", "127.0.0.1")
+        assert [get(f"{home}/api/v1/units", given)[0] for given in (None, token)] == [401, 200]
+        (said,) = member.said("web.refused")
+        assert "penstock token create NAME --role admin" in said["error"]
+        member.process.send_signal(signal.SIGTERM)
+        until(lambda: not member.alive, "it ends")
+    assert (member.process.returncode, "Traceback" in member.text()) == (0, False)
+
+
+def test_it_is_served_as_soon_as_its_address_is_free(folder: Path):
+    with contextlib.ExitStack() as taken:
+        port = taken.enter_context(bind("127.0.0.1:0")).getsockname()[1]
+        with started(folder, "up", "--address", f"127.0.0.1:{port}") as member:
+            until(lambda: member.said("web.refused"), "it is refused")
+            taken.close()
+            assert get(f"{address(member)}/readyz") == (200, b"ready\n")
+
+
+@pytest.mark.parametrize("command", [("web",), ("up",), ("worker", "--web")])
+def test_an_address_that_is_none_is_told_of_who_gave_it(folder: Path, penstock, command):
+    wrong = '"127.0.0.1" must be HOST:PORT'
+    by_option = penstock(*command, "--address", "127.0.0.1", cwd=folder)
+    assert (by_option.code, by_option.err) == (2, f"penstock: --address: {wrong}\n")
+    by_variable = penstock(*command, cwd=folder, env={"PENSTOCK_WEB": "127.0.0.1"})
+    assert (by_variable.code, by_variable.err) == (2, f"penstock: PENSTOCK_WEB: {wrong}\n")
+    with (folder / "penstock.toml").open("a") as file:
+        file.write('[web]\naddress = "127.0.0.1"\n')
+    by_file = penstock(*command, cwd=folder)
+    assert (by_file.code, by_file.err) == (2, f"penstock: penstock.toml: web.address: {wrong}\n")
+
+
+def test_an_address_to_serve_on_must_be_one():
+    with pytest.raises(UsageError, match=r"'127.0.0.1' is no address to serve on; write HOST:PORT"):
+        bind("127.0.0.1")
 
 
 def test_tokens_are_given_out_listed_and_revoked(folder: Path, penstock):

@@ -173,5 +173,5 @@ def test_many_are_counted_by_the_hour(desk, monkeypatch):
 
 @pytest.mark.parametrize("at", [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)])
 def test_an_instant_at_an_end_of_the_calendar_is_refused(desk, at):
-    with pytest.raises(UsageError, match="--at is too near to an end of the calendar"):
+    with pytest.raises(UsageError, match="the instant is too near to an end of the calendar"):
         desk.read("forecast", at=at)

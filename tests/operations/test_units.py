@@ -41,11 +41,11 @@ def test_units_are_listed_by_machine_and_key_page_by_page(desk):
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        ({"machine": "order", "after": "price:a"}, "--after 'price:a' is not a cursor of order"),
+        ({"machine": "order", "after": "price:a"}, "'price:a' is not a cursor of order"),
         ({"after": "odrer:acme/1"}, "no machine is called 'odrer'; did you mean order?"),
         ({"after": "order:acme"}, "has 1 part"),
-        ({"younger_than": timedelta(days=900_000)}, "--younger-than reaches back beyond the year 1"),
-        ({"older_than": timedelta(days=900_000)}, "--older-than reaches back beyond the year 1"),
+        ({"younger_than": timedelta(days=900_000)}, "younger than that reaches back beyond the year 1"),
+        ({"older_than": timedelta(days=900_000)}, "older than that reaches back beyond the year 1"),
     ],
 )
 def test_a_cursor_of_another_list_and_a_span_beyond_time_are_refused(desk, wanted, says):

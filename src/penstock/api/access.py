@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.api.problems import Problem
-from penstock.app.person import user
+from penstock.app.person import by_token, user
 from penstock.model.secrets import SESSION, TOKEN, masked, parts, same, unmasked
 from penstock.operations.declare import Role
 from penstock.operations.tokens import Token, session_token, valid_token
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 CSRF_HEADER = "X-CSRF-Token"
 _ORDER = tuple(Role)
-_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="penstock"'}
+_CHALLENGE = 'Bearer realm="penstock"'
+UNKNOWN = "this needs a token; send 'Authorization: Bearer TOKEN', or sign in with a browser"
 _SAME = ("same-origin", "none")
 
 
@@ -39,6 +40,11 @@ class Person:
     role: Role
     way: Literal["local", "token", "session"]
     csrf: str = ""
+
+    @property
+    def who(self) -> str:
+        """How the history names them."""
+        return self.name if self.way == "local" else by_token(self.name)
 
     def may(self, role: Role) -> bool:
         """Whether they may do what that role may."""
@@ -59,8 +65,9 @@ class Access:
         """
         person = await self.person(request)
         if person is None:
-            detail = "this needs a token; send 'Authorization: Bearer TOKEN', or sign in at /sign-in"
-            raise Problem(HTTPStatus.UNAUTHORIZED, detail, headers=_CHALLENGE)
+            if _bearer(request) is not None:
+                raise invalid_token()
+            raise Problem(HTTPStatus.UNAUTHORIZED, UNKNOWN, headers={"WWW-Authenticate": _CHALLENGE})
         if not person.may(role):
             detail = f"{person.name} is {person.role} here, and this needs {role}; use a token of that role"
             raise Problem(HTTPStatus.FORBIDDEN, detail)
@@ -80,10 +87,9 @@ class Access:
         return await self._person(request) is not None
 
     async def _person(self, request: Request) -> Person | None:
-        given = request.headers.get("authorization")
-        if given is not None:
-            scheme, _, text = given.partition(" ")
-            token = await self.token(text.strip()) if scheme.lower() == "bearer" else None
+        if "authorization" in request.headers:
+            given = _bearer(request)
+            token = None if given is None else await self.token(given)
             return None if token is None else Person(token.name, token.role, "token")
         cookie = request.cookies.get(cookie_name(request), "")
         found = parts(cookie, SESSION)
@@ -115,6 +121,19 @@ class Access:
 
     def _session(self, session_id: str, hashed: str) -> Token | None:
         return session_token(self._desk.ledger().database, session_id, hashed, self._desk.clock.now())
+
+
+def _bearer(request: Request) -> str | None:
+    """The token that a script sends; None: none."""
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else None
+
+
+def invalid_token() -> Problem:
+    """What is told to whoever gave a token that does not let them in."""
+    detail = "this token is not valid here (ended, revoked or mistyped); 'penstock token list' shows those that are"
+    challenge = {"WWW-Authenticate": f'{_CHALLENGE}, error="invalid_token"'}
+    return Problem(HTTPStatus.UNAUTHORIZED, detail, headers=challenge)
 
 
 def cookie_name(request: Request) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1_000_000
 BODY_SECONDS = 30.0
+_FORM = "application/x-www-form-urlencoded"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self';"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -95,6 +96,16 @@ class Bounded:
 def _too_large() -> Problem:
     detail = f"a request may have {MOST_BYTES:,} bytes at most; send less at a time"
     return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
+
+
+def sent_as(request: Request) -> str:
+    """The media type of a request's body."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_form(request: Request) -> bool:
+    """Whether a page's form was sent."""
+    return sent_as(request) == _FORM
 
 
 async def form_of(request: Request, most: int) -> dict[str, list[str]]:

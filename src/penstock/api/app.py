@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.api.access import Access, Origins
-from penstock.api.answers import Bounded, Secure, secure
+from penstock.api.answers import Bounded, Secure, is_form, secure
 from penstock.api.compressed import compressed
 from penstock.api.hosts import Hosts
 from penstock.api.openapi import document
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 Shows = Callable[[Request, Problem], Response]
-"""How an error looks outside of the API: a page."""
+"""How an error looks to people: a page."""
+_PROBES = ("/healthz", "/readyz", "/metrics")
+_SIGNING = ("/sign-in", "/sign-out")
 
 
 def make_application(
@@ -41,15 +43,14 @@ def make_application(
 ) -> Starlette:
     """The application over a desk. `pages` are served beside the API, with `access` to know people by.
 
-    Errors outside of the API are shown by `shows`, else as problem documents like those of the API.
+    Errors are problem documents; where people ask with a browser they are shown by `shows`.
     """
     access = access or Access(desk)
     signing, general = Signing(desk, access), _General(desk, access)
 
     def answered(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
-        inside = request.url.path.startswith(f"{request.scope.get('root_path', '')}/api/")
-        answer = problem.response() if shows is None or inside else shows(request, problem)
+        answer = problem.response() if shows is None or _by_program(request) else shows(request, problem)
         if problem.status is HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("web.failed", path=request.url.path[:200], error=f"{type(error).__name__}: {error}"[:500])
             secure(MutableHeaders(raw=answer.raw_headers), request.url.scheme)  # it passes no middleware
@@ -83,6 +84,14 @@ def make_application(
     application.router.redirect_slashes = False
     application.state.desk, application.state.access = desk, access
     return application
+
+
+def _by_program(request: Request) -> bool:
+    """Whether a program asks, so that a page is no answer."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    if path in _SIGNING:
+        return not is_form(request)
+    return path in _PROBES or path.startswith("/api/")
 
 
 class _General:

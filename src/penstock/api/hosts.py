@@ -87,8 +87,8 @@ class Hosts:
         name, port = _split(host)
         bound = self._desk.bound
         with_port = port or _DEFAULT.get(scheme, 80)
-        if name in _LOOPBACK or name.strip("[]") == bound.host.lower():
-            return with_port == bound.port
+        if with_port == bound.port and (name in _LOOPBACK or name.strip("[]") == bound.host.lower()):
+            return True
         wanted = (_split(one.lower()) for one in self._desk.settings.hosts)
         return any(name == other and number in (None, with_port) for other, number in wanted)
 

@@ -25,7 +25,7 @@ _TEXT = r"^[^\x00]*$"
 _FILLED = r"^[^\x00]*[^\s\x00][^\x00]*$"
 _SPAN = r"^([1-9][0-9]{0,5}[smhd]|([1-9][0-9]?|100)y)$"
 _PROBLEM = {"$ref": "#/components/responses/problem"}
-_ERRORS = ("400", "401", "403", "404", "409", "422", "429", "503")
+_ERRORS = ("400", "401", "403", "404", "409", "422", "503")
 
 
 def document(app: App, root_path: str = "", *, is_open: bool = False) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from penstock.api.answers import sent_as
 from penstock.api.idempotency import HEADER, Key
 from penstock.api.problems import Problem
 from penstock.api.shared import share
@@ -151,7 +152,7 @@ class Asking:
         return Response(f"{text}\n", media_type=JSON, headers=headers)
 
     def _read(self, person: Person, parameters: Any) -> Any:
-        return self._reading(self._desk.ask(self._place.lifecycle, who=person.name), parameters)
+        return self._reading(self._desk.ask(self._place.lifecycle, who=person.who), parameters)
 
     async def _lines(self, answer: Lines) -> Response:
         """A stream, a thousand lines at a time. What goes wrong before the first of them is a problem as any other."""
@@ -211,7 +212,7 @@ class Acting:
             raise BadParameters({"reason": "is missing: the history keeps why something was done by hand"})
         parameters = from_json(self._operation.parameters, given)
         named = request.headers.get(HEADER)
-        key = None if named is None else Key.of(named, person.name, self._place.name, raw)
+        key = None if named is None else Key.of(named, person.who, self._place.name, raw)
         done = await self._desk.act(self._apply, person, parameters, reason, (digest, key))
         return self._done(request, done)
 
@@ -256,7 +257,7 @@ class Acting:
 
     def planned(self, person: Person, parameters: Any, reason: str) -> tuple[Any, Planned]:
         """What would be done."""
-        ask = self._desk.ask(self._place.lifecycle, who=person.name, reason=reason)
+        ask = self._desk.ask(self._place.lifecycle, who=person.who, reason=reason)
         version = self._desk.program.configuration.version
         planned = make_plan(self._operation, ask, parameters, owner=self._place.lifecycle.name, version=version)
         return ask, planned
@@ -274,8 +275,7 @@ class Acting:
 
 async def body_of(request: Request) -> tuple[dict[str, Any], bytes]:
     """The JSON object of a request, and its bytes. Raises Problem."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
+    if sent_as(request) != JSON:
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the parameters as a JSON object, as {JSON}")
     raw = await request.body()
     try:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 _IDLE_SECONDS = 15
 _STOP_SECONDS = 3
 _WAITING = 2_048
+_AGAIN_SECONDS = 2.0
 
 
 def bind(address: str) -> socket.socket:
     """A listening socket. Raises UsageError for an address that cannot be had."""
-    wanted = Bound.parse(address)
+    try:
+        wanted = Bound.parse(address)
+    except ValueError:
+        raise UsageError(f"{address!r:.100} is no address to serve on; write HOST:PORT") from None
     family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
     try:
         return socket.create_server((wanted.host, wanted.port), family=family, backlog=_WAITING)
@@ -53,6 +57,27 @@ def require_token(desk: Desk) -> None:
             " 'penstock token create NAME --role admin', or serve on 127.0.0.1"
         )
         raise UsageError(msg)
+
+
+@contextlib.contextmanager
+def until_done(work: Callable[[], bool]) -> Iterator[None]:
+    """Work, and where it is not done, again and again on a thread while the block runs."""
+    ends = threading.Event()
+
+    def again() -> None:
+        while not ends.wait(_AGAIN_SECONDS) and not work():
+            pass
+
+    if work():
+        yield
+        return
+    thread = threading.Thread(target=again, name="penstock-web-later", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join(_STOP_SECONDS + 2)
 
 
 def _config(application: ASGIApp, connection: type[Connection] = Connection) -> uvicorn.Config:

@@ -12,8 +12,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from penstock.api.access import Access, cookie_name, csrf_of
-from penstock.api.answers import form_of
+from penstock.api.access import Access, cookie_name, csrf_of, invalid_token
+from penstock.api.answers import form_of, is_form
 from penstock.api.desk import is_loopback
 from penstock.api.problems import Problem
 from penstock.model.clock import Clock
@@ -30,7 +30,10 @@ _MOST = 10_000
 _LONGEST_ADDRESS = 100
 _NETWORK_BITS = 64
 _MOST_FIELDS = 20
-_FORM = "application/x-www-form-urlencoded"
+IN_THE_CLEAR = (
+    "signing in needs https, because the cookie would be sent in the clear; call this desk by https, or as localhost"
+    " through a tunnel (ssh -L)"
+)
 
 
 class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,22 +98,20 @@ class Signing:
     async def sign_in(self, request: Request) -> Response:
         """`{"token": …}`, or a form with `token`, which is led to `next` afterwards."""
         self._attempts.check(request.state.client)
-        if request.url.scheme != "https" and not is_loopback(request.url.hostname or ""):
-            detail = "signing in needs https, because the cookie would be sent in the clear; call it by https"
-            raise Problem(HTTPStatus.FORBIDDEN, detail)
+        if in_the_clear(request):
+            raise Problem(HTTPStatus.FORBIDDEN, IN_THE_CLEAR)
         given, is_form = await _fields(request)
         token = await self._access.token(given.get("token", "").strip())
         if token is None:
             self._attempts.failed(request.state.client)
-            detail = "this token is not valid here; 'penstock token list' shows those that are"
-            raise Problem(HTTPStatus.UNAUTHORIZED, detail)
+            raise invalid_token()
         drawn, now = draw(self._desk.rng, SESSION), self._desk.clock.now()
         life = self._desk.settings.session_life
         ends = min(now + life, token.expires_at)
         await self._desk.act(self._begin, token, drawn, ends, now)
         answer: Response
         if is_form:
-            answer = RedirectResponse(_local(request, given.get("next", "")), HTTPStatus.SEE_OTHER)
+            answer = RedirectResponse(request.state.next, HTTPStatus.SEE_OTHER)
         else:
             told = SignedIn(name=token.name, role=str(token.role), csrf=masked(self._desk.rng, csrf_of(drawn.text)))
             answer = Response(msgspec.json.encode(told), media_type="application/json")
@@ -146,11 +147,17 @@ def _set(request: Request, answer: Response, value: str, seconds: int) -> None:
     )
 
 
+def in_the_clear(request: Request) -> bool:
+    """Whether a cookie would be read by whoever listens on the way."""
+    return request.url.scheme != "https" and not is_loopback(request.url.hostname or "")
+
+
 async def _fields(request: Request) -> tuple[dict[str, str], bool]:
     """The fields of a form or of a JSON object, and whether it is a form."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == _FORM:
-        return {name: values[0] for name, values in (await form_of(request, _MOST_FIELDS)).items()}, True
+    if is_form(request):
+        found = {name: values[0] for name, values in (await form_of(request, _MOST_FIELDS)).items()}
+        request.state.next = _local(request, found.get("next", ""))  # a page that asks again leads there too
+        return found, True
     body = await request.body()
     try:
         return (msgspec.json.decode(body, type=dict[str, str]) if body else {}), False

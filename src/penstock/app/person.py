@@ -1,6 +1,8 @@
-"""Who uses this machine."""
+"""Who uses this machine, and how the history names people."""
 
 from __future__ import annotations
+
+_MARK = " (token)"
 
 
 def user() -> str:
@@ -11,3 +13,13 @@ def user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in a container
         return "unknown"
+
+
+def by_token(name: str) -> str:
+    """How the history names who acts with a token: somebody at a machine may have the same name."""
+    return f"{name}{_MARK}"
+
+
+def bare(who: str) -> str:
+    """Their name, with a token or without."""
+    return who.removesuffix(_MARK)

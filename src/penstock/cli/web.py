@@ -13,11 +13,9 @@ from penstock.cli.setup import open_ledger
 from penstock.model.errors import LedgerError, LedgerUnavailable, UsageError
 
 if TYPE_CHECKING:
-    import socket
-
     from starlette.applications import Starlette
 
-    from penstock.api.desk import Desk
+    from penstock.api.desk import Bound, Desk
     from penstock.app.process import Process
     from penstock.app.program import Program
 
@@ -34,7 +32,7 @@ def run_web(path: Path | None, given: Mapping[str, Any]) -> None:
     settings = program.configuration.kernel
     configure_logs(settings.log.level, settings.log.format)
     with serve.bind(settings.web.address) as listening:
-        desk = _desk(lambda: program, listening)
+        desk = _desk(lambda: program, serve.bound_to(listening, settings.web.address))
         _look_at_ledger(desk)
         serve.require_token(desk)
         application = made(desk)
@@ -55,23 +53,49 @@ def _look_at_ledger(desk: Desk) -> None:
 
 @contextlib.contextmanager
 def beside(process: Process) -> Iterator[None]:
-    """Serve while the process works. What keeps it from being served is told, and the work goes on without."""
+    """Serve while the process works. What keeps it from being served is told, and the work goes on without.
+
+    It is tried again all the while: a token is made, and who had the address leaves.
+    """
     from penstock.api import serve
 
     settings = process.program.configuration.kernel.web
-    with contextlib.ExitStack() as stack:
-        if settings.enabled:
-            try:
-                listening = stack.enter_context(serve.bind(settings.address))
-                desk = _desk(lambda: process.program, listening, process.counts)
-                if not desk.bound.loopback:
-                    serve.require_token(desk)
-                stack.enter_context(serve.serving(made(desk), listening))
-            except (UsageError, LedgerError) as error:
-                log.warning("web.refused", address=settings.address, error=str(error))
-            else:
-                log.info("web.serving", address=_address(desk))
+    if not settings.enabled:
         yield
+        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(serve.until_done(_Beside(process, settings.address, stack).begin))
+        yield
+
+
+class _Beside:
+    """The desk of a process that works: served until the stack is left, as soon as nothing keeps it from that."""
+
+    def __init__(self, process: Process, address: str, stack: contextlib.ExitStack) -> None:
+        from penstock.api.desk import Bound
+
+        self._address = address
+        self._stack = stack
+        self._desk = _desk(lambda: process.program, Bound.parse(address), process.counts)
+        self._told = ""
+        stack.callback(self._desk.close)
+
+    def begin(self) -> bool:
+        """Whether it is served now. What keeps it from that is told once."""
+        from penstock.api import serve
+
+        try:
+            serve.require_token(self._desk)
+            listening = self._stack.enter_context(serve.bind(self._address))
+        except (UsageError, LedgerError) as error:
+            if str(error) != self._told:
+                log.warning("web.refused", address=self._address, error=str(error))
+            self._told = str(error)
+            return False
+        self._desk.bound = serve.bound_to(listening, self._address)
+        self._stack.enter_context(serve.serving(made(self._desk), listening))
+        log.info("web.serving", address=_address(self._desk))
+        return True
 
 
 @contextlib.contextmanager
@@ -87,7 +111,7 @@ def watching(program: Program, address: str | None) -> Iterator[str]:
             raise
         listening = serve.bind(f"{usual.rpartition(':')[0]}:0")
     with listening:
-        desk = _desk(lambda: program, listening, address=address)
+        desk = _desk(lambda: program, serve.bound_to(listening, address or usual))
         serve.require_token(desk)
         with serve.serving(made(desk), listening):
             yield _address(desk)
@@ -102,15 +126,12 @@ def made(desk: Desk) -> Starlette:
 
 def _desk(
     programs: Callable[[], Program],
-    listening: socket.socket,
+    bound: Bound,
     counts: Callable[[], Mapping[str, Mapping[str, int]]] | None = None,
-    address: str | None = None,
 ) -> Desk:
     from penstock.api.desk import Desk
-    from penstock.api.serve import bound_to
 
-    wanted = address or programs().configuration.kernel.web.address
-    return Desk(programs, lambda: open_ledger(programs()), bound_to(listening, wanted), counts=counts)
+    return Desk(programs, lambda: open_ledger(programs()), bound, counts=counts)
 
 
 def _address(desk: Desk) -> str:

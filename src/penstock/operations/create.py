@@ -37,7 +37,7 @@ def create(ask: Ask[KernelSettings], wanted: NewUnits) -> Births:
     """One unit by --set column=value, or many as JSON lines on standard input. Either all can be made, or none is."""
     machine = named_machine(ask, wanted.machine)
     if bool(wanted.set) == bool(wanted.rows):
-        raise UsageError("say what to create: --set column=value, or JSON lines on standard input, not both")
+        raise UsageError("say what to create: values as column=value, or whole units as JSON, not both")
     if not ask.reader.keeps(machine):
         raise UsageError(f"the ledger has no table for {machine.name} yet; run 'penstock db upgrade'")
     rows: Sequence[Mapping[str, Any]] = [_pairs(wanted.set)] if wanted.set else wanted.rows
@@ -64,9 +64,9 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UsageError(f"--set {text!r:.100} must be column=value")
+            raise UsageError(f"{text!r:.100} must be column=value")
         if name in found:
-            raise UsageError(f"--set names the column {name!r:.100} twice")
+            raise UsageError(f"the column {name!r:.100} is given twice")
         found[name] = value
     return found
 

@@ -410,7 +410,7 @@ def _chosen(ask: Ask[Any], wanted: DeadSelected) -> tuple[Machine, list[str]]:
         ((machine, ids),) = select_ids(ask, wanted)
         return machine, ids
     if wanted.machine is None:
-        raise UsageError("which dead letters? name units as machine:key, say --cause, or --machine and filters")
+        raise UsageError("which dead letters? name units as machine:key, a cause, or a machine and filters")
     (machine,) = machines_of(ask, wanted)
     if not machine.driven:
         raise UsageError(f"{machine.name} is not driven by workers; it has no dead letters")

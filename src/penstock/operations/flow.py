@@ -183,14 +183,14 @@ def _window(ask: Ask[Any], wanted: FlowWanted) -> tuple[Window, datetime]:
     _machines(ask, wanted)
     end = ask.now if wanted.at is None else wanted.at
     if wanted.window <= timedelta(0):
-        raise UsageError("--window must be longer than nothing")
+        raise UsageError("the window must be longer than nothing")
     try:
         start = end - wanted.window
         if wanted.window >= timedelta(days=1):
             start = start.replace(minute=0, second=0, microsecond=0)
         return Window(start, at_instant(wanted.at).end, wanted.machine), end
     except OverflowError:
-        raise UsageError("--window reaches back beyond the year 1") from None
+        raise UsageError("the window reaches back beyond the year 1") from None
 
 
 def _machines(ask: Ask[Any], wanted: FlowWanted) -> list[Any]:

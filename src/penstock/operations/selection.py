@@ -166,7 +166,7 @@ def _moments(now: datetime, machine: Machine, wanted: Filter) -> Iterator[tuple[
             try:
                 before = now - span
             except OverflowError:
-                raise UsageError(f"--{name}-than reaches back beyond the year 1") from None
+                raise UsageError(f"{name} than that reaches back beyond the year 1") from None
             yield name, "changed_at", sign, before
 
 
@@ -201,7 +201,7 @@ def select_ids(ask: Ask[Any], wanted: Selected) -> Iterator[tuple[Machine, list[
     """The units that are meant, by machine. Raises UsageError where it is not clear which."""
     if not wanted.units:
         if wanted.machine is None:
-            raise UsageError("which units? name them as machine:key, or say --machine and filters")
+            raise UsageError("which units? name them as machine:key, or a machine and filters")
         (machine,) = machines_of(ask, wanted)
         yield machine, all_ids(ask, machine, wanted)
         return

@@ -92,7 +92,7 @@ def create(ask: Ask[KernelSettings], wanted: TokenWanted) -> Issue:
     if not _NAME.fullmatch(wanted.name):
         raise UsageError(f"{wanted.name!r:.100} cannot name a token; write letters, digits and . _ @ -, 64 at most")
     if not timedelta(0) < wanted.expires <= timedelta(days=3_660):
-        raise UsageError("a token is valid for some time, and for ten years at most; give another --expires")
+        raise UsageError("a token is valid for some time, and for ten years at most; choose another end")
 
     def check(cursor: Cursor) -> None:
         """Two who were shown the same plan are not both given a token."""

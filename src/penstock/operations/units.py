@@ -184,7 +184,7 @@ def _cursor(ask: Ask[Any], wanted: UnitList, text: str) -> Ref:
     """Where the page before ended. Raises UsageError for a cursor of another list."""
     (ref,) = read_refs(ask, [text])
     if wanted.machine not in (None, ref.machine):
-        raise UsageError(f"--after {text!r:.100} is not a cursor of {wanted.machine}")
+        raise UsageError(f"{text!r:.100} is not a cursor of {wanted.machine}")
     return ref
 
 

@@ -105,11 +105,19 @@ class _Walk:
             return kind(**values)
         except (ValueError, UsageError) as error:
             for line in str(error).splitlines():
-                # What a section says of one of its keys is told of that key.
-                of_key = re.match(r"(\w+)(\.\S+|(\.\S+)?:) ", line)
-                joint = "." if of_key is not None and of_key[1] in known else ": "
-                self._say(f"{shown_key(at)}{joint}{line}" if at else line)
+                self._said_by(at, line, known)
             return _BROKEN
+
+    def _said_by(self, at: Key, line: str, known: Collection[str]) -> None:
+        """What a section says of one of its keys is told of that key, or of the option or variable that gave it."""
+        of_key = re.match(r"(\w+)(\.\S+|(\.\S+)?:) ", line)
+        key = of_key[1] if of_key is not None and of_key[1] in known else None
+        overriding = None if key is None else self.over.get(cast("tuple[str, ...]", (*at, key)))
+        if key is not None and overriding is not None:
+            self.errors.append(f"{overriding[0]}{line.removeprefix(key)}")
+        else:
+            joint = ": " if key is None else "."
+            self._say(f"{shown_key(at)}{joint}{line}" if at else line)
 
     def _field(self, field: Field, given: Mapping[str, Any], at: Key, defaults: Settings | None) -> Any:
         default = field.default if defaults is None else getattr(defaults, field.name)

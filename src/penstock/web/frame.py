@@ -106,10 +106,12 @@ class Frame:
         own = {"person": person, "here": here, "menu": self._menu(at, counts), "at": at}
         return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
 
-    def bare(self, request: Request, template: str, view: Mapping[str, Any], status: int) -> Response:
+    def bare(
+        self, request: Request, template: str, view: Mapping[str, Any], status: int, headers: Mapping[str, str]
+    ) -> Response:
         """A page of nobody in particular."""
         own: dict[str, Any] = {"person": None, "here": "", "menu": [], "at": None}
-        return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
+        return HTMLResponse(self._rendered(request, template, {**own, **view}), status, headers)
 
     def _rendered(self, request: Request, template: str, view: Mapping[str, Any]) -> str:
         root, person = self.desk.root_path, view["person"]

@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.api import shared
-from penstock.api.access import Access
+from penstock.api.access import UNKNOWN, Access
 from penstock.api.app import make_application
 from penstock.api.compressed import compressed
 from penstock.api.problems import Problem
+from penstock.api.signing import IN_THE_CLEAR, in_the_clear
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
 from penstock.operations.find import Sought, find
@@ -123,14 +125,26 @@ class Pages:
 
     def problem(self, request: Request, problem: Problem) -> Response:
         """An error as a page. It asks the ledger nothing: that may be what went wrong."""
-        first = problem.status is HTTPStatus.UNAUTHORIZED and "Bearer" in str(problem)
+        unknown, first = problem.status is HTTPStatus.UNAUTHORIZED, problem.detail == UNKNOWN
+        refused = unknown and in_the_clear(request)
+        said = IN_THE_CLEAR if refused else _WHO if first else problem.detail
         view: dict[str, Any] = {
             "meaning": "hold" if first else "fault",
             "title": _TITLES.get(problem.status, problem.status.phrase),
-            "detail": _WHO if first else begun(inert(str(problem))),
-            "sign_in": problem.status is HTTPStatus.UNAUTHORIZED,
+            "detail": begun(inert(said)),
+            "known": not unknown,
+            "leads": _address(request) if unknown and not refused else "",
         }
-        return self._frame.bare(request, "problem", view, problem.status)
+        return self._frame.bare(request, "problem", view, problem.status, problem.headers)
+
+
+def _address(request: Request) -> str:
+    """The page that was asked for, with its filters; where somebody tried to sign in, the one that they came from."""
+    wanted: str | None = getattr(request.state, "next", None)
+    if wanted is not None:
+        return wanted
+    given = [(name, value) for name, value in request.query_params.multi_items() if name != "regions"]
+    return quote(request.scope["path"]) + (f"?{urlencode(given)}" if given else "")
 
 
 def _leads(path: str, frame: Frame) -> Callable[[Request], Response]:

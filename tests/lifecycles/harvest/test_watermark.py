@@ -229,7 +229,7 @@ def test_a_person_has_it_published_and_somebody_elses_replaced(site, tmp_path):
     Path(blob.address).write_bytes(foreign)
     delivered(site, blob)
     assert site.rows("SELECT publication FROM watermark") == [("conflict",)]
-    with pytest.raises(UsageError, match="use --replace to put ours there"):
+    with pytest.raises(UsageError, match="publish with 'replace' to put ours there"):
         done(site.ledger, known, operations.watermark_publish, feed=FEED)
     assert there(blob).content == foreign
     done(site.ledger, known, operations.watermark_publish, feed=FEED, replace=True, reason="theirs was a test")

@@ -35,8 +35,8 @@ def test_a_query_is_run_now_without_waiting_for_its_turn(ledger_url, tmp_path):
 
 def test_what_cannot_be_run_says_why(ledger_url, tmp_path):
     with desk(ledger_url, tmp_path) as at:
-        at.refused("run", "name queries to run, or give --all")
-        at.refused("run", "give queries or --all, not both", query=["python"], every=True)
+        at.refused("run", "name queries to run, or give 'all'")
+        at.refused("run", "give queries or 'all', not both", query=["python"], every=True)
         at.refused("run", "no query is called 'jav'; did you mean java", query=["jav"])
         at.without("sales")
         at.configure("java", paused=True)
@@ -96,8 +96,8 @@ def test_one_query_rests_and_goes_on_at_once_when_it_is_resumed(ledger_url, tmp_
         at.work()
         assert runs_of(at, "python") == 1
         at.refused("resume", "query python is not paused; there is nothing to resume", query="python")
-        at.refused("pause", "give a query or --client, not both", query="python", client="jobs")
-        at.refused("pause", "--for must be more than zero", span=timedelta())
+        at.refused("pause", "give a query or a client, not both", query="python", client="jobs")
+        at.refused("pause", "a pause lasts more than zero seconds", span=timedelta())
 
 
 def test_a_query_that_is_resumed_is_told_what_else_holds_it(ledger_url, tmp_path):
@@ -144,7 +144,7 @@ def test_a_client_is_resumed_whatever_stopped_it(ledger_url, tmp_path):
         assert row.waits.startswith("its client jobs is stopped: ")
         at.refused("resume", "query sales is not paused itself, but its client other is closed: ", query="sales")
         at.refused("resume", "; 'penstock queries resume --client other' opens it", query="sales")
-        at.refused("resume", "other is a client, not a query; give --client other", query="other")
+        at.refused("resume", "other is a client, not a query; give it as the client", query="other")
         for client in ("jobs", "other"):
             at.do("resume", client=client)
         at.work()
@@ -216,7 +216,7 @@ def test_days_that_add_nothing_are_refused(ledger_url, tmp_path):
         to_be = "query python is to be seeded back to 2026-11-05 already; give an earlier day, or --again alone"
         at.refused("seed", to_be, query="python", day=date(2026, 11, 5))
         at.work()
-        at.refused("seed", "give --from DATE to read further back, or --again", query="python")
+        at.refused("seed", "give a day ('from') to read further back, or 'again'", query="python")
         at.refused(
             "seed", "--from 2026-11-17 lies in the future; it is 2026-11-15", query="python", day=date(2026, 11, 17)
         )

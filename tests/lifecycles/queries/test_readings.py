@@ -129,7 +129,7 @@ def test_runs_come_page_by_page_with_counts_and_why_they_stopped(ledger_url, tmp
         assert at.text("runs", limit=2)[-1].startswith("--after 2026-")
         for asked, message in (
             ({"since": START + timedelta(days=9)}, "lies in the future"),
-            ({"since": START + PAUSE, "until": START}, "is not after --since"),
+            ({"since": START + PAUSE, "until": START}, "is not after the beginning"),
             ({"since": START.replace(tzinfo=None)}, "has no time zone"),
             ({"after": "nonsense"}, "is not a cursor"),
             ({"after": "2026-11-15T12:00:00Z/x"}, "is not a cursor of this list"),

@@ -180,6 +180,7 @@ def test_a_large_run_is_approved_by_another_person(ledger_url):
         assert need.act[0].given == {"run": name, "preview_digest": run.preview_digest}
         at.refused("queue", f"another person than ada must approve it, with 'penstock rules approve {name}'", run=name)
         at.refused("approve", "was asked for by ada; another person must approve it", run=name)
+        at.refused("approve", "was asked for by ada; another person must approve it", run=name, who="ada (token)")
         at.refused("approve", "not beef", run=name, who="bob", preview_digest="beef")
         at.do("approve", run=name, who="bob", reason="seen")
         assert (at.run(str(run.id)).approved_by, at.run(str(run.id)).approved_at) == ("bob", at.bench.time.now())

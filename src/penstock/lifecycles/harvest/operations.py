@@ -287,7 +287,7 @@ def watermark_publish(ask: Ask[HarvestSettings], wanted: PublishParameters) -> T
     if own is None or own.watermark is None:
         raise UsageError(f"the watermark of {feed} is not published; set harvest.feeds.{feed}.watermark")
     if row.publication == CONFLICT and not wanted.replace:
-        msg = f"{own.watermark} was written by somebody else; look at it, and use --replace to put ours there"
+        msg = f"{own.watermark} was written by somebody else; look at it, and publish with 'replace' to put ours there"
         raise UsageError(msg)
     if row.publication == PUBLISHED and not wanted.replace:
         raise UsageError(f"the watermark of {feed} is published already, at {own.watermark}")

@@ -115,7 +115,7 @@ def pause(ask: Ask[QueriesSettings], wanted: PauseParameters) -> GateChange:
     """A run that is under way goes on to its end, unless its client is paused: then it stops at its next call."""
     target = _target(ask, wanted)
     if wanted.span is not None and wanted.span <= timedelta():
-        raise UsageError("--for must be more than zero, for example 6h")
+        raise UsageError("a pause lasts more than zero seconds, for example 6h")
     shut = shut_gates(ask.reader, [target.gate]).get(target.gate)
     if shut is not None and shut.state != "closed":
         raise UsageError(f"{closed_words(target.subject, shut)}; there is nothing to pause")
@@ -161,7 +161,7 @@ def seed(ask: Ask[QueriesSettings], wanted: SeedParameters) -> Together:
     one = find_query(known_queries(ask), wanted.query)
     unit, own = _resting(one)
     if wanted.day is None and not wanted.again:
-        raise UsageError("give --from DATE to read further back, or --again to read all of history once more")
+        raise UsageError("give a day ('from') to read further back, or 'again' to read all of history once more")
     now_to = seed_day(unit, ask.now, own)
     day = now_to if wanted.day is None else wanted.day
     if wanted.day is not None:
@@ -196,11 +196,11 @@ def _ref(one: Known) -> Ref:
 def _chosen(known: Sequence[Known], wanted: RunParameters) -> list[Known]:
     """The queries that are named, each once. Raises UsageError."""
     if wanted.every and wanted.query:
-        raise UsageError("give queries or --all, not both")
+        raise UsageError("give queries or 'all', not both")
     if wanted.every:
         return [one for one in known if one.own is not None]
     if not wanted.query:
-        raise UsageError("name queries to run, or give --all; 'penstock queries list' lists them")
+        raise UsageError("name queries to run, or give 'all'; 'penstock queries list' lists them")
     found = [find_query(known, text) for text in wanted.query]
     return list({one.key: one for one in found}.values())
 
@@ -223,7 +223,7 @@ def _target(ask: Ask[QueriesSettings], wanted: GateParameters) -> _Target:
     """What is to be held or let go. Raises UsageError."""
     known = known_queries(ask)
     if wanted.query is not None and wanted.client is not None:
-        raise UsageError("give a query or --client, not both")
+        raise UsageError("give a query or a client, not both")
     if wanted.query is not None:
         one = _named(ask, known, wanted.query)
         return _Target(query_gate(one.key), f"query {one.name}", f"query {one.name}", [one])
@@ -238,7 +238,7 @@ def _named(ask: Ask[QueriesSettings], known: Sequence[Known], text: str) -> Know
     """The query of that name; a client's name is never the beginning of a key. Raises UsageError, UnknownUnit."""
     clients = {*ask.settings.clients(), *(one.client for one in known)}
     if text in clients and text not in {one.name for one in known}:
-        raise UsageError(f"{text} is a client, not a query; give --client {text}")
+        raise UsageError(f"{text} is a client, not a query; give it as the client")
     return find_query(known, text)
 
 
@@ -294,13 +294,13 @@ def _refuse_day(ask: Ask[QueriesSettings], one: Known, own: Configured, unit: Qu
     """Raises UsageError for a day that adds nothing to what is read anyway."""
     today, now_to = day_of(ask.now, own.zone), seed_day(unit, ask.now, own)
     if day > today:
-        raise UsageError(f"--from {day} lies in the future; it is {today} where {own.client} is")
+        raise UsageError(f"{day} lies in the future; it is {today} where {own.client} is")
     if day < EARLIEST:
-        raise UsageError(f"--from {day} is before {EARLIEST}, which no provider lists")
+        raise UsageError(f"{day} is before {EARLIEST}, which no provider lists")
     if day >= now_to:
         done = "is seeded" if unit.seeded_at is not None else "is to be seeded"
         raise UsageError(
-            f"query {one.name} {done} back to {now_to} already; give an earlier day, or --again alone to read it anew"
+            f"query {one.name} {done} back to {now_to} already; give an earlier day, or 'again' alone to read it anew"
         )
 
 

@@ -30,7 +30,7 @@ class Place(Struct, frozen=True):
         except ValueError:
             rest = []
         if len(rest) != parts:
-            raise UsageError(f"--after {text!r:.100} is not a cursor; copy the one that the page before ended with")
+            raise UsageError(f"{text!r:.100} is not a cursor; copy the one that the page before ended with")
         return found
 
     def identifier(self) -> str:
@@ -38,7 +38,7 @@ class Place(Struct, frozen=True):
         try:
             return str(UUID(self.rest[0]))
         except ValueError:
-            raise UsageError(f"--after {self.text()!r:.100} is not a cursor of this list") from None
+            raise UsageError(f"{self.text()!r:.100} is not a cursor of this list") from None
 
 
 def after_clause(column: str, at: str, rest: Sequence[tuple[str, str]]) -> str:
@@ -54,6 +54,6 @@ def refuse_window(now: datetime, since: datetime | None, until: datetime | None)
         if moment is not None and moment.tzinfo is None:
             raise UsageError(f"{moment.isoformat()} has no time zone; write {moment.isoformat()}Z for UTC")
     if since is not None and since > now:
-        raise UsageError(f"--since {instant_text(since)} lies in the future; nothing has happened since")
+        raise UsageError(f"{instant_text(since)} lies in the future; nothing has happened since")
     if since is not None and until is not None and until <= since:
-        raise UsageError(f"--until {instant_text(until)} is not after --since {instant_text(since)}; swap them")
+        raise UsageError(f"the end {instant_text(until)} is not after the beginning {instant_text(since)}; swap them")

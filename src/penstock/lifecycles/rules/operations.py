@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
+from penstock.app.person import bare
 from penstock.lifecycles.rules import undo, upkeep
 from penstock.lifecycles.rules.queries import (
     find_run,
@@ -106,8 +107,8 @@ def approve(ask: Ask[RulesSettings], wanted: DigestOfRun) -> Together:
         raise UsageError(f"run {short(run)} needs no approval; 'penstock rules queue {short(run)}' applies it")
     if run.approved_by is not None:
         raise UsageError(f"run {short(run)} was approved by {run.approved_by} already")
-    if run.metadata.get("actor") == ask.who:
-        raise UsageError(f"run {short(run)} was asked for by {ask.who}; another person must approve it")
+    if bare(str(run.metadata.get("actor"))) == bare(ask.who):
+        raise UsageError(f"run {short(run)} was asked for by {bare(ask.who)}; another person must approve it")
     _refuse_limits(run)
     after = replace(run, approved_by=ask.who, approved_at=ask.now)
     says = f"approve run {short(run)}: {run.target_count:,} prices of {run.account}"
@@ -224,7 +225,7 @@ def _refuse_moments(ask: Ask[RulesSettings], wanted: PreviewParameters) -> None:
             raise UsageError(f"{moment.isoformat()} has no time zone; write {moment.isoformat()}Z for UTC")
     if end is not None and end <= (start or ask.now):
         before = "before its start" if start is not None else "in the past"
-        raise UsageError(f"--end-at {end.isoformat()} is {before}; a sale ends after it begins")
+        raise UsageError(f"the end {end.isoformat()} is {before}; a sale ends after it begins")
 
 
 def _require_catalogue(ask: Ask[RulesSettings], account: str) -> None:

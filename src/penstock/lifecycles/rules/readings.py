@@ -215,7 +215,7 @@ def targets(ask: Ask[RulesSettings], wanted: TargetsFilter) -> Page[TargetRow]:
         given["status"] = str(T.FAILED if wanted.failed else wanted.status)
     where = " AND ".join(parts)
     if wanted.by_change and wanted.after is not None:
-        raise UsageError("--by-change has no further pages; ask for more at once with --limit")
+        raise UsageError("a list by change has no further pages; ask for more at once, by its limit")
     follows = "" if wanted.after is None else " AND id > :after"
     page = given | ({} if wanted.after is None else {"after": wanted.after}) | {"n": wanted.limit + 1}
     sql = f"SELECT unit_id FROM rule_target WHERE {where}{follows} ORDER BY id LIMIT :n"

@@ -49,9 +49,12 @@ class LockParameters(Parameters, frozen=True):
     account: Annotated[str, option("The account whose SKUs they are.", example="shop")]
 
 
-@operation("import", "Put rules of a file or of the configuration into force.", wants_reason=False)
+@operation("import", "Put rules into force.", wants_reason=False)
 def import_rules(ask: Ask[RulesSettings], wanted: ImportParameters) -> Together:
-    """A rule that has changed gets a new version, and the former is no longer in force. What runs keeps its version."""
+    """Those of the configuration, unless others are named.
+
+    A rule that has changed gets a new version, and the former is no longer in force. What runs keeps its version.
+    """
     from penstock.lifecycles.rules.versions import changes_of, configured_changes, read_file, with_file
 
     require_rules(ask.reader)

@@ -172,7 +172,7 @@ def acknowledge(ask: Ask[KernelSettings], wanted: AlertsChosen) -> Together:
 def silence(ask: Ask[KernelSettings], wanted: AlertSilence) -> Together:
     """They are told anew when the time is over and they still fire. That they are over is told."""
     if wanted.span < timedelta(seconds=1):
-        raise UsageError("--for must be a second at least")
+        raise UsageError("a silence lasts a second at least")
     verb = f"silence for {span_text(wanted.span)}"
     return _moved(ask, wanted, (A.FIRING, A.ACKNOWLEDGED), verb, lambda one: silenced(one, ask.now, wanted.span))
 
@@ -298,7 +298,7 @@ def _moved(
     if wanted.alerts and (wanted.policy or wanted.severity):
         raise UsageError("name alerts or filter them, not both")
     if not wanted.alerts and wanted.policy is None and wanted.severity is None:
-        raise UsageError("which alerts? name them as policy/subject, or say --policy or --severity")
+        raise UsageError("which alerts? name them as policy/subject, or a policy or a severity")
     unfit = [one for one in named if one.status not in sources]
     if unfit:
         states = " or ".join(map(str, sources))
