@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import pytest
 
 from penstock.cli.render import Showing, answer_lines, csv_lines, notes
-from penstock.cli.terminal import Screen, cells, counted, shortened
-from penstock.model.spoken import duration
+from penstock.cli.terminal import Screen, cells, shortened
+from penstock.model.spoken import counted, duration
 from penstock.operations.answers import json_text
 from penstock.operations.declare import Page
 from penstock.operations.fields import Row, column

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import terminal
 from penstock.cli.setup import load_program, open_ledger, require_on, user
-from penstock.cli.terminal import counted, echo
+from penstock.cli.terminal import echo
 from penstock.model.clock import Rng
 from penstock.model.errors import UsageError
+from penstock.model.spoken import counted
 from penstock.model.unit import Ref
 from penstock.operations.answers import json_text
 from penstock.operations.carry import Done, Planned, Preview, carry_out, check_digest, make_plan

@@ -14,8 +14,9 @@ from penstock.cli import terminal
 from penstock.cli.kinds import instant_kind, span_kind
 from penstock.cli.lazy import Entry, LazyGroup
 from penstock.cli.options import config_option, flag, ledger_option
-from penstock.cli.terminal import counted, echo
+from penstock.cli.terminal import echo
 from penstock.model.inert import inert
+from penstock.model.spoken import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -109,11 +109,6 @@ def shortened(text: str, width: int) -> str:
     return "".join(kept).rstrip() + _ELLIPSIS
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """`1 unit`, `12,345 units`."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
 @contextlib.contextmanager
 def progress(what: str, clock: Clock, *, quiet: bool = False) -> Iterator[Progress]:
     """One changing line on a terminal: a bar, how many of how many, the rate, and how long it will take."""

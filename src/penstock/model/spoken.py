@@ -1,4 +1,4 @@
-"""Spans of time as a person says them. It imports nothing: every command shows some."""
+"""Spans of time and counts as a person says them. It imports nothing: every command shows some."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def duration(seconds: float) -> str:
     if size < 2 * _DAY:
         return f"{size / _HOUR:.0f} h"
     return f"{size / _DAY:.0f} d"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """`1 unit`, `12,345 units`."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

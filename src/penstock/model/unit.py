@@ -15,6 +15,7 @@ from uuid import UUID
 
 from penstock.model.clock import instant_text, parse_instant
 from penstock.model.errors import BadReference
+from penstock.model.spoken import counted
 from penstock.model.struct import FrozenStruct
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def parse_key(unit_type: type[GuardedUnit], unit_id: str) -> dict[str, Any]:
     """The key columns of a `unit_id`; the inverse of `unit_id_of`."""
     parts = unit_id.split("/")
     if len(parts) != len(unit_type.key):
-        many = f"{len(parts)} part{'s' if len(parts) != 1 else ''}"
+        many = counted(len(parts), "part")
         msg = f"{unit_id!r} has {many}; the key of {unit_type.__name__} is {'/'.join(unit_type.key)}"
         raise BadReference(msg)
     types = field_types(unit_type)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from penstock.ledger.store.statements import waiting_by_moment
 from penstock.model.clock import instant, instant_text
-from penstock.model.spoken import duration
+from penstock.model.spoken import counted, duration
 from penstock.model.state import Meaning
 from penstock.operations.words import when
 from penstock.web.pictures import Painter
@@ -180,7 +180,7 @@ def _last(lifecycle: AnyLifecycle, standing: Standing) -> str:
         return unknown
     newest = max(one.hour for one in hours)
     count = sum(one.done for one in hours if one.hour == newest)
-    units = f"{count:,} unit{'s' if count != 1 else ''}"
+    units = counted(count, "unit")
     ago = (then - newest).total_seconds()
     if ago < _HOUR:
         return f"{units} in this hour"

@@ -28,6 +28,7 @@ from penstock.lifecycles.queries.settings import client_gate
 from penstock.lifecycles.queries.sheet_ranges import FEEDBACK, KEY
 from penstock.model.cadence import local_instant, parse_zone
 from penstock.model.clock import Clock, instant
+from penstock.model.spoken import counted
 from penstock.simulators.google_sheets import SPREADSHEET, GoogleSheetsSimulator
 from penstock.simulators.infojobs import OPERATION, InfoJobsSimulator, throttle
 from penstock.simulators.infojobs_data import Market
@@ -90,7 +91,7 @@ class _Reading(NamedTuple):
 
     @property
     def found(self) -> str:
-        return f"{self.offers:,} offers in {self.runs} run{'s' if self.runs != 1 else ''}"
+        return f"{counted(self.offers, 'offer')} in {counted(self.runs, 'run')}"
 
 
 class QueriesPart:

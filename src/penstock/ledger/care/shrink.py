@@ -20,6 +20,7 @@ from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.model.clock import instant_text
+from penstock.model.spoken import counted
 
 LOG = "transition_log"
 _CUT: dict[str, statements.SqlType] = {"unit_id": statements.TEXT, "seq": sa.BigInteger()}
@@ -154,4 +155,4 @@ def _baselines(database: Database, cursor: Cursor, machine: str, permit: str, ro
 def _told(row: Sequence[Any]) -> str:
     """What a baseline says of the row it stands for, and of those before it."""
     *_, actor, reason, before = row
-    return readable(f"baseline, {before} row{'s' if before != 1 else ''} before it pruned; {actor}: {reason or ''}")
+    return readable(f"baseline, {counted(before, 'row')} before it pruned; {actor}: {reason or ''}")

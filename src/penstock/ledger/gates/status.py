@@ -14,6 +14,7 @@ from penstock.ledger.gates.in_flight import steps_in_flight
 from penstock.ledger.store.database import Cursor, Database, present
 from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
+from penstock.model.spoken import counted
 from penstock.model.unit import NO_GATE
 
 BREAKER_OPEN = "; the breaker is open, and waiting units are not charged"
@@ -94,7 +95,7 @@ def gate_statuses(
         else:
             state, reason = "open", None
             if failures:
-                reason = f"{failures} failure{'s' if failures > 1 else ''} in a row since {instant_text(since)}"
+                reason = f"{counted(failures, 'failure')} in a row since {instant_text(since)}"
         found.append(
             GateStatus(
                 gate_id, state, until, reason, held_by, throttles, failures, since, epoch, places,

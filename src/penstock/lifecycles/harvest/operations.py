@@ -38,6 +38,7 @@ from penstock.model.clock import instant, instant_text
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Event, Move, Write
+from penstock.model.spoken import counted
 from penstock.model.unit import NO_GATE, GuardedUnit, replace
 from penstock.operations.declare import Ask, operation
 from penstock.operations.fields import Parameters, argument, option
@@ -207,7 +208,7 @@ def reopen(ask: Ask[HarvestSettings], wanted: WhichRun) -> Each:
     moves = Moves(harvest_chunk)
     for chunk in chunks:
         moves.add(chunk, C.OPEN, error=None, attempts=0, due_at=NOW)
-    return moves.plan(f"try {len(chunks):,} chunk{'s' if len(chunks) != 1 else ''} of run {run.run_id} again")
+    return moves.plan(f"try {counted(len(chunks), 'chunk')} of run {run.run_id} again")
 
 
 @operation("reprice", "Price a feed's records by the rules in force, without waiting.", wants_reason=False)

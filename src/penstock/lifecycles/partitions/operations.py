@@ -25,6 +25,7 @@ from penstock.lifecycles.partitions.machine import (
 from penstock.lifecycles.partitions.past import landed_by
 from penstock.lifecycles.partitions.settings import PartitionSettings
 from penstock.model.errors import UsageError
+from penstock.model.spoken import counted
 from penstock.model.unit import Ref, unit_id_of
 from penstock.operations.declare import Ask, Lines, Page, Reading, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
@@ -335,10 +336,9 @@ def reprocess(ask: PartitionAsk, wanted: ReprocessWanted) -> Plan:
             else:
                 moves.skip(unit.unit_id, f"it is {unit.status} already")
         ask.progress(asked, len(over))
-    unwanted = (
-        f"{_counted(asked - seen)} left out because never extracted; 'penstock partitions backfill' extracts them"
-    )
-    return moves.plan(f"extract {_counted(len(moves))} again", [unwanted] if asked > seen else [])
+    missed = counted(asked - seen, "partition")
+    unwanted = f"{missed} left out because never extracted; 'penstock partitions backfill' extracts them"
+    return moves.plan(f"extract {counted(len(moves), 'partition')} again", [unwanted] if asked > seen else [])
 
 
 @operation("backfill", "Extract partitions of older days that were never extracted.")
@@ -353,13 +353,13 @@ def backfill(ask: PartitionAsk, wanted: RangeWanted) -> Plan:
     made, last = products(over, groups, ask.now, timedelta(hours=1) / source.backfill_per_hour)
     count = sum(len(product) for product in made)
     warnings = (
-        [f"{_counted(len(over) - count)} left as they are: they have an extraction already"]
+        [f"{counted(len(over) - count, 'partition')} left as they are: they have an extraction already"]
         if count < len(over)
         else []
     )
     if count:
         warnings.append(f"the last falls due at {last:%Y-%m-%d %H:%M} UTC")
-    return Births(extraction, f"extract {_counted(count)}", products=made, warnings=warnings)
+    return Births(extraction, f"extract {counted(count, 'partition')}", products=made, warnings=warnings)
 
 
 @operation("validate", "Have the validators judge a run, and record what they find.")
@@ -489,7 +489,3 @@ def _shown(found: PartitionStatus) -> PartitionRow:
 def _require(ask: PartitionAsk) -> None:
     if not ask.reader.keeps(partition):
         raise UsageError("this ledger keeps no partitions yet; 'penstock db upgrade' adds them")
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} partition{'s' if count != 1 else ''}"

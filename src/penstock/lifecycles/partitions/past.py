@@ -8,6 +8,7 @@ from datetime import datetime
 from penstock.ledger.past import since
 from penstock.lifecycles.partitions.machine import X, extraction
 from penstock.model.clock import instant
+from penstock.model.spoken import counted
 from penstock.operations.reader import Reader
 from penstock.raw.paths import ATTEMPT_TABLE, PartitionKey, run_id_at
 
@@ -32,7 +33,7 @@ def landed_by(
     begun = run_id_at(moment)
     found = [one for one in runs if one in judged or (one <= begun and one not in later)]
     gone = len(set(judged) - set(runs))
-    lacks = f"{gone:,} run{'s' if gone != 1 else ''} that had been judged by then are not in the sink any more"
+    lacks = f"{counted(gone, 'run')} that had been judged by then are not in the sink any more"
     return found, lacks if gone else None
 
 

@@ -14,6 +14,7 @@ from penstock.lifecycles.queries.runs import Run, Stop, limit_of, marks_of, next
 from penstock.lifecycles.queries.settings import QueriesSettings
 from penstock.model.clock import instant_text
 from penstock.model.outcome import Event
+from penstock.model.spoken import counted
 from penstock.model.unit import replace
 
 """Runs in a row that fail until it is told, and told again as critical."""
@@ -123,5 +124,5 @@ def _silent(query: Query, now: datetime, settings: QueriesSettings) -> list[Even
 
 
 def _summary(run: Run, stop: Stop) -> str:
-    counts = f"{run.pages_fetched:,} pages, {run.offers_fetched:,} offers: {run.new:,} new, {run.changed:,} changed"
-    return f"{counts}, {run.closed:,} closed; stopped: {stop}"
+    read = f"{counted(run.pages_fetched, 'page')}, {counted(run.offers_fetched, 'offer')}"
+    return f"{read}: {run.new:,} new, {run.changed:,} changed, {run.closed:,} closed; stopped: {stop}"

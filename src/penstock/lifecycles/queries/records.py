@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from penstock.lifecycles.queries.machine import S
 from penstock.lifecycles.queries.runs import COUNTERS, Stop
 from penstock.model.clock import instant
+from penstock.model.spoken import counted
 from penstock.operations.fields import Row, column
 
 _SHORT = 8
@@ -70,7 +71,7 @@ def run_row(row: Sequence[Any], names: Mapping[str, str], now: datetime) -> RunR
 def _counted(counts: Mapping[str, int]) -> str:
     """`3 pages, 120 offers: 12 new, 1 changed, 2 set aside`; what is nothing is left out."""
     pages, offers = counts["pages_fetched"], counts["offers_fetched"]
-    said = f"{pages:,} page{'s' if pages != 1 else ''}, {offers:,} offer{'s' if offers != 1 else ''}"
+    said = f"{counted(pages, 'page')}, {counted(offers, 'offer')}"
     words = {
         "new": "new",
         "changed": "changed",

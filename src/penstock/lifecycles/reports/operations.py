@@ -12,6 +12,7 @@ from penstock.lifecycles.reports.decide import last_due_offset, offset_name
 from penstock.lifecycles.reports.machine import NO_FAILURES, UNBORN, Aggregation, EntityType, Report, S, machine
 from penstock.lifecycles.reports.settings import HOUR, Account, ReportSettings, switched_off
 from penstock.model.errors import UsageError
+from penstock.model.spoken import counted
 from penstock.model.unit import Ref
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
@@ -240,7 +241,7 @@ def refresh(ask: ReportAsk, wanted: RefreshWanted) -> Plan:
         offset = last_due_offset(report, ask.now, ask.settings) or timedelta()
         seconds = int(offset.total_seconds())
         moves.add(report, serving_offset=seconds, create_requested_at=None, attempts=0, due_at=NOW, **NO_FAILURES)
-    return moves.plan(f"fetch {_counted(len(moves))} again")
+    return moves.plan(f"fetch {counted(len(moves), 'dataset')} again")
 
 
 @operation("reset", "Put datasets in error back to missing.")
@@ -255,8 +256,8 @@ def reset(ask: ReportAsk, wanted: ResetWanted) -> Plan:
             continue
         moves.add(report, S.MISSING, due_at=NOW, **UNBORN)
         loaded += report.loaded_rows is not None
-    hidden = [f"the loaded rows of {_counted(loaded)} are hidden until the next load"] if loaded else []
-    return moves.plan(f"reset {_counted(len(moves))}", hidden)
+    hidden = [f"the loaded rows of {counted(loaded, 'dataset')} are hidden until the next load"] if loaded else []
+    return moves.plan(f"reset {counted(len(moves), 'dataset')}", hidden)
 
 
 @operation("backfill", "Make datasets of older dates, for some accounts or all.")
@@ -285,7 +286,7 @@ def backfill(ask: ReportAsk, wanted: BackfillWanted) -> Plan:
     until = ask.now + max(len(product.those) for product in products) * gap
     warnings.append(f"the last falls due at {until:%Y-%m-%d %H:%M} UTC; each waits while its account has daily work")
     count = sum(len(product) for product in products)
-    says = f"make {_counted(count)} of {len(chosen):,} account{'s' if len(chosen) != 1 else ''}"
+    says = f"make {counted(count, 'dataset')} of {counted(len(chosen), 'account')}"
     return Births(machine, f"{says}, unless they exist", products=products, warnings=warnings)
 
 
@@ -384,7 +385,3 @@ def _no_dataset(unit_id: str) -> str:
 def _dataset_id(text: str) -> str:
     """The unit id in a reference or a key as a person writes it."""
     return Ref.parse(text).unit_id if text.startswith(f"{machine.name}:") else text
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} dataset{'s' if count != 1 else ''}"

@@ -26,6 +26,7 @@ from penstock.lifecycles.rules.wishes import TargetsOfRun, WhichRun
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Move
+from penstock.model.spoken import counted
 from penstock.model.unit import Ref, replace
 from penstock.operations.change import edge_to, pull
 from penstock.operations.declare import Ask, operation
@@ -192,7 +193,7 @@ def retry(ask: Ask[RulesSettings], wanted: RetryParameters) -> Each:
     if not len(moves):
         why = "all of them were dismissed" if ids else f"no target failed for {wanted.cause}"
         raise UsageError(f"run {short(run)} has nothing to retry: {why}")
-    return moves.plan(f"try {len(moves):,} target{'s' if len(moves) != 1 else ''} of run {short(run)} again")
+    return moves.plan(f"try {counted(len(moves), 'target')} of run {short(run)} again")
 
 
 OPERATIONS: list[Any] = [

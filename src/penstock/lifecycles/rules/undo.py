@@ -12,6 +12,7 @@ from penstock.lifecycles.rules.wishes import TargetsOfRun, WhichRun
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Move
+from penstock.model.spoken import counted
 from penstock.model.unit import replace
 from penstock.operations.declare import Ask, operation
 from penstock.operations.fields import option
@@ -58,7 +59,7 @@ def rollback(ask: Ask[RulesSettings], wanted: RollbackParameters) -> Together:
     # Of two people who roll it back at once, one misses it.
     moves.append(Move(run, replace(run), ask.reason, Actor.OPERATOR))
     count = len(back) or left - len(aside)
-    says = f"put back {count:,} price{'s' if count != 1 else ''} that run {short(run)} has set"
+    says = f"put back {counted(count, 'price')} that run {short(run)} has set"
     if not count:
         says = f"leave {len(aside):,} prices of run {short(run)} as they are, and count it as rolled back"
         # Nothing is left where the last targets of a run failed again after all others were rolled back.

@@ -9,6 +9,7 @@ from penstock.lifecycles.rules.queries import catalogue_lacks, require_account, 
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.model.errors import UsageError
 from penstock.model.outcome import Write
+from penstock.model.spoken import counted
 from penstock.operations.declare import Ask, operation
 from penstock.operations.fields import Parameters, argument, option
 from penstock.operations.plan import Together
@@ -118,7 +119,7 @@ def _imported(changes: Changes) -> Together:
     new = [f"{name} (version {changes.kept[name].version})" for name in changes.new]
     parts = []
     if new:
-        parts.append(f"put {len(new):,} rule{'s' if len(new) != 1 else ''} into force: {', '.join(new)}")
+        parts.append(f"put {counted(len(new), 'rule')} into force: {', '.join(new)}")
     if changes.retired:
         parts.append(f"retire {', '.join(changes.retired)}, which the configuration no longer has")
     same = [f"{name} is unchanged: version {changes.kept[name].version} stays" for name in changes.same]

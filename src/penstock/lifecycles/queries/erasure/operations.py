@@ -11,6 +11,7 @@ from penstock.lifecycles.queries.settings import RUN_GATE, QueriesSettings
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Move
+from penstock.model.spoken import counted
 from penstock.model.unit import Ref, replace
 from penstock.operations.declare import Ask, Page, Role, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
@@ -138,7 +139,7 @@ def _says(found: list[Subject]) -> str:
     for one in found:
         rows = sum(one.rows.values())
         name = one.record if one.kind is Kind.COMPANY else f"{one.client}/{one.record}"
-        parts.append(f"{one.kind} {name} ({rows:,} row{'s' if rows != 1 else ''})")
+        parts.append(f"{one.kind} {name} ({counted(rows, 'row')})")
     return f"erase {', '.join(parts)}"
 
 
