@@ -126,9 +126,13 @@ def test_dead_letters_are_those_of_then(told):
     assert causes(4) == []
     assert causes(5) == [(1, "no", "failed", ORDER)]
     assert causes(8) == [(2, "no answer after <n> tries", "failed", "order:acme/2"), (1, "no", "failed", ORDER)]
-    assert causes(9) == [(2, "no answer after <n> tries", "failed", "order:acme/2")]
+    assert causes(9) == []
+    assert [row.count for row in told.read("dead list", at=at(8), dismissed=True).rows] == []
+    (laid,) = told.read("dead list", at=at(9), dismissed=True).rows
+    assert (laid.count, laid.reason) == (2, "no answer after <n> tries")
+    (first, _) = told.read("dead show", at=at(9), cause=laid.cause, dismissed=True).rows
+    assert (first.unit, first.dismissed_by, first.dismissed_for) == ("order:acme/2", "jo", "because")
     assert told.read("dead list").rows == []
     assert told.read("dead list", at=at(8), machine="order").rows
-    for more in ({"dismissed": True}, {"because": "no"}):
-        with pytest.raises(UsageError, match="of the past only the machine"):
-            told.read("dead list", at=at(8), **more)
+    with pytest.raises(UsageError, match="of the past only the machine"):
+        told.read("dead list", at=at(8), because="no")

@@ -9,6 +9,7 @@ from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At, lacking
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _FEW = 50_000
 class Sought(Parameters, frozen=True):
     text: Annotated[str, argument("A piece of its name; for units of large machines the beginning.", example="acme")]
     limit: Annotated[int, option("How many of each kind at most.", ge=1, le=1_000)] = 10
+    at: At = None
 
 
 class FoundRow(Row, frozen=True):
@@ -36,8 +38,9 @@ def find(ask: Ask[KernelSettings], wanted: Sought) -> Page[FoundRow]:
     text = wanted.text.strip()
     if not text or "\0" in text:
         raise UsageError("there is nothing to look for: give a piece of a name")
+    lacks, ask = lacking(ask, ask.reader.kept(), wanted.at), ask.then(wanted.at)
     rows = [*_units(ask, text, wanted.limit), *_gates(ask, text, wanted.limit), *_named(ask, text)]
-    return Page(rows=rows, note=None if rows else "nothing has that in its name")
+    return Page(rows=rows, note=lacks if rows else "nothing has that in its name")
 
 
 READINGS = [find]

@@ -60,9 +60,9 @@ class AlertRow(Row, frozen=True):
 class FiringRow(Row, frozen=True):
     alert: Annotated[str, column("The alert.", show="reference")]
     status: Annotated[str, column("firing, acknowledged or silenced.", show="state")]
-    severity: Annotated[str, column("info, warning or critical.", show="severity")]
-    since: Annotated[datetime, column("Since when it has been true; of the past, in that state.")]
-    says: Annotated[str, column("What is the matter.", show="text")]
+    severity: Annotated[str | None, column("info, warning or critical.", show="severity")]
+    since: Annotated[datetime | None, column("Since when it has been true.")]
+    says: Annotated[str | None, column("What is the matter.", show="text")]
 
 
 class StatusAnswer(Row, frozen=True):
@@ -112,7 +112,7 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
     gates = list_gates(ask, GateList(at=at))
     most = max(1, wanted.alerts)
     firing = list_alerts(ask, AlertList(at=at, limit=most)).rows[: wanted.alerts]
-    events = outbox.list_events(database, most=most, alerts=True, until=at)[: wanted.alerts]
+    events = outbox.list_events(ask.then(at).reader.database, most=most, alerts=True)[: wanted.alerts]
     return StatusAnswer(
         ledger=database.url,
         now=at,
