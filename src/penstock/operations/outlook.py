@@ -258,7 +258,7 @@ class _Making:
 
     def _schedules(self) -> list[Schedule]:
         if self._at is not None:
-            return [one for one, _ in schedules_then(self._reader, self._at)]
+            return [one for one, _ in schedules_then(self._reader, self._at) if one.every or one.at]
         names = [str(row[0]) for row in self._reader.read(lambda c: c.rows(f"SELECT unit_id FROM {schedule.table}"))]
         return self._reader.get_many(schedule, names)
 

@@ -109,6 +109,7 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
 
     database = ask.reader.database
     counts = database.read(lambda cursor: flow.counts_at(database, cursor, at))
+    kept = {machine.name for machine in ask.reader.kept()}
     gates = list_gates(ask, GateList(at=at))
     most = max(1, wanted.alerts)
     firing = list_alerts(ask, AlertList(at=at, limit=most)).rows[: wanted.alerts]
@@ -116,7 +117,7 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
     return StatusAnswer(
         ledger=database.url,
         now=at,
-        machines=[_stood(name, states, ask) for name, states in counts.items()],
+        machines=[_stood(name, counts.get(name, {}), ask) for name in sorted({*counts, *kept})],
         workers=_workers(ask, at),
         gates=[
             ClosedGate(gate=one.gate, state=one.state, until=one.until, reason=one.reason)
@@ -132,7 +133,9 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
     )
 
 
-def _stood(name: str, states: dict[str, int], ask: Ask[Any]) -> MachineCounts:
+def _stood(name: str, counts: dict[str, int], ask: Ask[Any]) -> MachineCounts:
+    known = ask.reader.machines[name].states if name in ask.reader.machines else ()
+    states = dict.fromkeys(known, 0) | counts
     return MachineCounts(
         machine=name,
         units=_counted(states),
