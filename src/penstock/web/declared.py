@@ -96,7 +96,7 @@ class Declared:
             "of": _about(parameters, given),
             "bar": None,
             "command": command_of(place, pairs),
-            "address": f"{place.path}?{urlencode(pairs)}" if pairs else place.path,
+            "address": _lasting(place, pairs),
         }
         if past is not None:
             view["bar"] = await self._desk.read(self._bar, place, person, at, kept_of(request))
@@ -149,7 +149,8 @@ class Declared:
             and (drawn := painter.draw(place.lifecycle, picture, answer, wide=True)) is not None
         ]
         if isinstance(answer, Page) and answer.next is not None:
-            kept = [pair for pair in pairs if pair[0] != "after"]
+            kept = [pair for pair in pairs if pair[0] not in {"after", "at"}]
+            kept += [] if at is None else [("at", instant_text(at))]
             found["next"] = f"?{urlencode([*kept, ('after', answer.next)])}"
         return found
 
@@ -235,6 +236,8 @@ class Declared:
         place = self.place(request.path_params["path"], Operation)
         given = await form_of(request, _MOST_FIELDS)
         person = await self._frame.allow(request, place.declared.role, form=_one(given, "csrf"))
+        if self._frame.at(request) is not None:
+            raise Problem(HTTPStatus.BAD_REQUEST, NO_PAST)
         acting = Acting(self._desk, self._frame.access, place)
         parameters, reason = place.declared.parameters, _one(given, "reason").strip()
         assert isinstance(place.declared, Operation)  # noqa: S101 - asked for as one
@@ -260,8 +263,8 @@ class Declared:
     ) -> Response:
         declared = place.declared
         assert isinstance(declared, Operation)  # noqa: S101 - the callers' choice
-        past = self._frame.at(request) is not None
-        why_not = NO_PAST if past else ""
+        at = self._frame.at(request)
+        why_not = NO_PAST if at is not None else ""
         if not person.may(declared.role):
             why_not = f"this needs the role {declared.role}; yours is {person.role}"
         view = {
@@ -275,9 +278,12 @@ class Declared:
             "preview": None,
             "done": None,
             "problem": "",
+            "bar": None,
             "command": command_of(place, pairs_of(declared.parameters, given)),
             **more,
         }
+        if at is not None:
+            view["bar"] = await self._desk.read(self._bar, place, person, at, kept_of(request))
         return await self._frame.show(request, "operation", _here(place), view, status)
 
     def _previewed(self, preview: Preview) -> dict[str, Any]:
@@ -304,6 +310,12 @@ class Declared:
         if done.action is not None:
             link = self._frame.link("read", "bulk", "show", action=done.action.partition(":")[2] or done.action)
         return {"says": inert(done.says), "follows": follows, "link": link, "lines": lines}
+
+
+def _lasting(place: Place, pairs: Sequence[tuple[str, str]]) -> str:
+    """The address of a page at any moment."""
+    kept = [pair for pair in pairs if pair[0] not in PAST]
+    return f"{place.path}?{urlencode(kept)}" if kept else place.path
 
 
 def _about(parameters: Any, given: Mapping[str, Sequence[str]]) -> str:

@@ -97,7 +97,7 @@ class Frame:
 
     def bare(self, request: Request, template: str, view: Mapping[str, Any], status: int) -> Response:
         """A page of nobody in particular."""
-        own: dict[str, Any] = {"person": None, "here": "", "menu": [], "at": None}
+        own: dict[str, Any] = {"person": None, "here": "", "menu": [], "at": self._looked_at(request)}
         return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
 
     def _rendered(self, request: Request, template: str, view: Mapping[str, Any]) -> str:
@@ -113,6 +113,8 @@ class Frame:
             region=partial(_region, wanted),
             csrf=self.access.csrf(person),
             now=self.desk.clock.now(),
+            moment="" if view["at"] is None else instant_text(view["at"]),
+            to=partial(self._to, view["at"]),
             path=path,
             now_link=f"{root}{path}" + (f"?{urlencode(kept)}" if kept else ""),
             **view,
@@ -146,6 +148,19 @@ class Frame:
             detail = f"{inert(given)[:50]!r} is no moment; write 2026-11-15 19:31 or 2026-11-15T19:31:00Z, in UTC"
             raise Problem(HTTPStatus.BAD_REQUEST, detail) from None
         return found if found < self.desk.clock.now() else None
+
+    def _looked_at(self, request: Request) -> datetime | None:
+        """The same, or None for one that cannot be read."""
+        try:
+            return self.at(request)
+        except Problem:
+            return None
+
+    def _to(self, at: datetime | None, address: str) -> str:
+        """An address below the root; the moment that is looked at goes along."""
+        if at is None:
+            return f"{self.desk.root_path}{address}"
+        return f"{self.desk.root_path}{address}{'&' if '?' in address else '?'}{urlencode({'at': instant_text(at)})}"
 
     def link(self, *parts: str, at: datetime | None = None, **query: str | None) -> str:
         """The address of a page; the moment that is looked at goes along."""
@@ -218,7 +233,7 @@ class Frame:
             "Gates": "gates", "Schedules": "schedules", "Workers": "workers",
             "Events": "events", "Doctor": "doctor", "Bulk actions": "bulk",
         }  # fmt: skip
-        views = [Item(name, f"{self.desk.root_path}{address}") for name, address in self.desk.settings.views.items()]
+        views = [Item(name, self._to(at, address)) for name, address in self.desk.settings.views.items()]
         return [
             (
                 "Desk",

@@ -91,7 +91,7 @@ class MachinePage:
             "total": sum(counts.values()),
             "bar": self._bar(ask, machine, at, kept),
             "guards": self._guards(ask, machine) if at is None else None,
-            "stuck": self._stuck(ask, machine, answers) if at is None else None,
+            "stuck": self._stuck(ask, machine, answers, at),
             "by_sql": [
                 (one.source, one.target, one.n)
                 for one in found.edges
@@ -118,8 +118,8 @@ class MachinePage:
         """What is wrong with what guards its table; nothing: they are intact."""
         return [one.message for one in guards(ask, GuardsWanted(machine=machine.name)).rows]
 
-    def _stuck(self, ask: Any, machine: Machine, answers: Answers) -> Table | None:
-        found = stuck_units(ask, StuckWanted(machine=machine.name, limit=_STUCK))
+    def _stuck(self, ask: Any, machine: Machine, answers: Answers, at: datetime | None) -> Table | None:
+        found = stuck_units(ask, StuckWanted(machine=machine.name, limit=_STUCK, at=at))
         return answers.table("", found.rows) if found.rows else None
 
 

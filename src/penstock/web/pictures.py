@@ -52,7 +52,7 @@ class Painter:
 
     def __init__(self, frame: Frame, now: datetime, at: datetime | None = None) -> None:
         self._frame = frame
-        self._now = now
+        self._now = at or now
         self._at = at
 
     def ask(self, lifecycle: AnyLifecycle, picture: pictures.Picture, who: str, *, wide: bool = False) -> Markup | None:
