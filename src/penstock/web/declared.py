@@ -45,7 +45,7 @@ NO_PAST = "nothing can be done in the past; go back to now"
 _NOT_CARRIED = ("limit", "after", "at", "as_of", "dismissed")
 _MOST_LINES = 200
 _MOST_FIELDS = 1_000
-_OWN = ("csrf", "act", "digest", "reason", "at", "regions")
+_OWN = ("csrf", "act", "digest", "reason", "at", "regions", "told")
 
 
 class Declared:

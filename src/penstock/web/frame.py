@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,12 @@ from starlette.responses import HTMLResponse, Response
 from penstock.api.problems import Problem
 from penstock.api.routes import words_of
 from penstock.model.clock import instant_text, parse_instant
-from penstock.model.errors import BadInstant, PenstockError
+from penstock.model.errors import BadInstant, LedgerError, PenstockError
 from penstock.model.inert import inert
 from penstock.operations.declare import Reading, Role
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import when, word
-from penstock.web.live import EVERYTHING
+from penstock.web.live import EVERYTHING, mark_of, older_of
 from penstock.web.timebar import kept_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Frame:
         """A page. `here` is the line of the menu that it belongs to."""
         person = await self.access.person(request)
         at = self.at(request)
-        counts = {} if at is not None else await self.seen(self._counts, person)
+        counts = {} if at is not None else await self.seen(request, self._counts, person)
         own = {"person": person, "here": here, "menu": self._menu(at, counts), "at": at}
         return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
 
@@ -112,6 +112,7 @@ class Frame:
             wanted=wanted,
             region=partial(_region, wanted),
             csrf=self.access.csrf(person),
+            mark=older_of(_marks(request)),
             now=self.desk.clock.now(),
             moment="" if view["at"] is None else instant_text(view["at"]),
             to=partial(self._to, view["at"]),
@@ -121,13 +122,39 @@ class Frame:
         )
 
     async def seen(
-        self, work: Callable[..., Mapping[str, Any]], person: Person | None, *given: Hashable
+        self, request: Request, work: Callable[..., Mapping[str, Any]], person: Person | None, *given: Hashable
     ) -> dict[str, Any]:
-        """What a page shows: `work(person, *given)` on a thread, once for all of one role who ask the same at once."""
-        role = None if person is None else person.role
-        question = (work, self.desk.program.configuration.version, role, *given)
-        found = await self.desk.shared.once(question, lambda: self.desk.read(work, person, *given))
+        """What a page shows: `work(person, *given)` on a thread, once for all of one role who ask the same at once.
+
+        Who was told of a change gets no answer from before it.
+        """
+        role, told = None if person is None else person.role, request.query_params.get("told")
+        question = (work, self.desk.program.configuration.version, role, told, *given)
+
+        def marked() -> tuple[str, Mapping[str, Any]]:
+            return self.mark(), work(person, *given)
+
+        mark, found = await self.desk.shared.once(question, lambda: self.desk.read(marked))
+        _marks(request).append(mark)
         return dict(found)
+
+    def mark(self) -> str:
+        """What the ledger holds now, for a page that follows it; empty while it cannot be read."""
+        try:
+            return self.desk.ledger().read(mark_of)
+        except LedgerError:
+            return ""
+
+    def marked(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A page that carries a mark from before it was made."""
+
+        @wraps(endpoint)
+        async def page(request: Request) -> Response:
+            if "regions" not in request.query_params:
+                _marks(request).append(await self.desk.glance(self.mark))
+            return await endpoint(request)
+
+        return page
 
     async def allow(self, request: Request, role: Role = Role.VIEWER, *, form: str | None = None) -> Person:
         """Who asks, if they may; see `Access.allow`."""
@@ -254,6 +281,12 @@ class Frame:
             ("Flows", [*flows, Item("kernel", self.link("lifecycles", "kernel", at=at))]),
             ("Plant", [Item(name, self.link("read", *path.split("/"), at=at)) for name, path in plant.items()]),
         ]
+
+
+def _marks(request: Request) -> list[str]:
+    """The marks of what a page is made of."""
+    found: list[str] = request.scope.setdefault("penstock.marks", [])
+    return found
 
 
 def _seconds(text: str) -> datetime | None:

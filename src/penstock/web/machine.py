@@ -45,7 +45,7 @@ class MachinePage:
         at = self._frame.at(request)
         window = request.query_params.get("window")
         window = window if window in _WINDOWS else None
-        view = await self._frame.seen(self._view, person, machine, at, window, kept_of(request))
+        view = await self._frame.seen(request, self._view, person, machine, at, window, kept_of(request))
         lifecycle = self._frame.desk.program.app.owner(machine.name)
         operations = self._declared.operations(lifecycle, person)
         view |= {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,10 @@ class Pages:
         machine = MachinePage(self._frame, self._declared)
         lifecycle = LifecyclePage(self._frame, self._overview, self._declared)
         unit = UnitPage(self._frame, self._declared)
-        share = partial(shared.share, self._frame.desk, self._frame.access)
+
+        def share(page: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+            return shared.share(self._frame.desk, self._frame.access, self._frame.marked(page))
+
         return [
             Route("/", share(self._overview.show)),
             Route("/forecast", share(self._forecast.show)),
@@ -83,7 +85,7 @@ class Pages:
             Route("/lifecycles/{name}", share(lifecycle.show)),
             Route("/machines/{machine}", share(machine.show)),
             Route("/read/{path:path}", share(self._declared.read)),
-            Route("/do/{path:path}", compressed(self._declared.ask), methods=["GET"]),
+            Route("/do/{path:path}", compressed(self._frame.marked(self._declared.ask)), methods=["GET"]),
             Route("/do/{path:path}", self._declared.act, methods=["POST"]),
             Route("/units/{machine}/{unit_id:path}", share(unit.show)),
         ]
