@@ -77,7 +77,7 @@ class _Stuck:
         before, due = ask.reader.database.sql.instant("before"), machine.due
         self._stays = f"FROM {machine.table} WHERE status = :state AND changed_at < {before}"
         self._free = f"parked_at IS NULL AND ({due} IS NULL OR {due} < {before})"
-        self._given = {"state": str(state), "before": instant_text(ask.now - self._allowed)}
+        self._given: dict[str, Any] = {"state": str(state), "before": instant_text(ask.now - self._allowed)}
 
     def rows(self, most: int) -> list[StuckRow]:
         known = f" AND {DUE_KNOWN} = 1" if self._past else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.ledger.past import DUE_KNOWN, UNTOUCHED
 from penstock.model.clock import instant_text
 from penstock.model.errors import UnknownUnit
-from penstock.model.unit import NO_GATE, Ref, Unit, parse_key, replace
+from penstock.model.unit import NO_GATE, Ref, Unit, parse_key
 from penstock.operations.declare import Ask
 from penstock.operations.gates import GateList, list_gates
 from penstock.operations.why import Deciding, Link, Why, decision_of, family_of, job_of, state_of, verdict_of
@@ -108,7 +108,8 @@ class _Then:
         if not self._untouched or not self._due_known:
             yield self._lost("decision")
             return
-        unit = replace(self._ask.reader.get(Ref(self._machine.name, self._unit.unit_id)), claimed_by=None)
+        unit = self._ask.reader.get(Ref(self._machine.name, self._unit.unit_id))
+        assert isinstance(unit, Unit)  # noqa: S101 - only driven ones are decided about
         yield from decision_of(self._ask.reader, self._machine, unit, self._at, flow, look=False)
 
     def _verdict(self, links: list[Link], *, moves: bool) -> tuple[str, datetime | None]:

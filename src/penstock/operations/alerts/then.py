@@ -45,15 +45,10 @@ def _as_told(one: Alert, event: tuple[datetime, Mapping[str, Any]] | None) -> Al
         return one
     told, said = event
     later = one.changed_at is not None and told > one.changed_at + _MOMENT  # it had got worse
-    return replace(
-        one,
-        **{name: said.get(name) for name in _TOLD},
-        example=said.get("unit"),
-        since=instant(said.get("since")),
-        by_whom=said.get("by"),
-        changed_at=told if later else one.changed_at,
-        change_reason=said.get("says") if later else one.change_reason,
-    )
+    known: dict[str, Any] = {name: said.get(name) for name in _TOLD}
+    known |= {"example": said.get("unit"), "since": instant(said.get("since")), "by_whom": said.get("by")}
+    known |= {"changed_at": told, "change_reason": said.get("says")} if later else {}
+    return replace(one, **known)
 
 
 def _told(ask: Ask[Any], at: datetime, alerts: Sequence[Alert]) -> dict[str, tuple[datetime, Mapping[str, Any]]]:
