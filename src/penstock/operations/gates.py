@@ -22,6 +22,7 @@ from penstock.settings.scalars import span_text
 if TYPE_CHECKING:
     from penstock.ledger.gates.log import Stood
     from penstock.ledger.gates.status import GateStatus
+    from penstock.ledger.store.database import Database
 
 
 class GateList(Parameters, frozen=True):
@@ -106,7 +107,7 @@ def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
 
     One that was made later counts as open.
     """
-    rows, note = _present(ask) if wanted.at is None else _past(ask, wanted.at)
+    rows, note = _present(ask) if wanted.at is None else gates_then(ask.reader.database, wanted.at)
     chosen = [row for row in rows if wanted.gate is None or _under(row.gate, wanted.gate)]
     if wanted.gate is not None and not chosen:
         raise _unknown(wanted.gate, [row.gate for row in rows])
@@ -173,11 +174,10 @@ def _present(ask: Ask[Any]) -> tuple[list[GateRow], str | None]:
     return [_row(gate) for gate in _statuses(ask, counts=True)], None
 
 
-def _past(ask: Ask[Any], at: datetime) -> tuple[list[GateRow], str | None]:
+def gates_then(database: Database, at: datetime) -> tuple[list[GateRow], str | None]:
     """Every gate as it stood, and a sentence where the log does not reach back so far."""
     from penstock.ledger.gates import log
 
-    database = ask.reader.database
     found, oldest = database.read(lambda cursor: (log.gates_as_of(database, cursor, at), log.known_from(cursor)))
     note = None
     if oldest is not None and at < oldest:
@@ -188,6 +188,7 @@ def _past(ask: Ask[Any], at: datetime) -> tuple[list[GateRow], str | None]:
 def _stood(one: Stood, at: datetime) -> GateRow:
     """A gate after its last change by then."""
     from penstock.ledger.gates.log import BREAKER
+    from penstock.ledger.gates.status import BREAKER_OPEN
 
     last = one.told
     if last is None:
@@ -204,7 +205,7 @@ def _stood(one: Stood, at: datetime) -> GateRow:
     if state is G.HALF_OPEN:
         reason = f"one call {'is under way' if shut else 'goes first'}, to see whether the provider is back"
     elif last.by == BREAKER:
-        reason = f"{reason}; the breaker is open, and waiting units are not charged"
+        reason = f"{reason}{BREAKER_OPEN}"
     return GateRow(gate=one.gate_id, state=state, until=last.until if shut else None, reason=reason, by=last.by)
 
 

@@ -16,6 +16,7 @@ from penstock.ledger.store.statements import waiting
 from penstock.model.clock import instant, instant_text
 from penstock.model.unit import NO_GATE
 
+BREAKER_OPEN = "; the breaker is open, and waiting units are not charged"
 COUNTED_AT_MOST = 10_000
 """People are told so many of those that wait behind a gate; who must know them all counts them (see `metrics`)."""
 
@@ -84,7 +85,7 @@ def gate_statuses(
         elif closed is not None and instant(closed) > now:
             state, reason = "closed", why
             if breaker_open(throttles, failures):
-                reason = f"{why}; the breaker is open, and waiting units are not charged"
+                reason = f"{why}{BREAKER_OPEN}"
         elif probing:
             out = "is under way" if until is not None else "goes first"
             state, reason = "half-open", f"one call {out}, to see whether the provider is back"
