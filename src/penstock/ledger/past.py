@@ -158,18 +158,13 @@ def _units_then(
             columns[name] = f"CASE WHEN {untouched} AND m.parked_at <= {at} THEN m.{name} END"
     for name in (one for one in machine.counters if own[one] is None):
         columns[name] = f"CASE WHEN {untouched} AND {_uncounted(machine, children, schema, at)} THEN m.{name} END"
-    # The last row that was written by then, looked up for each unit: the planners of both would rather join all rows.
-    last = f"FROM {log} h WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at}"
-    last += " ORDER BY h.seq DESC LIMIT 1"
-    source = f"{table} m CROSS JOIN LATERAL (SELECT h.* {last}) l WHERE"
-    if database.dialect == "sqlite":  # which has no LATERAL
-        source = f"{table} m CROSS JOIN {log} l WHERE l.machine = '{machine.name}' AND l.unit_id = m.unit_id"
-        source += f" AND l.seq = (SELECT h.seq {last}) AND"
+    of_machine = f"machine = '{machine.name}'"
+    source, joined = database.sql.with_last_row(f"{table} m", log, of_machine, f"at <= {at}")
     # One that was pruned and born anew since is another.
-    died = f"SELECT 1 FROM {log} d WHERE d.machine = '{machine.name}' AND d.unit_id = m.unit_id"
+    died = f"SELECT 1 FROM {log} d WHERE d.{of_machine} AND d.unit_id = m.unit_id AND d.seq > l.seq"
     return (
         f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())} FROM {source}"
-        f" l.to_status IS NOT NULL AND ({untouched} OR NOT EXISTS ({died} AND d.seq > l.seq AND d.to_status IS NULL))"
+        f" WHERE {joined} AND l.to_status IS NOT NULL AND ({untouched} OR NOT EXISTS ({died} AND d.to_status IS NULL))"
     )
 
 

@@ -80,6 +80,13 @@ class Sql(Protocol):
     def told(self, document: str, table: str, column: str) -> str:
         """The value of a column of a table as a document has it."""
 
+    def with_last_row(self, units: str, log: str, own: str, before: str) -> tuple[str, str]:
+        """Units `m`, each joined with the last row `l` of its history, and the condition of the join.
+
+        `own` and `before`: which rows of the log are of the machine, and of the time; looked up for each unit, because
+        the planners would rather join all rows.
+        """
+
     # Rows, and who waits for whom.
 
     @property
