@@ -127,7 +127,7 @@ def _units_then(
     """A SELECT of the machine's table as it stood: those units that are there still."""
     log = f"{schema}.transition_log"
     tracked = {name: database.sql.told("l.data", table, name) for name in machine.tracked}
-    own = {name: tables.get(f"{machine.table}.{name}") for name in machine.columns}
+    given = {name: tables.get(f"{machine.table}.{name}") for name in machine.columns}
     told = {
         "unit_id": "m.unit_id",
         "status": "l.to_status",
@@ -138,7 +138,7 @@ def _units_then(
         **{name: f"m.{name}" for name in machine.lasting},
         **tracked,
         **dict.fromkeys(_UNKNOWN if machine.driven else (), "NULL"),
-        **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in own.items() if sql is not None},
+        **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in given.items() if sql is not None},
     }
     untouched = f"m.changed_at <= {at}"
     told |= {name: f"CASE WHEN {untouched} THEN m.{name} ELSE {told[name]} END" for name in _SAID}
@@ -156,16 +156,15 @@ def _units_then(
         # Nor need whoever parks it.
         for name in ("parked_at", "parked_reason"):
             columns[name] = f"CASE WHEN {untouched} AND m.parked_at <= {at} THEN m.{name} END"
-    for name in (one for one in machine.counters if own[one] is None):
+    for name in (one for one in machine.counters if given[one] is None):
         columns[name] = f"CASE WHEN {untouched} AND {_uncounted(machine, children, schema, at)} THEN m.{name} END"
-    of_machine = f"machine = '{machine.name}'"
-    source, joined = database.sql.with_last_row(f"{table} m", log, of_machine, f"at <= {at}")
+    own = f"machine = '{machine.name}' AND {{row}}.unit_id = m.unit_id"
+    last = f"WHERE h.{own.format(row='h')} AND h.at <= {at} ORDER BY h.seq DESC LIMIT 1"
+    source = database.sql.with_last(f"{table} m", log, last)
+    chosen = ", ".join(f"{value} AS {name}" for name, value in columns.items())
     # One that was pruned and born anew since is another.
-    died = f"SELECT 1 FROM {log} d WHERE d.{of_machine} AND d.unit_id = m.unit_id AND d.seq > l.seq"
-    return (
-        f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())} FROM {source}"
-        f" WHERE {joined} AND l.to_status IS NOT NULL AND ({untouched} OR NOT EXISTS ({died} AND d.to_status IS NULL))"
-    )
+    died = f"SELECT 1 FROM {log} d WHERE d.{own.format(row='d')} AND d.seq > l.seq AND d.to_status IS NULL"
+    return f"SELECT {chosen} FROM {source} WHERE l.to_status IS NOT NULL AND ({untouched} OR NOT EXISTS ({died}))"
 
 
 def _uncounted(machine: Machine, children: Iterable[Machine], schema: str, at: str) -> str:

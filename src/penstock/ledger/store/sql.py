@@ -80,11 +80,10 @@ class Sql(Protocol):
     def told(self, document: str, table: str, column: str) -> str:
         """The value of a column of a table as a document has it."""
 
-    def with_last_row(self, units: str, log: str, own: str, before: str) -> tuple[str, str]:
-        """Units `m`, each joined with the last row `l` of its history, and the condition of the join.
+    def with_last(self, rows: str, log: str, last: str) -> str:
+        """Rows, each beside the row `l` of the log that is looked up for it; without one it is left out.
 
-        `own` and `before`: which rows of the log are of the machine, and of the time; looked up for each unit, because
-        the planners would rather join all rows.
+        `last`: what finds it, as row `h`, from its WHERE to its LIMIT 1. Planners would rather join all rows.
         """
 
     # Rows, and who waits for whom.

@@ -28,10 +28,8 @@ class PostgresSql:
     def told(self, document: str, table: str, column: str) -> str:
         return f"(jsonb_populate_record(NULL::{table}, {document})).{column}"
 
-    def with_last_row(self, units: str, log: str, own: str, before: str) -> tuple[str, str]:
-        last = f"SELECT h.* FROM {log} h WHERE h.{own} AND h.unit_id = m.unit_id AND h.{before}"
-        last += " ORDER BY h.seq DESC LIMIT 1"
-        return f"{units} CROSS JOIN LATERAL ({last}) l", "true"
+    def with_last(self, rows: str, log: str, last: str) -> str:
+        return f"{rows} CROSS JOIN LATERAL (SELECT h.* FROM {log} h {last}) l"
 
     def parameter(self, name: str, kind: SqlType) -> str:
         from penstock.ledger.store.statements import postgres_type

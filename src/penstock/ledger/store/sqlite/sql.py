@@ -26,11 +26,8 @@ class SqliteSql:
     def told(self, document: str, table: str, column: str) -> str:  # noqa: ARG002 - a value has the type that it had
         return f"{document} ->> '{column}'"
 
-    def with_last_row(self, units: str, log: str, own: str, before: str) -> tuple[str, str]:
-        # It has no LATERAL, and goes from left to right: each unit first, then its row.
-        last = f"SELECT h.seq FROM {log} h WHERE h.{own} AND h.unit_id = m.unit_id AND h.{before}"
-        last += " ORDER BY h.seq DESC LIMIT 1"
-        return f"{units} CROSS JOIN {log} l", f"l.{own} AND l.unit_id = m.unit_id AND l.seq = ({last})"
+    def with_last(self, rows: str, log: str, last: str) -> str:
+        return f"{rows} CROSS JOIN {log} l ON l.seq = (SELECT h.seq FROM {log} h {last})"
 
     def parameter(self, name: str, kind: SqlType) -> str:  # noqa: ARG002 - columns are text or numbers, as given
         return f":{name}"
