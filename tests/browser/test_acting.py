@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from penstock.app.discover import load
 from penstock.app.person import user
@@ -135,6 +135,23 @@ def test_counts_change_without_a_reload(acting_folder: Path, person: Person):
     expect(tab).to_have_text(f"QUEUED {before + 5}")
     expect(page.locator("#at")).to_have_value("2026")  # what is being typed stays
     assert loads == []
+
+
+def test_what_changes_before_a_page_listens_is_shown(acting_folder: Path, person: Person):
+    """Its stream is held back until something has changed, and nothing changes afterwards."""
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    person.context.route("**/live?*", hold)
+    page = person.go("/machines/invoice")
+    tab = page.locator(".tabs a", has_text="QUEUED")
+    before = int(re.sub(r"\D", "", tab.inner_text()))
+    fill(acting_folder, 2, "early")
+    assert len(held) == 1, "the page has asked for its stream"
+    held[0].continue_()
+    expect(tab).to_have_text(f"QUEUED {before + 2}")
 
 
 def regions_asked(page: Page) -> list[set[str]]:

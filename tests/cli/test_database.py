@@ -148,7 +148,7 @@ def test_backup_tells_where_and_how_much(penstock, ledger, tmp_path):
     assert json.loads(forced.out) == {"path": str(target), "size": target.stat().st_size}
 
 
-# prune and history --as-of
+# prune and history --at
 
 
 def test_prune_counts_asks_and_prunes(penstock, ledger, tmp_path):
@@ -207,12 +207,12 @@ def test_configured_ages_are_used(penstock, ledger, tmp_path):
     assert json.loads(answer.out)["pruned"] == {"invoice": 1}
 
 
-def test_history_as_of_a_moment(penstock, ledger, tmp_path):
+def test_history_up_to_a_moment(penstock, ledger, tmp_path):
     sent(ledger, "1")
     rows = json.loads(penstock("history", "invoice:acme/1", "--ledger", ledger, "--json", cwd=tmp_path).out)["rows"]
 
     def then(moment: str, *options: str) -> str:
-        answer = penstock("history", "invoice:acme/1", "--as-of", moment, "--ledger", ledger, *options, cwd=tmp_path)
+        answer = penstock("history", "invoice:acme/1", "--at", moment, "--ledger", ledger, *options, cwd=tmp_path)
         assert answer.code == 0, answer.err
         return answer.out.replace("\n", " ")
 
@@ -221,10 +221,10 @@ def test_history_as_of_a_moment(penstock, ledger, tmp_path):
     assert "was SENT at" in exact["note"]
     assert "was not born at 2000-01-01T00:00:00.000Z" in json.loads(then("2000-01-01T00:00:00Z", "--json"))["note"]
     for wrong in ("yesterday", "2026-01-01T00:00:00"):
-        answer = penstock("history", "invoice:acme/1", "--as-of", wrong, "--ledger", ledger, cwd=tmp_path)
+        answer = penstock("history", "invoice:acme/1", "--at", wrong, "--ledger", ledger, cwd=tmp_path)
         assert (answer.code, answer.err) == (
             2,
-            "penstock: --as-of must be an instant, for example 2026-11-15T19:31:00Z\n",
+            "penstock: --at must be an instant, for example 2026-11-15T19:31:00Z\n",
         )
 
 

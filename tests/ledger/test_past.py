@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.parking import park
-from penstock.ledger.past import Past, since
+from penstock.ledger.past import DUE_KNOWN, UNTOUCHED, Past, since
 from penstock.ledger.schema.definitions import facts, unfit
+from penstock.model.clock import Rng
 from penstock.model.errors import BrokenFlow, LedgerRefused, MachineError, UsageError
 from penstock.model.machine import Actor, Edge, Machine
+from penstock.model.outcome import Outcome
 from penstock.model.state import State, done, rest, work
 from penstock.model.unit import Ref, Unit, replace
+from tests.support.machines import BatchItem, BatchRun, ItemState
 from tests.support.world import World, after
 
 
@@ -165,3 +169,58 @@ def test_an_older_program_may_not_change_what_a_newer_one_has_fixed():
 def test_a_declaration_that_cannot_be_is_refused(fixed, problem):
     with pytest.raises(MachineError, match=problem):
         loan_machine(fixed=fixed)
+
+
+def test_when_a_unit_was_due_is_not_known_where_something_moved_it_without_a_word(library):
+    look = f"SELECT look_at IS NULL, {DUE_KNOWN}, {UNTOUCHED} FROM loans WHERE number = 2"
+    assert then(library, after(16), look) == [(False, 1, 1)]
+    library.ledger.nudge([Ref("loan", "a/2")])
+    assert library.unit(Ref("loan", "a/2")).due_at == after(20)
+    assert then(library, after(16), look) == [(True, 0, 1)]
+    assert then(library, after(20), look) == [(False, 1, 1)], "a wake-up that comes later finds it due"
+    assert then(library, after(19), look) == [(True, 0, 1)]
+
+
+def test_what_is_said_last_of_a_unit_is_known_while_nobody_touches_it(library):
+    ref = Ref("loan", "a/2")
+    library.time.advance(5)
+    library.ledger.move(ref, L.ASKED, actor=Actor.WORKER, who="w", reason="looked at", note="again")
+    said = "SELECT change_reason, changed_by, note FROM loans WHERE number = 2"
+    assert then(library, after(25), said) == [("looked at", "worker:w", "again")], "the history does not keep it"
+    assert then(library, after(16), said) == [("born", "api:test", None)]
+
+
+def test_counters_are_known_where_no_child_has_counted_since(world: World):
+    (run,) = world.born(BatchRun(run_id="r", items_expected=2))
+    world.born(*(BatchItem(run_id="r", position=n, due_at=after(0)) for n in (1, 2)))
+    counted = "SELECT items_done, items_expected FROM batch_run"
+
+    def told(seconds: float) -> Any:
+        past = Past(world.ledger.database, world.machines, {}, after(seconds))
+        return past.read(lambda cursor: [tuple(row) for row in cursor.rows(counted)])
+
+    assert told(0) == [(0, 2)], "no child has counted yet"
+    world.time.advance(10)
+    worker = world.worker()
+    item, *_ = worker.claim({"batch_item": 1})
+    world.commit(worker, Outcome(item, replace(item, status=ItemState.DONE, due_at=None), "done"))
+    assert world.unit(run).items_done == 1
+    assert [told(seconds) for seconds in (5, 10)] == [[(None, 2)], [(1, 2)]]
+
+
+def test_one_that_was_pruned_and_born_anew_is_another(ledger_url):
+    edges = [Edge(L.ASKED, L.LENT, "lend", {Actor.API}), Edge(L.LENT, L.BACK, "take_back", {Actor.API})]
+    world = World(ledger_url, machines=[loan_machine(edges=edges, terminal={L.BACK})])
+    (ref,) = world.born(Loan(shelf="a", number=1, title="Emma"))
+    world.time.advance(10)
+    change(world, ref, L.LENT, "for a week", reader="ana")
+    change(world, ref, L.BACK, "read", due_at=None)
+    titles = "SELECT title FROM loans"
+    assert then(world, after(5), titles) == [("Emma",)]
+    world.time.advance(60 * 86_400)
+    ages = Ages({"units": timedelta(days=30), "transition_log": timedelta(days=3_000)})
+    Pruner(world.ledger.database, ages, who="operator:jo", rng=Rng()).prune()
+    world.born(Loan(shelf="a", number=1, title="Persuasion"))
+    assert then(world, after(5), titles) == []
+    assert then(world, world.time.now(), titles) == [("Persuasion",)]
+    world.close()

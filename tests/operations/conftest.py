@@ -131,7 +131,7 @@ class Desk:
         }
 
     def ask(self, *, reason: str = "because", who: str = "jo") -> Ask[Any]:
-        reader = Reader(self.ledger.database, self.app.machines)
+        reader = Reader(self.ledger.database, self.app.machines, self.app.past)
         return self.program.ask(self.app.lifecycles[0], reader, self.clock.now(), who=who, reason=reason)
 
     def read(self, name: str, /, **wanted: Any) -> Any:

@@ -177,10 +177,15 @@ def test_dead_letters_are_listed_as_they_stood(desk, dead):
     assert {key: row.count for key, row in groups(desk, at=then).items()} == {
         ("failed", "timeout after <n> s"): 4,
         ("failed", 'refused: "no such item"'): 1,
-    }, "parked units are not in the history of states"
+        ("parked", "step 3 broke"): 1,
+    }
     (row,) = desk.read("dead show", cause=refused, at=then).rows
     assert (row.unit, row.status) == (dead[4], "failed")
     assert groups(desk, at=NOW - timedelta(hours=1)) == {}
+    parked = next(row.cause for row in desk.read("dead list", at=then).rows if row.status == "parked")
+    assert [row.status for row in desk.read("dead show", cause=parked, at=then).rows] == ["parked"]
+    desk.do("dead retry", cause=parked)
+    assert "parked" not in {state for state, _ in groups(desk, at=then)}, "who took it up knows that it was"
     with pytest.raises(UsageError, match="of the past only the machine is known"):
         desk.read("dead list", at=then, because="timeout")
 

@@ -174,9 +174,9 @@ def test_history_tells_every_change_and_how_it_stood(desk):
             (None, "new", "born"),
             ("new", "failed", "no"),
         ]
-    then = desk.read("history", unit=ref, as_of=NOW + timedelta(minutes=5))
+    then = desk.read("history", unit=ref, at=NOW + timedelta(minutes=5))
     assert ([one.target for one in then.rows], then.note) == (["new"], f"{ref} was new at 2026-11-15T12:05:00.000Z")
-    before = desk.read("history", unit=ref, as_of=NOW - timedelta(days=1))
+    before = desk.read("history", unit=ref, at=NOW - timedelta(days=1))
     assert (before.rows, before.note) == ([], f"{ref} was not born at 2026-11-14T12:00:00.000Z")
 
 
@@ -214,7 +214,7 @@ def test_answers_about_a_past_that_is_gone_say_so(desk):
         (sent, "sent"),
         (living, "new"),
     ]
-    then = desk.read("history", unit=sent, as_of=inside)
+    then = desk.read("history", unit=sent, at=inside)
     assert (then.rows, then.note) == ([], f"{sent} was sent at {instant_text(inside)}")
     desk.born(Price(name="a"))
     desk.later(days=70)
@@ -227,5 +227,5 @@ def test_answers_about_a_past_that_is_gone_say_so(desk):
     with pytest.raises(UnknownUnit, match=missing):
         desk.read("history", unit=sent)
     desk.orders(1)
-    again = desk.read("history", unit=sent, as_of=inside)
+    again = desk.read("history", unit=sent, at=inside)
     assert again.note == f"{sent} was not born at {instant_text(inside)}; {missing} are no longer in the history"

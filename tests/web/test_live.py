@@ -19,17 +19,18 @@ from penstock.settings.kernel import WebSettings
 from penstock.web import live
 from tests.support.machines import invoice, partition
 from tests.support.shop import S
-from tests.support.web import Site
+from tests.support.web import Client, Site
 from tests.support.world import World
 
 
-async def listen(application: Any, wanted: int, done: asyncio.Event) -> list[str]:
-    """Take events until there are so many of them."""
+async def listen(application: Any, wanted: int, done: asyncio.Event, *, since: str = "", told: str = "") -> list[str]:
+    """Take events until there are so many of them; `since` is a page's mark, `told` that of the last word."""
     heard: list[str] = []
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
-        "path": "/live", "raw_path": b"/live", "query_string": b"", "root_path": "",
-        "headers": [(b"host", b"127.0.0.1:8642")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8642),
+        "path": "/live", "raw_path": b"/live", "query_string": f"since={since}".encode() if since else b"",
+        "root_path": "", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8642),
+        "headers": [(b"host", b"127.0.0.1:8642"), *([(b"last-event-id", told.encode())] if told else [])],
     }  # fmt: skip
 
     async def receive() -> Any:
@@ -64,7 +65,7 @@ def test_everybody_who_watches_hears_of_a_change(shop_site: Site, monkeypatch: p
         return await asyncio.gather(*watching)
 
     for heard in asyncio.run(main()):
-        assert heard.count("event: changed\ndata: order\n\n") == 1
+        assert sum(one.endswith("event: changed\ndata: order\n\n") for one in heard) == 1
         assert "retry: 3000\n\n" in heard
 
 
@@ -117,6 +118,73 @@ def test_who_is_let_in_no_longer_is_told_nothing_more(shop_site: Site, monkeypat
     assert sum(b"changed" in one for one in heard) == 1
 
 
+def heard_of(application: Any, **since: str) -> str:
+    """The first word on a new stream."""
+    heard = asyncio.run(listen(application, 1, asyncio.Event(), **since))
+    return next(one for one in heard if "changed" in one)
+
+
+def moved(site: Site, name: str, target: S) -> None:
+    site.ledger.move(Ref("order", name), target, actor=Actor.WORKER, who="w", reason="on")
+
+
+def mark_on(text: str) -> str:
+    found = re.search(r'data-mark="([^"]+)"', text)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.timeout(60)
+def test_what_changes_between_a_page_and_its_stream_is_told_at_once(shop_site: Site):
+    """Nothing changes after the stream is open: without the mark nobody would ever hear of it."""
+    application = shop_site.application(pages=True)
+    page = Client(application).get("/machines/order").text
+    moved(shop_site, "acme/5", S.PACKING)
+    word = heard_of(application, since=mark_on(page))
+    assert word.endswith("event: changed\ndata: order\n\n")
+    shop_site.ledger.gates.pause("accounting/acme", "operator:ana", "to look")
+    told = re.search(r"id: (\S+)\n", word)
+    assert told is not None
+    again = heard_of(application, since=mark_on(page), told=told[1])
+    assert again.endswith("event: changed\ndata: gates\n\n"), "a stream that is opened anew goes on where it ended"
+    assert heard_of(application, since="what is that?").endswith("data: *\n\n")
+
+
+@pytest.mark.timeout(60)
+def test_a_page_of_now_is_told_only_what_comes(shop_site: Site, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live, "_LOOK_SECONDS", 0.05)
+    application = shop_site.application(pages=True)
+    moved(shop_site, "acme/5", S.PACKING)
+    since = mark_on(Client(application).get("/").text)
+
+    async def main() -> list[str]:
+        done = asyncio.Event()
+        watching = asyncio.create_task(listen(application, 1, done, since=since))
+        await asyncio.sleep(0.5)
+        assert not done.is_set(), "it was told what it shows"
+        await asyncio.to_thread(shop_site.ledger.gates.pause, "accounting/acme", "operator:ana", "to look")
+        return await watching
+
+    assert [one.partition("data: ")[2] for one in asyncio.run(main()) if "changed" in one] == ["gates\n\n"]
+
+
+@pytest.mark.timeout(60)
+def test_no_answer_from_before_serves_who_was_told(shop_site: Site):
+    """Answers are kept for a minute here. The word that something changed has a mark; what is asked with it is new."""
+    shop_site.fresh = 60.0
+    browser = shop_site.browser()
+    page = browser.get("/machines/order").text
+    assert "</span>open 2</a>" in page
+    moved(shop_site, "acme/5", S.PACKING)
+    word = heard_of(browser.app, since=mark_on(page))
+    told = word.partition("id: ")[2].partition("\n")[0]
+    asked = "/machines/order?regions=page"
+    assert "</span>open 2</a>" in browser.get(asked).text
+    assert "</span>open 1</a>" in browser.get(f"{asked}&told={told}").text
+    moved(shop_site, "acme/10", S.PACKING)
+    assert mark_on(browser.get("/machines/order?window=24h").text) != told, "another question, and another mark"
+
+
 def test_the_more_watch_the_less_often_they_are_told():
     assert [live.pause_after(watching) for watching in (1, 10, 100)] == [1.0, 1.0, 10.0]
 
@@ -149,8 +217,9 @@ def test_very_much_is_everything(world: World, monkeypatch: pytest.MonkeyPatch):
     assert looked(world, changes) == set()
 
 
-def test_what_is_seen_late_is_named_late(postgres_url: str):
-    """A number is drawn before its transaction ends, and others end first."""
+@pytest.mark.parametrize("marked", [False, True])
+def test_what_is_seen_late_is_named_late(postgres_url: str, marked: bool):
+    """A number is drawn before its transaction ends, and others end first; a mark says that it is missing."""
     world = World(postgres_url)
     changes = live.Changes()
     looked(world, changes)
@@ -161,6 +230,8 @@ def test_what_is_seen_late_is_named_late(postgres_url: str):
         )
         world.born(partition(source="a"))
         assert looked(world, changes) == {"partition"}
+        changes = live.Changes.since(changes.mark) if marked else changes
+        assert looked(world, changes) == set()
         slow.commit()
     assert looked(world, changes) == {"invoice"}
     assert looked(world, changes) == set()

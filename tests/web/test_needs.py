@@ -130,7 +130,7 @@ def test_the_way_to_the_past_keeps_what_a_list_was_asked_for(still_browser: Clie
     assert '<a class="link nowrap" href="/read/units?machine=order">back to now</a>' in back
     for address in ("/units/order/acme/1", "/machines/order?window=30d", "/lifecycles/shop", "/read/gates", "/"):
         assert 'type="range"' in still_browser.get(address).text, address
-    assert 'type="range"' not in still_browser.get("/read/schedules").text, "it has no past"
+    assert 'type="range"' not in still_browser.get("/read/machines").text, "it has no past"
 
 
 def test_the_overview_of_the_past_says_what_needed_a_person(shop_site: Site, browser: Client):
@@ -180,9 +180,11 @@ def test_a_form_begins_with_what_is_filled_in(still_browser: Client):
 
 
 def test_a_page_that_keeps_no_past_says_so(still_browser: Client):
-    assert "This has no history" in still_browser.get("/read/schedules?at=2026-01-01").text
+    now = "This page shows how things stand now."
+    assert f"It shows what is declared. {now}" in still_browser.get("/read/machines?at=2026-01-01").text
+    assert f"This has no history. {now}" in still_browser.get("/read/shop/orders?at=2026-01-01").text, "nobody says why"
     text = still_browser.get("/read/units?machine=order&at=2026-01-01").text
-    assert "This has no history" not in text
+    assert now not in text
     assert "order:acme/1" not in text
 
 

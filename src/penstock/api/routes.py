@@ -191,19 +191,26 @@ class Acting:
 
     async def preview(self, request: Request) -> Response:
         """Count, sample, what is skipped and why, warnings and the digest. Nothing is changed."""
-        person = await self._access.allow(request, self._operation.role)
+        person = await self._allowed(request)
         given, _ = await body_of(request)
         reason = _text(given, "reason")
         parameters = from_json(self._operation.parameters, given)
         preview = await self._desk.act(self._preview, person, parameters, reason)
         return Response(f"{json_text(preview)}\n", media_type=JSON)
 
+    async def _allowed(self, request: Request) -> Person:
+        """Who asks, if they may; and not of a moment, which only readings know."""
+        person = await self._access.allow(request, self._operation.role)
+        if "at" in request.query_params:
+            raise BadParameters({"at": "is over: nothing can be done in the past"})
+        return person
+
     def _preview(self, person: Person, parameters: Any, reason: str) -> Preview:
         return self.planned(person, parameters, reason or _DRY)[1].preview
 
     async def apply(self, request: Request) -> Response:
         """Do what was shown with this digest, and nothing else."""
-        person = await self._access.allow(request, self._operation.role)
+        person = await self._allowed(request)
         given, raw = await body_of(request)
         reason, digest = _text(given, "reason"), _text(given, "digest")
         if not digest:

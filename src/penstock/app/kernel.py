@@ -9,6 +9,7 @@ from penstock.app import alerts as kernel_alerts
 from penstock.app.kernel_jobs import collect_raw, prune, roll_up_flow, sweep_stages
 from penstock.app.lifecycle import Data, Lifecycle
 from penstock.ledger import delivery
+from penstock.ledger.past import since
 from penstock.model.decider import Decider
 from penstock.operations import (
     actions,
@@ -75,6 +76,7 @@ lifecycle = Lifecycle(
     settings=KernelSettings,
     machines=[schedule_unit.machine, delivery.machine, bulk_action, alert],
     data=_data,
+    past={"dismissal": since("changed_at"), **tokens.PAST},
     build=_build,
     decides=_decides,
     jobs=[prune, sweep_stages, collect_raw, roll_up_flow, *kernel_alerts.JOBS],

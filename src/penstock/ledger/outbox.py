@@ -79,16 +79,9 @@ def list_events(
     most: int = 50,
     alerts: bool = False,
     after: tuple[datetime, str] | None = None,
-    until: datetime | None = None,
 ) -> list[Listed]:
-    """The newest events, or the newest alerts, with their deliveries.
-
-    Those that follow `after` (moment and key), and those that had happened by `until`.
-    """
+    """The newest events, or the newest alerts, with their deliveries; those that follow `after` (moment and key)."""
     parts, values = ["severity IS NOT NULL"] if alerts else [], dict[str, str]()
-    if until is not None:
-        parts.append(f"created_at <= {database.sql.instant('until')}")
-        values["until"] = instant_text(until)
     if after is not None:
         moment = database.sql.instant("moment")
         parts.append(f"(created_at < {moment} OR created_at = {moment} AND event_key > :key)")
@@ -112,7 +105,10 @@ def list_events(
 
 
 def _deliveries(database: Database, cursor: Cursor, events: Iterable[EventRow]) -> list[Sequence[Any]]:
-    names = [str(r[0]) for r in cursor.rows("SELECT DISTINCT subscriber FROM subscription")]
+    # Of everybody who ever subscribed: each has a gate, and what they were told stays.
+    own = gate_of("")
+    gates = cursor.rows("SELECT gate_id FROM gate WHERE substr(gate_id, 1, :size) = :own", size=len(own), own=own)
+    names = [str(row[0]).removeprefix(own) for row in gates]
     wanted = [[_unit_id(name, e)] for e in events for name in names]
     source = statements.batch(database, {"unit_id": statements.TEXT})
     return cursor.rows(

@@ -2,9 +2,9 @@
 
 Before a statement stands a common table expression for every table that it names and whose past is known, under the
 table's own name. Of a unit it has the state, why, by whom and the tracked columns from the history, and what lasts from
-the unit itself. The rest is as it is now where nobody has touched the unit since, and else NULL: nobody knows it any
-more. So are counters of children, unless the lifecycle tells them. A unit that was pruned since is not there. Views
-show what is there now.
+the unit itself. Where nobody has touched the unit since, the rest is as it is now, and so are the moment, the reason
+and the name of its last change; else the rest is NULL: nobody knows it any more. A unit that was pruned since is not
+there. Views show what is there now.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _WORD = re.compile(r"\b[a-z_][a-z0-9_]*\b")
 _WITH = re.compile(r"\s*WITH( RECURSIVE)?\s")
 _PARAMETER = "past_moment"
 _UNKNOWN = frozenset({"wakes", "claimed_by", "attempts", "crashes", "doubts", "suspicion"})
-"""Columns that claims and wake-ups change without saying when; tallies do so with counters."""
+"""Columns that claims and wake-ups change without saying when."""
+_SAID = ("changed_by", "change_reason", "changed_at")
+UNTOUCHED, DUE_KNOWN = "_untouched", "_due_known"
+"""Columns that a machine's table of then has besides: 1 where nobody has touched the unit since, and where it is known
+when it was due; else 0."""
 
 
 def since(column: str) -> str:
@@ -88,7 +92,8 @@ class Past:
     def _stood(self, name: str, schema: str) -> str | None:
         given = {"schema": schema, "table": f"{schema}.{name}", "at": self._database.sql.instant(_PARAMETER)}
         if machine := self._machines.get(name):
-            return _units_then(self._database, machine, self._tables, **given)
+            children = [one for one in self._machines.values() if one.parent and one.parent.machine == machine.name]
+            return _units_then(self._database, machine, children, self._tables, **given)
         return self._tables[name].format(**given) if name in self._tables else None
 
 
@@ -110,12 +115,19 @@ class _PastCursor:
 
 
 def _units_then(
-    database: Database, machine: Machine, tables: Mapping[str, str], *, schema: str, table: str, at: str
+    database: Database,
+    machine: Machine,
+    children: Iterable[Machine],
+    tables: Mapping[str, str],
+    *,
+    schema: str,
+    table: str,
+    at: str,
 ) -> str:
     """A SELECT of the machine's table as it stood: those units that are there still."""
     log = f"{schema}.transition_log"
     tracked = {name: database.sql.told("l.data", table, name) for name in machine.tracked}
-    own = {name: tables.get(f"{machine.table}.{name}") for name in machine.columns}
+    given = {name: tables.get(f"{machine.table}.{name}") for name in machine.columns}
     told = {
         "unit_id": "m.unit_id",
         "status": "l.to_status",
@@ -125,22 +137,45 @@ def _units_then(
         "changed_at": "l.at",
         **{name: f"m.{name}" for name in machine.lasting},
         **tracked,
-        **dict.fromkeys((*machine.counters, *(_UNKNOWN if machine.driven else ())), "NULL"),
-        **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in own.items() if sql is not None},
+        **dict.fromkeys(_UNKNOWN if machine.driven else (), "NULL"),
+        **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in given.items() if sql is not None},
     }
     untouched = f"m.changed_at <= {at}"
+    told |= {name: f"CASE WHEN {untouched} THEN m.{name} ELSE {told[name]} END" for name in _SAID}
     columns = {
         machine.column(name): told.get(name) or f"CASE WHEN {untouched} THEN m.{machine.column(name)} END"
         for name in machine.columns
     }
+    columns[UNTOUCHED] = f"CASE WHEN {untouched} THEN 1 ELSE 0 END"
     if machine.driven:
-        # Whoever parks a unit need not say so by `changed_at`.
+        # Whoever wakes a unit, or gives it back after a crash, need not say so by `changed_at`; it is then due later
+        # than the moment, or as before.
+        known = f"{untouched} AND (COALESCE(m.{machine.due} <= {at}, true) OR (m.wakes = 0 AND m.doubts = 0))"
+        columns[machine.due] = f"CASE WHEN {known} THEN m.{machine.due} END"
+        columns[DUE_KNOWN] = f"CASE WHEN {known} THEN 1 ELSE 0 END"
+        # Nor need whoever parks it.
         for name in ("parked_at", "parked_reason"):
             columns[name] = f"CASE WHEN {untouched} AND m.parked_at <= {at} THEN m.{name} END"
-    last = f"WHERE h.machine = '{machine.name}' AND h.unit_id = m.unit_id AND h.at <= {at} ORDER BY h.seq DESC LIMIT 1"
+    for name in (one for one in machine.counters if given[one] is None):
+        columns[name] = f"CASE WHEN {untouched} AND {_uncounted(machine, children, schema, at)} THEN m.{name} END"
+    own = f"machine = '{machine.name}' AND {{row}}.unit_id = m.unit_id"
+    last = f"WHERE h.{own.format(row='h')} AND h.at <= {at} ORDER BY h.seq DESC LIMIT 1"
     source = database.sql.with_last(f"{table} m", log, last)
     chosen = ", ".join(f"{value} AS {name}" for name, value in columns.items())
-    return f"SELECT {chosen} FROM {source} WHERE l.to_status IS NOT NULL"
+    # One that was pruned and born anew since is another.
+    died = f"SELECT 1 FROM {log} d WHERE d.{own.format(row='d')} AND d.seq > l.seq AND d.to_status IS NULL"
+    return f"SELECT {chosen} FROM {source} WHERE l.to_status IS NOT NULL AND ({untouched} OR NOT EXISTS ({died}))"
+
+
+def _uncounted(machine: Machine, children: Iterable[Machine], schema: str, at: str) -> str:
+    """The condition under which no child has counted since: a tally does not say when it was made."""
+    later = []
+    for child in children:
+        assert child.parent is not None  # noqa: S101 - children of parents
+        same = [f"c.{mine} = m.{theirs}" for mine, theirs in zip(child.parent.by, machine.unit.key, strict=True)]
+        where = " AND ".join([*same, f"c.changed_at > {at}"])
+        later.append(f"NOT EXISTS (SELECT 1 FROM {schema}.{child.table} c WHERE {where})")
+    return f"(m.tallies = 0 OR ({' AND '.join(later) or 'false'}))"
 
 
 def _preceded(sql: str, parts: list[str]) -> str:

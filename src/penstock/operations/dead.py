@@ -16,7 +16,6 @@ from penstock.operations.change import by_hand, counted, instead, pull, refuse_e
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.fingerprint import cause_of, fingerprint
-from penstock.operations.past import stood
 from penstock.operations.plan import Each, Moves, Together, Unpark
 from penstock.operations.selection import (
     Condition,
@@ -33,8 +32,8 @@ from penstock.operations.selection import (
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
-    from penstock.ledger.history import AsOf
     from penstock.ledger.store.database import Cursor
+    from penstock.operations.dead_then import Dead
 
 PARKED = "parked"
 #: The triggers that give a dead letter another try, the best first.
@@ -53,7 +52,8 @@ class DeadFilter(Parameters, frozen=True):
     at: Annotated[
         datetime | None,
         option(
-            "As they stood at this instant; by machine alone, and without parked units.", example="2026-11-15T19:31:00Z"
+            "As they stood at this instant; by machine alone, and of parked units those that are parked still.",
+            example="2026-11-15T19:31:00Z",
         ),
     ] = None
 
@@ -219,48 +219,44 @@ READINGS = [list_dead, show_dead]
 OPERATIONS = [retry, dismiss]
 
 
-def _then(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> Iterator[tuple[Machine, AsOf, str | None]]:
+def _dead_of(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> tuple[list[Dead], str | None]:
     """The units that were dead letters at an instant. Raises UsageError for what is not known of the past."""
-    if filters_of(_filter(wanted)) or wanted.dismissed:
+    from penstock.operations.dead_then import dead_of
+
+    if filters_of(_filter(wanted)):
         raise UsageError("of the past only the machine is known; leave the other filters out")
-    for machine in machines_of(ask, _filter(wanted)):
-        if machine.driven and machine.dead:
-            found, note = stood(ask, machine, at, machine.dead)
-            yield from ((machine, one, note) for one in found)
+    machines = [machine for machine in machines_of(ask, _filter(wanted)) if machine.driven]
+    return dead_of(ask, machines, at, dismissed=wanted.dismissed)
 
 
 def _groups_then(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> tuple[dict[str, _Group], str | None]:
-    alike: dict[tuple[str, str, str | None], list[AsOf]] = {}
-    machines, note = dict[str, Machine](), None
-    for machine, one, said in _then(ask, wanted, at):
-        machines[machine.name] = machine
-        alike.setdefault((machine.name, str(one.status), one.reason), []).append(one)
-        note = said or note
+    alike: dict[tuple[str, str, str | None], list[Dead]] = {}
+    found, note = _dead_of(ask, wanted, at)
+    for one in found:
+        alike.setdefault((one.machine.name, one.status, one.reason), []).append(one)
     groups = dict[str, _Group]()
-    for (name, state, reason), found in alike.items():
-        cause, moments = cause_of(reason), [one.since for one in found if one.since is not None]
-        group = groups.setdefault(fingerprint(name, state, cause), _Group(machines[name], state, cause))
-        group.add(
-            reason, len(found), min(moments, default=None), max(moments, default=None), found[0].unit.partition(":")[2]
-        )
+    for (name, state, reason), alike_ones in alike.items():
+        cause, moments = cause_of(reason), [one.since for one in alike_ones if one.since is not None]
+        group = groups.setdefault(fingerprint(name, state, cause), _Group(alike_ones[0].machine, state, cause))
+        oldest, newest = min(moments, default=None), max(moments, default=None)
+        group.add(reason, len(alike_ones), oldest, newest, alike_ones[0].unit_id)
     return groups, note
 
 
 def _dead_then(ask: Ask[Any], wanted: DeadShow, at: datetime) -> Page[DeadRow]:
-    rows, note = list[DeadRow](), None
-    for machine, one, said in _then(ask, DeadFilter(), at):
-        note = said or note
-        if fingerprint(machine.name, str(one.status), cause_of(one.reason)) == wanted.cause:
-            rows.append(
-                DeadRow(
-                    unit=one.unit,
-                    status=str(one.status),
-                    failed_at=one.since,
-                    reason=one.reason,
-                    dismissed_by=None,
-                    dismissed_for=None,
-                )
-            )
+    found, note = _dead_of(ask, DeadFilter(dismissed=wanted.dismissed), at)
+    rows = [
+        DeadRow(
+            unit=f"{one.machine.name}:{one.unit_id}",
+            status=one.status,
+            failed_at=one.since,
+            reason=one.reason,
+            dismissed_by=one.dismissed_by,
+            dismissed_for=one.dismissed_for,
+        )
+        for one in found
+        if fingerprint(one.machine.name, one.status, cause_of(one.reason)) == wanted.cause
+    ]
     past = [row for row in rows if wanted.after is None or row.unit > wanted.after]
     more = len(past) > wanted.limit
     return Page(

@@ -39,7 +39,11 @@ class Examination(Row, frozen=True):
     failed: Annotated[bool, column("Whether anything is an error.", show="detail")]
 
 
-@reading("doctor", "Look for what is wrong, and for what soon will be.")
+@reading(
+    "doctor",
+    "Look for what is wrong, and for what soon will be.",
+    no_past="it examines the ledger itself; what it found on another day is told by alerts and events",
+)
 def doctor(ask: Ask[KernelSettings], wanted: HowMuch) -> Examination:
     """It reads, and repairs nothing. Exit code 1 when something is wrong.
 

@@ -10,6 +10,7 @@ from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At, lacking
 from penstock.operations.plan import NOW, Each, Moves
 from penstock.operations.selection import read_instant, units_of
 from penstock.settings.kernel import KernelSettings
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 class EventList(Parameters, frozen=True):
     alerts: Annotated[bool, option("Only events with a severity.")] = False
-    at: Annotated[
-        datetime | None, option("Only what had happened by this instant.", example="2026-11-15T19:31:00Z")
-    ] = None
+    at: At = None
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 20
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
 
@@ -46,24 +45,22 @@ class EventRow(Row, frozen=True):
 
 @reading("events list", "The newest events, and what became of their deliveries.")
 def list_events(ask: Ask[KernelSettings], wanted: EventList) -> Page[EventRow]:
-    """Also with --at, deliveries are told as they stand now."""
     from penstock.ledger import outbox
 
-    after = None
+    kept = [machine] if ask.reader.keeps(machine) else []
+    lacks, ask, after = lacking(ask, kept, wanted.at), ask.then(wanted.at), None
     if wanted.after is not None:
         at, space, key = wanted.after.partition(" ")
         if not space:
             raise UsageError(f"{wanted.after!r} is not a cursor; take it from the page before")
         after = (read_instant(at), key)
-    found = outbox.list_events(
-        ask.reader.database, most=wanted.limit + 1, alerts=wanted.alerts, after=after, until=wanted.at
-    )
+    found = outbox.list_events(ask.reader.database, most=wanted.limit + 1, alerts=wanted.alerts, after=after)
     rows = [_row(one) for one in found[: wanted.limit]]
     more = len(found) > wanted.limit
     return Page(
         rows=rows,
         next=f"{instant_text(rows[-1].at)} {rows[-1].key}" if more else None,
-        note=None if rows else "no events yet",
+        note=lacks if rows else "no events yet",
     )
 
 

@@ -10,6 +10,7 @@ from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At, lacking
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
@@ -22,13 +23,14 @@ _FEW = 50_000
 class Sought(Parameters, frozen=True):
     text: Annotated[str, argument("A piece of its name; for units of large machines the beginning.", example="acme")]
     limit: Annotated[int, option("How many of each kind at most.", ge=1, le=1_000)] = 10
+    at: At = None
 
 
 class FoundRow(Row, frozen=True):
     kind: Annotated[str, column("The machine of a unit; else machine, gate or lifecycle.")]
     name: Annotated[str, column("What it is called.", show="reference")]
     status: Annotated[str | None, column("The state of a unit.", show="state")]
-    says: Annotated[str | None, column("Why it is so, or what it is.", show="text")]
+    says: Annotated[str | None, column("Why it is so, of the past by its history; or what it is.", show="text")]
 
 
 @reading("find", "Units, runs, gates and machines, by a piece of their name.")
@@ -37,10 +39,12 @@ def find(ask: Ask[KernelSettings], wanted: Sought) -> Page[FoundRow]:
     text = wanted.text.strip()
     if not text or "\0" in text:
         raise UsageError("there is nothing to look for: give a piece of a name")
+    lacks, ask = lacking(ask, ask.reader.kept(), wanted.at), ask.then(wanted.at)
     rows = [*_units(ask, text, wanted.limit), *_gates(ask, text, wanted.limit), *_named(ask, text)]
     cut = [kind for kind, n in Counter(row.kind for row in rows).items() if n >= wanted.limit]
     more = f"there may be more of {', '.join(cut)}: a longer piece finds fewer, a higher limit shows more"
-    return Page(rows=rows, note=(more if cut else None) if rows else "nothing has that in its name")
+    notes = [more if cut else None, lacks] if rows else ["nothing has that in its name", lacks]
+    return Page(rows=rows, note="; ".join(filter(None, notes)) or None)
 
 
 READINGS = [find]

@@ -20,10 +20,9 @@ from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
 
 if TYPE_CHECKING:
-    from penstock.ledger.gates.log import Changed
+    from penstock.ledger.gates.log import Stood
     from penstock.ledger.gates.status import GateStatus
     from penstock.ledger.store.database import Database
-
 
 _NEAREST = 3
 
@@ -106,7 +105,10 @@ class GateRow(Row, frozen=True):
 
 @reading("gates list", "Gates: open or why not, their budgets, and who waits.")
 def list_gates(ask: Ask[KernelSettings], wanted: GateList) -> Page[GateRow]:
-    """Of the past it is known what each was changed to, and not what was left of a budget or waited behind it."""
+    """Of the past it is known what each was changed to, and not what was left of a budget or waited behind it.
+
+    One that was made later counts as open.
+    """
     rows, note = _present(ask) if wanted.at is None else gates_then(ask.reader.database, wanted.at)
     chosen = [row for row in rows if wanted.gate is None or _under(row.gate, wanted.gate)]
     if wanted.gate is not None and not chosen:
@@ -182,25 +184,31 @@ def gates_then(database: Database, at: datetime) -> tuple[list[GateRow], str | N
     note = None
     if oldest is not None and at < oldest:
         note = f"changes of gates are known from {instant_text(oldest)} on; before that they count as open"
-    return [_stood(gate, last, at) for gate, last in found], note
+    return [_stood(one, at) for one in found], note
 
 
-def _stood(gate: str, last: Changed | None, at: datetime) -> GateRow:
+def _stood(one: Stood, at: datetime) -> GateRow:
     """A gate after its last change by then."""
     from penstock.ledger.gates.log import BREAKER
     from penstock.ledger.gates.status import BREAKER_OPEN
 
-    shut = last is not None and last.until is not None and last.until > at
-    state = G.OPEN if last is None else _STOOD[last.what]
-    if last is not None and last.what == "paused" and last.until is not None:
+    last = one.told
+    if last is None:
+        return GateRow(gate=one.gate_id, state=G.OPEN)
+    shut = last.until is not None and last.until > at
+    state, reason = _STOOD[last.what], last.reason
+    if last.what == "paused" and last.until is not None:
         state = G.CLOSED if shut else G.OPEN  # a pause that ends by itself closes a gate, as a provider does
     elif state is G.CLOSED and not shut:
-        state = G.HALF_OPEN  # its time is over, and no call has come through yet
-    told = None if state is G.OPEN else last
-    if told is None:
-        return GateRow(gate=gate, state=state)
-    reason = f"{told.reason}{BREAKER_OPEN}" if state is G.CLOSED and told.by == BREAKER else told.reason
-    return GateRow(gate=gate, state=state, until=told.until if shut else None, reason=reason, by=told.by)
+        # Its time is over, and no call has come through yet.
+        state = G.HALF_OPEN if last.by == BREAKER or (one.answered and not one.metered) else G.OPEN
+    if state is G.OPEN:
+        return GateRow(gate=one.gate_id, state=state)
+    if state is G.HALF_OPEN:
+        reason = f"one call {'is under way' if shut else 'goes first'}, to see whether the provider is back"
+    elif last.by == BREAKER:
+        reason = f"{reason}{BREAKER_OPEN}"
+    return GateRow(gate=one.gate_id, state=state, until=last.until if shut else None, reason=reason, by=last.by)
 
 
 _STOOD = {

@@ -39,7 +39,7 @@ class StateRow(Row, frozen=True):
     driven: Annotated[bool, column("Whether workers move its units.", show="detail")]
 
 
-@reading("machines", "State machines: what each state means, and who moves units.")
+@reading("machines", "State machines: what each state means, and who moves units.", no_past="it shows what is declared")
 def machines(ask: Ask[KernelSettings], wanted: MachinesWanted) -> Page[StateRow] | Lines:
     known = list(ask.reader.machines.values())
     found = known if wanted.machine is None else [named_machine(ask, wanted.machine)]

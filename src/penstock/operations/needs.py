@@ -13,8 +13,9 @@ from penstock.operations.alerts.commands import AlertList, list_alerts
 from penstock.operations.alerts.machine import A
 from penstock.operations.dead import PARKED, CauseRow, DeadFilter, list_dead
 from penstock.operations.declare import Ask, Page, reading
-from penstock.operations.fields import Parameters, Row, column, option
+from penstock.operations.fields import Parameters, Row, column
 from penstock.operations.gates import GateList, GateRow, list_gates
+from penstock.operations.past import At
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
@@ -27,13 +28,7 @@ _MOST = 10_000
 
 
 class NeedsWanted(Parameters, frozen=True):
-    at: Annotated[
-        datetime | None,
-        option(
-            "What stood so at this instant: alerts, dead letters and gates, from their history.",
-            example="2026-11-15T19:31:00Z",
-        ),
-    ] = None
+    at: At = None
 
 
 class Step(Row, frozen=True):
@@ -60,17 +55,23 @@ class Need(Row, frozen=True):
 
 @reading("needs", "What needs a person; then what waits by itself, and until when.")
 def needs(ask: Ask[KernelSettings], wanted: NeedsWanted) -> Page[Need]:
-    """Alerts that nobody has taken on, dead letters by cause, stopped gates, and what a lifecycle says waits."""
+    """Alerts that nobody has taken on, dead letters by cause, stopped gates, and what a lifecycle says waits.
+
+    Of the past: alerts, dead letters and gates.
+    """
     letters = list(list_dead(ask, DeadFilter(at=wanted.at)).rows)
     found = [*_alerts(ask, letters, wanted.at), *map(_letters, letters), *_gates(ask, wanted.at)]
     if wanted.at is None:
         found += [*_own(ask), *_holds(ask)]
     found.sort(key=lambda one: (one.who != YOU, one.meaning != Meaning.FAULT))
     people = sum(one.who == YOU for one in found)
+    note = None if found else "nothing needs anybody"
+    if wanted.at is not None:
+        note = "alerts, dead letters and gates are known of the past, and not what else waited"
     return Page(
         rows=found,
         counts={"need a person": people, "wait by themselves": len(found) - people} if found else None,
-        note=None if found else "nothing needs anybody",
+        note=note,
     )
 
 
@@ -87,9 +88,9 @@ def _alerts(ask: Ask[Any], letters: Sequence[CauseRow], at: datetime | None) -> 
         given = {"alerts": one.alert}
         yield Need(
             who=ITSELF if one.severity == "info" else YOU,
-            what=one.says,
+            what=one.says or one.alert,
             since=one.since,
-            why=f"{one.severity} alert {one.alert}",
+            why=f"{one.severity or 'an'} alert {one.alert}",
             command=f"penstock alerts show {one.alert}",
             meaning=str(Meaning.HOLD if one.severity == "info" else Meaning.FAULT),
             units=[one.unit] if one.unit else [],

@@ -25,6 +25,7 @@ from penstock.model.limits import limits_of
 from penstock.model.machine import Actor, Machine
 from penstock.model.unit import replace
 from penstock.operations.reader import Reader
+from penstock.operations.schedules import schedules_then
 from penstock.worker.schedule_unit import S, Schedule, cadence_of
 from penstock.worker.schedule_unit import machine as schedule
 
@@ -239,8 +240,7 @@ class _Making:
         """Every tick of the schedules that are active."""
         if schedule.name not in self._machines:
             return
-        names = [str(row[0]) for row in self._reader.read(lambda c: c.rows(f"SELECT unit_id FROM {schedule.table}"))]
-        for one in self._reader.get_many(schedule, names):
+        for one in self._schedules():
             if one.status is not S.ACTIVE or one.parked_at is not None:
                 continue
             try:
@@ -255,6 +255,12 @@ class _Making:
                     break
                 yield one, tick
                 tick = cadence.next_after(tick, one.name)
+
+    def _schedules(self) -> list[Schedule]:
+        if self._at is not None:
+            return [one for one, _ in schedules_then(self._reader, self._at) if one.every or one.at]
+        names = [str(row[0]) for row in self._reader.read(lambda c: c.rows(f"SELECT unit_id FROM {schedule.table}"))]
+        return self._reader.get_many(schedule, names)
 
     def _doors(self, database: Database, cursor: Cursor) -> dict[str, Door]:
         doors = {}

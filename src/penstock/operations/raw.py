@@ -35,7 +35,7 @@ class LeftAlone(Row, frozen=True):
     reason: Annotated[str, column("Why it cannot be collected.", show="text")]
 
 
-@reading("raw unneeded", "Landed data that nobody needs, counted.")
+@reading("raw unneeded", "Landed data that nobody needs, counted.", no_past="it looks at the files that are there")
 def unneeded(ask: Ask[KernelSettings], wanted: Superseded) -> Page[LeftAlone]:
     """Attempts that were never finalised count a day after they were last written."""
     _require_landed(ask)

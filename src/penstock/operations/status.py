@@ -60,9 +60,9 @@ class AlertRow(Row, frozen=True):
 class FiringRow(Row, frozen=True):
     alert: Annotated[str, column("The alert.", show="reference")]
     status: Annotated[str, column("firing, acknowledged or silenced.", show="state")]
-    severity: Annotated[str, column("info, warning or critical.", show="severity")]
-    since: Annotated[datetime, column("Since when it has been true; of the past, in that state.")]
-    says: Annotated[str, column("What is the matter.", show="text")]
+    severity: Annotated[str | None, column("info, warning or critical.", show="severity")]
+    since: Annotated[datetime | None, column("Since when it has been true.")]
+    says: Annotated[str | None, column("What is the matter.", show="text")]
 
 
 class StatusAnswer(Row, frozen=True):
@@ -109,14 +109,15 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
 
     database = ask.reader.database
     counts = database.read(lambda cursor: flow.counts_at(database, cursor, at))
+    kept = {machine.name for machine in ask.reader.kept()}
     gates = list_gates(ask, GateList(at=at))
     most = max(1, wanted.alerts)
     firing = list_alerts(ask, AlertList(at=at, limit=most)).rows[: wanted.alerts]
-    events = outbox.list_events(database, most=most, alerts=True, until=at)[: wanted.alerts]
+    events = outbox.list_events(ask.then(at).reader.database, most=most, alerts=True)[: wanted.alerts]
     return StatusAnswer(
         ledger=database.url,
         now=at,
-        machines=[_stood(name, states, ask) for name, states in counts.items()],
+        machines=[_stood(name, counts.get(name, {}), ask) for name in sorted({*counts, *kept})],
         workers=_workers(ask, at),
         gates=[
             ClosedGate(gate=one.gate, state=one.state, until=one.until, reason=one.reason)
@@ -132,7 +133,9 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
     )
 
 
-def _stood(name: str, states: dict[str, int], ask: Ask[Any]) -> MachineCounts:
+def _stood(name: str, counts: dict[str, int], ask: Ask[Any]) -> MachineCounts:
+    known = ask.reader.machines[name].states if name in ask.reader.machines else ()
+    states = dict.fromkeys(known, 0) | counts
     return MachineCounts(
         machine=name,
         units=_counted(states),

@@ -12,6 +12,7 @@ from penstock.model.outcome import Event, Write
 from penstock.model.secrets import Drawn, same
 from penstock.operations.declare import Ask, Page, Role, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import Then
 from penstock.operations.plan import Issue, Together
 from penstock.settings.kernel import KernelSettings
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _COLUMNS = "id, name, role, hash, created_at, created_by, expires_at, revoked_at"
+PAST = {
+    "token": (
+        "SELECT id, name, role, hash, created_at, created_by, expires_at,"
+        " CASE WHEN revoked_at <= {at} THEN revoked_at END AS revoked_at,"
+        " CASE WHEN revoked_at <= {at} THEN revoked_by END AS revoked_by FROM {table} WHERE created_at <= {at}"
+    )
+}
+"""How tokens stood at a moment: none is ever removed."""
 
 
 class Token(NamedTuple):
@@ -65,8 +74,9 @@ class TokenRow(Row, frozen=True):
 
 
 @reading("token list", "Tokens: who may come in from afar, and until when.", role=Role.ADMIN)
-def list_tokens(ask: Ask[KernelSettings]) -> Page[TokenRow]:
+def list_tokens(ask: Ask[KernelSettings], wanted: Then) -> Page[TokenRow]:
     """What a token is made of is shown once, when it is created; the ledger keeps a hash of it."""
+    ask = ask.then(wanted.at)
     found = _all(ask)
     rows = [
         TokenRow(

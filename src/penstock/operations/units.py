@@ -15,6 +15,7 @@ from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
 from penstock.operations.declare import Ask, Page, Reading, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At
 from penstock.operations.selection import (
     Condition,
     Filter,
@@ -49,7 +50,9 @@ class UnitList(Filter, frozen=True):
 class UnitRow(Row, frozen=True):
     unit: Annotated[str, column("Its reference.", show="reference")]
     status: Annotated[str, column("Its state.", show="state")]
-    changed_at: Annotated[datetime | None, column("When it last changed.", heading="changed")]
+    changed_at: Annotated[
+        datetime | None, column("When it last changed; of the past, by its history.", heading="changed")
+    ]
     due_at: Annotated[datetime | None, column("When a worker takes it; empty if nothing is scheduled.", heading="due")]
     gate: Annotated[str | None, column("The gate that its calls pass.", show="detail")]
     claimed_by: Annotated[str | None, column("The worker that holds it.", show="detail")]
@@ -61,14 +64,12 @@ class OneUnit(Parameters, frozen=True):
     unit: Annotated[str, argument("The unit, as machine:key.", example="invoice:acme/17")]
 
 
-class UnitWanted(OneUnit, frozen=True):
-    at: Annotated[datetime | None, option("As it stood at this instant.", example="2026-11-15T19:31:00Z")] = None
+class UnitThen(OneUnit, frozen=True):
+    at: At = None
 
 
 class HistoryWanted(OneUnit, frozen=True):
-    as_of: Annotated[
-        datetime | None, option("How it stood at this instant instead.", example="2026-11-15T19:31:00Z")
-    ] = None
+    at: Annotated[datetime | None, option("Only those up to this instant.", example="2026-11-15T19:31:00Z")] = None
 
 
 class TransitionRow(Row, frozen=True):
@@ -90,17 +91,23 @@ class UnitDetail(Row, frozen=True, kw_only=True):
     says: Annotated[str, column("What that state means.")]
     reason: Annotated[str | None, column("Why it is in this state, in full.")]
     changed_by: Annotated[str, column("Who changed it last.")]
-    changed_at: Annotated[datetime | None, column("When it last changed.")]
-    version: Annotated[int, column("Rises by one with every change, from a random start.", show="reference")]
+    changed_at: Annotated[datetime | None, column("When it last changed; of the past, by its history.")]
+    version: Annotated[
+        int,
+        column(
+            "Rises by one with every change, from a random start; of the past, after the last that is in the history.",
+            show="reference",
+        ),
+    ]
     due_at: Annotated[datetime | None, column("When a worker takes it; empty if nothing is scheduled.")] = None
     gate: Annotated[str | None, column("The gate that its calls pass.")] = None
     claimed_by: Annotated[str | None, column("The worker that holds it.")] = None
     parked_at: Annotated[datetime | None, column("When it was set aside for a person.")] = None
     parked_reason: Annotated[str | None, column("Why it was set aside, in full.")] = None
-    attempts: Annotated[int, column("Retries made.")] = 0
-    crashes: Annotated[int, column("Steps in a row that broke.")] = 0
-    doubts: Annotated[int, column("Claims in a row whose end nobody knows.")] = 0
-    suspicion: Annotated[int, column("Workers in a row that died while they held it.")] = 0
+    attempts: Annotated[int | None, column("Retries made; empty of the past.")] = None
+    crashes: Annotated[int | None, column("Steps in a row that broke; empty of the past.")] = None
+    doubts: Annotated[int | None, column("Claims in a row whose end nobody knows; empty of the past.")] = None
+    suspicion: Annotated[int | None, column("Workers in a row that died while they held it; empty of the past.")] = None
     parent: Annotated[str | None, column("The unit that counts it.", show="reference")] = None
     operators_can: Annotated[list[str], column("What a person may do with it in this state.")]
     columns: Annotated[dict[str, Any], column("Its own columns.")]
@@ -214,8 +221,11 @@ def _some(cursor: Cursor, machine: Machine, where: Condition, after: str | None,
 
 
 @reading("units show", "One unit whole, with its last transitions.")
-def show_unit(ask: Ask[KernelSettings], wanted: UnitWanted) -> UnitDetail:
-    """Of the past the history keeps the state, why, by whom, and the columns that the machine tracks."""
+def show_unit(ask: Ask[KernelSettings], wanted: UnitThen) -> UnitDetail:
+    """Of the past the history keeps the state, why, by whom, and the columns that the machine tracks.
+
+    Where nobody has touched the unit since, the rest is known too.
+    """
     from penstock.ledger.history import history
 
     ref = Ref.parse(wanted.unit)
@@ -223,10 +233,6 @@ def show_unit(ask: Ask[KernelSettings], wanted: UnitWanted) -> UnitDetail:
         return _stood_whole(ask, ref, wanted.at)
     unit, machine = ask.reader.get(ref), ask.reader.machine(ref.machine)
     state = _state(machine, str(unit.status))
-    facts: dict[str, Any] = {}
-    if isinstance(unit, Unit):
-        names = ("due_at", "claimed_by", "parked_at", "parked_reason", "attempts", "crashes", "doubts", "suspicion")
-        facts = {name: getattr(unit, name) for name in names} | {"gate": unit.gate_id}
     return UnitDetail(
         unit=str(ref),
         status=str(unit.status),
@@ -240,8 +246,16 @@ def show_unit(ask: Ask[KernelSettings], wanted: UnitWanted) -> UnitDetail:
         operators_can=operators_can(machine, str(unit.status)),
         columns={n: shown(getattr(unit, n)) for n in field_types(machine.unit) if n not in DRIVEN_COLUMNS},
         history=_rows(history(ask.reader.database, ref)[-_LAST:]),
-        **facts,
+        **_driven(unit),
     )
+
+
+def _driven(unit: GuardedUnit | None) -> dict[str, Any]:
+    """What workers and schedules do with it."""
+    if not isinstance(unit, Unit):
+        return {}
+    names = ("due_at", "claimed_by", "parked_at", "parked_reason", "attempts", "crashes", "doubts", "suspicion")
+    return {name: getattr(unit, name) for name in names} | {"gate": unit.gate_id}
 
 
 def _stood_whole(ask: Ask[Any], ref: Ref, at: datetime) -> UnitDetail:
@@ -254,18 +268,24 @@ def _stood_whole(ask: Ask[Any], ref: Ref, at: datetime) -> UnitDetail:
         raise UnknownUnit(f"{ref} {what} at {instant_text(at)}{f'; {stood.note}' if stood.note else ''}")
     told = [row for row in history(ask.reader.database, ref) if row.at <= at]
     state = _state(machine, stood.status)
+    unit: Any = next(iter(ask.then(at).reader.get_many(machine, [ref.unit_id])), None)
+    columns = dict(stood.data or {})
+    if unit is not None:
+        columns = {n: shown(getattr(unit, n)) for n in field_types(machine.unit) if n not in DRIVEN_COLUMNS}
     return UnitDetail(
         unit=str(ref),
         status=stood.status,
         meaning=str(getattr(state, "meaning", "")),
         says=getattr(state, "says", ""),
-        reason=stood.reason,
-        changed_by=told[-1].actor if told else "",
-        changed_at=stood.since,
+        reason=stood.reason if unit is None else unit.change_reason,
+        changed_by=unit.changed_by if unit is not None else told[-1].actor if told else "",
+        changed_at=stood.since if unit is None else unit.changed_at,
         version=stood.version or 0,
+        parent=None if unit is None else _parent(machine, unit),
         operators_can=[],
-        columns=dict(stood.data or {}),
+        columns=columns,
         history=_rows(told[-_LAST:]),
+        **_driven(unit),
     )
 
 
@@ -300,19 +320,20 @@ def shown(value: Any) -> Any:
     return value if not isinstance(value, date) or isinstance(value, datetime) else value.isoformat()
 
 
-@reading("units history", "Every transition of one unit, or its state at a moment.")
+@reading("units history", "Every transition of one unit.")
 def unit_history(ask: Ask[KernelSettings], wanted: HistoryWanted) -> Page[TransitionRow]:
+    """How it stood at a moment is told by 'units show --at'."""
     from penstock.ledger.history import as_of, history
 
     ref = Ref.parse(wanted.unit)
-    if wanted.as_of is None:
-        return Page(rows=_rows(history(ask.reader.database, ref)))
-    found = as_of(ask.reader.database, ref, wanted.as_of)
+    rows = _rows(history(ask.reader.database, ref))
+    if wanted.at is None:
+        return Page(rows=rows)
+    found, moment = as_of(ask.reader.database, ref, wanted.at), instant_text(wanted.at)
+    note = f"{ref} was {found.status or 'gone'} at {moment}"
     if found.since is None:
-        unknown = f"; {found.note}" if found.note else ""
-        return Page(rows=[], note=f"{ref} was not born at {instant_text(wanted.as_of)}{unknown}")
-    last = [row for row in history(ask.reader.database, ref) if row.at <= wanted.as_of][-1:]
-    return Page(rows=_rows(last), note=f"{ref} was {found.status or 'gone'} at {instant_text(wanted.as_of)}")
+        note = f"{ref} was not born at {moment}{f'; {found.note}' if found.note else ''}"
+    return Page(rows=[row for row in rows if row.at <= wanted.at], note=note)
 
 
 def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
@@ -333,8 +354,13 @@ def _rows(found: Sequence[Transition]) -> list[TransitionRow]:
 
 
 @reading("units why", "What holds a unit back or moves it on, and until when.")
-def why(ask: Ask[KernelSettings], wanted: OneUnit) -> Why:
+def why(ask: Ask[KernelSettings], wanted: UnitThen) -> Why:
+    """Of the past it says what is known still, and what is not."""
+    from penstock.operations.why_then import explain_then
+
     ref = Ref.parse(wanted.unit)
+    if wanted.at is not None:
+        return explain_then(ask, _deciding(ask, ask.reader.machine(ref.machine).name), ref, wanted.at)
     ask.reader.get(ref)
     return explain(ask.reader, _deciding(ask, ref.machine), ref)
 

@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+from penstock.ledger.past import DUE_KNOWN
 from penstock.model.clock import instant, instant_text
 from penstock.operations.alerts.conditions import allowed
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.past import At, lacking
 from penstock.operations.selection import named_machine
 from penstock.settings.kernel import KernelSettings
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 class StuckWanted(Parameters, frozen=True):
     machine: Annotated[str | None, argument("Only units of this machine.", example="report")] = None
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 50
+    at: At = None
 
 
 class StuckRow(Row, frozen=True):
@@ -43,41 +46,77 @@ class GuardRow(Row, frozen=True):
 
 @reading("stuck", "Units that stay in a state for longer than it allows.")
 def stuck_units(ask: Ask[KernelSettings], wanted: StuckWanted) -> Page[StuckRow]:
-    """What waits for a moment that it has named is not stuck, and neither is what is parked."""
+    """What waits for a moment that it has named is not stuck, and neither is what is parked.
+
+    Of the past that is known of units that nobody has touched since; a note counts the others that stayed as long.
+    """
     chosen = [named_machine(ask, wanted.machine)] if wanted.machine is not None else list(ask.reader.machines.values())
-    rows = [row for machine in chosen if machine.driven for row in _stuck(ask, machine, wanted.limit)]
+    kept = [machine for machine in chosen if machine.driven and ask.reader.keeps(machine)]
+    lacks, ask = lacking(ask, kept, wanted.at), ask.then(wanted.at)
+    rows, unknown = list[StuckRow](), 0
+    for machine in kept:
+        for state in (one for one in machine.status if str(one) not in machine.dead):
+            if (longest := allowed(state, ask.settings)) is None:
+                continue
+            found = _Stuck(ask, machine, state, longest, past=wanted.at is not None)
+            rows += found.rows(wanted.limit)
+            unknown += found.unknown()
     rows.sort(key=lambda row: row.since)
-    return Page(rows=rows[: wanted.limit], note=None if rows else "no unit is stuck")
-
-
-def _stuck(ask: Ask[Any], machine: Machine, most: int) -> list[StuckRow]:
-    if not ask.reader.keeps(machine):
-        return []
-    before, found = ask.reader.database.sql.instant("before"), list[StuckRow]()
-    sql = (
-        f"SELECT unit_id, changed_at, change_reason FROM {machine.table} WHERE status = :state"
-        f" AND parked_at IS NULL AND changed_at < {before} AND ({machine.due} IS NULL OR {machine.due} < {before})"
-        " ORDER BY changed_at LIMIT :most"
-    )
-    for state in machine.status:
-        longest = allowed(state, ask.settings)
-        if longest is None or str(state) in machine.dead:
-            continue
-        rows = ask.reader.read(
-            partial(_rows, sql=sql, state=str(state), before=instant_text(ask.now - longest), most=most)
+    notes = ["no unit is stuck"] if not rows and not unknown else []
+    if unknown:
+        notes.append(
+            f"{unknown:,} more had stayed as long; whether they waited for a moment, or for a person, is not known"
         )
-        found += [
-            StuckRow(unit=f"{machine.name}:{key}", status=str(state), since=instant(at), allowed=longest, reason=why)
-            for key, at, why in rows
+    return Page(rows=rows[: wanted.limit], note="; ".join(filter(None, [*notes, lacks])) or None)
+
+
+class _Stuck:
+    """Units of a machine that are too long in a state, now or at a moment of the past."""
+
+    def __init__(self, ask: Ask[Any], machine: Machine, state: Any, longest: timedelta, *, past: bool) -> None:
+        self._ask, self._machine, self._state, self._past = ask, machine, state, past
+        self._allowed = longest
+        before, due = ask.reader.database.sql.instant("before"), machine.due
+        self._stays = f"FROM {machine.table} WHERE status = :state AND changed_at < {before}"
+        self._free = f"parked_at IS NULL AND ({due} IS NULL OR {due} < {before})"
+        self._given: dict[str, Any] = {"state": str(state), "before": instant_text(ask.now - self._allowed)}
+
+    def rows(self, most: int) -> list[StuckRow]:
+        known = f" AND {DUE_KNOWN} = 1" if self._past else ""
+        sql = (
+            f"SELECT unit_id, changed_at, change_reason {self._stays} AND {self._free}{known}"
+            " ORDER BY changed_at LIMIT :most"
+        )
+        found = self._ask.reader.read(partial(_rows, sql=sql, most=most, **self._given))
+        return [
+            StuckRow(
+                unit=f"{self._machine.name}:{key}",
+                status=str(self._state),
+                since=instant(at),
+                allowed=self._allowed,
+                reason=why,
+            )
+            for key, at, why in found
         ]
-    return found
+
+    def unknown(self) -> int:
+        """Of the past, those of which nobody knows whether they waited."""
+        if not self._past:
+            return 0
+        sql = f"SELECT count(*) {self._stays} AND {DUE_KNOWN} = 0"
+        ((count,),) = self._ask.reader.read(partial(_rows, sql=sql, **self._given))
+        return int(count)
 
 
 def _rows(cursor: Cursor, sql: str, **given: Any) -> Sequence[Any]:
     return cursor.rows(sql, **given)
 
 
-@reading("guards", "What is wrong with the triggers that guard the tables.")
+@reading(
+    "guards",
+    "What is wrong with the triggers that guard the tables.",
+    no_past="it looks at the triggers themselves; what the doctor found on another day is told by alerts and events",
+)
 def guards(ask: Ask[KernelSettings], wanted: GuardsWanted) -> Page[GuardRow]:
     """The doctor asks this of every table, and more."""
     from penstock.ledger.care.doctor_guards import triggers

@@ -75,21 +75,21 @@ def explain(ledger: Ledger | Reader, flow: AnyFlow | Deciding | str, ref: Ref) -
     unit, machine = ledger.get(ref), ledger.machine(ref.machine)
     database = ledger.database
     now, workers = ledger.read(lambda cursor: (present(database, cursor), workers_of(database, cursor)))
-    links = [_state(machine, unit)]
+    links = [state_of(machine, unit)]
     ended = str(unit.status) in machine.terminal
     if isinstance(unit, Unit) and not ended:
-        links += _job(machine, flow)
+        links += job_of(machine, flow)
         links += _driven(machine, unit, now, workers)
         gates = {g.gate_id: g for g in ledger.read(lambda cursor: gate_statuses(database, cursor))}
         full = ledger.read(lambda cursor: list(_places(ledger, cursor, unit, gates, workers)))
         links += [*_gate(unit, gates, full=bool(full)), *full]
-    links += ledger.read(lambda cursor: list(_family(ledger, cursor, machine, unit)))
+    links += ledger.read(lambda cursor: list(family_of(ledger, cursor, machine, unit)))
     if isinstance(unit, Unit) and not ended:
-        links += _decision(ledger, machine, unit, now, flow)
-    return Why(str(ref), now, links, *_verdict(machine, unit, links, now))
+        links += decision_of(ledger, machine, unit, now, flow)
+    return Why(str(ref), now, links, *verdict_of(machine, unit, links, now))
 
 
-def _state(machine: Machine, unit: GuardedUnit) -> Link:
+def state_of(machine: Machine, unit: GuardedUnit) -> Link:
     what = f"{unit.status} ({machine.status(unit.status).says})"
     says = f"{what}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
     by_hand = [e for e in machine.edges if e.source == unit.status and Actor.OPERATOR in e.actors]
@@ -102,7 +102,7 @@ def _state(machine: Machine, unit: GuardedUnit) -> Link:
     return Link("state", says)
 
 
-def _job(machine: Machine, flow: AnyFlow | Deciding | str) -> Iterator[Link]:
+def job_of(machine: Machine, flow: AnyFlow | Deciding | str) -> Iterator[Link]:
     """What its steps are called, where that is not the machine's own name."""
     if not isinstance(flow, str) and flow.name != machine.name:
         yield Link("job", flow.name)
@@ -190,7 +190,7 @@ def _places(
     yield Link(_PLACE, f"{gate.gate_id} is full, {places} taken{named}", holds=True)
 
 
-def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: GuardedUnit) -> Iterator[Link]:
+def family_of(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: GuardedUnit) -> Iterator[Link]:
     if machine.parent is not None:
         by = "/".join(key_part(getattr(unit, name)) for name in machine.parent.by)
         yield Link("parent", f"it counts for {machine.parent.machine}:{by}")
@@ -205,7 +205,8 @@ def _family(ledger: Ledger | Reader, cursor: Cursor, machine: Machine, unit: Gua
         ended = {str(s) for states in fan_in.counts.values() for s in states}
         done = sum(n for state, n in rows if state in ended)
         expected = getattr(unit, fan_in.expected)
-        yield Link("children", f"{done:,} of {expected:,} {child.name} units have ended; the last one wakes it")
+        of = "" if expected is None else f" of {expected:,}"
+        yield Link("children", f"{done:,}{of} {child.name} units have ended; the last one wakes it")
 
 
 def _peeked(ledger: Ledger | Reader, unit: Unit, flow: AnyFlow | Deciding) -> Any:
@@ -214,9 +215,16 @@ def _peeked(ledger: Ledger | Reader, unit: Unit, flow: AnyFlow | Deciding) -> An
     return flow.peek(unit, ledger.as_ledger() if isinstance(ledger, Reader) else ledger)
 
 
-def _decision(
-    ledger: Ledger | Reader, machine: Machine, unit: Unit, now: datetime, flow: AnyFlow | Deciding | str
+def decision_of(
+    ledger: Ledger | Reader,
+    machine: Machine,
+    unit: Unit,
+    now: datetime,
+    flow: AnyFlow | Deciding | str,
+    *,
+    look: bool = True,
 ) -> Iterator[Link]:
+    """What its flow makes of it; where that depends on the world, by a `look`."""
     if isinstance(flow, str):
         yield Link("decision", flow, holds=True, blocks=True)
         return
@@ -227,7 +235,7 @@ def _decision(
     moment = max(now, unit.due_at or now)
     try:
         decision = flow.decide(unit, moment, flow.settings, None)
-        if isinstance(decision, Look):
+        if look and isinstance(decision, Look):
             seen = _peeked(ledger, unit, flow)
             decision = decision if seen is None else flow.decide(unit, moment, flow.settings, seen)
     except Exception as error:  # noqa: BLE001 - a handler's bug is what is being asked about
@@ -241,7 +249,7 @@ def _decision(
         yield Link("decision", f"{_THEN_WAIT}{decision.reason}", holds=True, until=decision.until)
 
 
-def _verdict(machine: Machine, unit: GuardedUnit, links: list[Link], now: datetime) -> tuple[str, datetime | None]:
+def verdict_of(machine: Machine, unit: GuardedUnit, links: list[Link], now: datetime) -> tuple[str, datetime | None]:
     if str(unit.status) in machine.terminal:
         return "has ended", None
     holding = [link for link in links if link.holds]

@@ -72,7 +72,7 @@ class Answers:
         self._frame = frame
         self._within = f"{within}:" if within else ""
         self._lifecycle = lifecycle
-        self._now = now
+        self._now = at or now
         self._at = at
         self._meanings = {
             (machine.name, str(state)): str(state.meaning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -175,7 +175,9 @@ def _last(lifecycle: AnyLifecycle, standing: Standing) -> str:
     names = {machine.name for machine in lifecycle.machines}
     then = standing.at or standing.now
     unknown = "none in 30 days" if standing.at is None else "not in the days above"
-    hours = [one for one in standing.hours if one.machine in names and one.done and one.hour <= then]
+    # Of the past only whole hours: an hour does not say what of it was later.
+    last = then if standing.at is None else then - timedelta(seconds=_HOUR)
+    hours = [one for one in standing.hours if one.machine in names and one.done and one.hour <= last]
     if not hours:
         return unknown
     newest = max(one.hour for one in hours)

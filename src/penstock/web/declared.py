@@ -48,7 +48,7 @@ _MOST_FIELDS = 1_000
 _DIGITS = 10
 _SKIP = "skip"
 """How many rows of a long answer came before: a reading without pages of its own has them here."""
-_OWN = ("csrf", "act", "digest", "reason", "at", "regions", _SKIP)
+_OWN = ("csrf", "act", "digest", "reason", "at", "regions", "told", _SKIP)
 
 
 class Declared:
@@ -101,7 +101,7 @@ class Declared:
             "of": _about(parameters, given),
             "bar": None,
             "command": command_of(place, pairs),
-            "address": f"{place.path}?{urlencode(pairs)}" if pairs else place.path,
+            "address": _lasting(place, pairs),
         }
         if past is not None:
             view["bar"] = await self._desk.read(self._bar, place, person, at, kept_of(request))
@@ -159,7 +159,7 @@ class Declared:
             and (drawn := painter.draw(place.lifecycle, picture, answer, wide=True)) is not None
         ]
         if isinstance(answer, Page):
-            found |= _pages(answer, pairs, skip)
+            found |= _pages(answer, pairs, skip, at)
         return found
 
     def _also(
@@ -249,6 +249,8 @@ class Declared:
         place = self.place(request.path_params["path"], Operation)
         given = await form_of(request, _MOST_FIELDS)
         person = await self._frame.allow(request, place.declared.role, form=_one(given, "csrf"))
+        if self._frame.at(request) is not None:
+            raise Problem(HTTPStatus.BAD_REQUEST, NO_PAST)
         acting = Acting(self._desk, self._frame.access, place)
         parameters, reason = place.declared.parameters, _one(given, "reason").strip()
         assert isinstance(place.declared, Operation)  # noqa: S101 - asked for as one
@@ -274,8 +276,8 @@ class Declared:
     ) -> Response:
         declared = place.declared
         assert isinstance(declared, Operation)  # noqa: S101 - the callers' choice
-        past = self._frame.at(request) is not None
-        why_not = NO_PAST if past else ""
+        at = self._frame.at(request)
+        why_not = NO_PAST if at is not None else ""
         if not person.may(declared.role):
             why_not = f"this needs the role {declared.role}; yours is {person.role}"
         view = {
@@ -289,9 +291,12 @@ class Declared:
             "preview": None,
             "done": None,
             "problem": "",
+            "bar": None,
             "command": command_of(place, pairs_of(declared.parameters, given)),
             **more,
         }
+        if at is not None:
+            view["bar"] = await self._desk.read(self._bar, place, person, at, kept_of(request))
         return await self._frame.show(request, "operation", _here(place), view, status)
 
     def _previewed(self, preview: Preview) -> dict[str, Any]:
@@ -320,6 +325,12 @@ class Declared:
         return {"says": inert(done.says), "follows": follows, "link": link, "lines": lines}
 
 
+def _lasting(place: Place, pairs: Sequence[tuple[str, str]]) -> str:
+    """The address of a page at any moment."""
+    kept = [pair for pair in pairs if pair[0] not in PAST]
+    return f"{place.path}?{urlencode(kept)}" if kept else place.path
+
+
 def _about(parameters: Any, given: Mapping[str, Sequence[str]]) -> str:
     """What a page is about, where that is one thing: the one value of its argument."""
     name = next((one.name for one in fields_of(parameters) if one.extra("argument")), None)
@@ -339,8 +350,9 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < _DIGITS else 0
 
 
-def _pages(answer: Page[Any], pairs: list[tuple[str, str]], skip: int) -> dict[str, str]:
-    """Where the next rows are, and the first ones where these are not."""
+def _pages(answer: Page[Any], pairs: list[tuple[str, str]], skip: int, at: datetime | None) -> dict[str, str]:
+    """Where the next rows are, and the first ones where these are not; at the same moment."""
+    pairs = [*(pair for pair in pairs if pair[0] != "at"), *([] if at is None else [("at", instant_text(at))])]
     kept, found = [pair for pair in pairs if pair[0] != "after"], {}
     if len(kept) < len(pairs) or skip:
         found["begins"] = f"?{urlencode(kept)}"

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from penstock.operations.forecast import ForecastAnswer, ForecastWanted, forecast
 from penstock.web.svg.charts import Bar, Tick, ahead, time_bar
+from penstock.web.timebar import bar_of, hours_of
 
 if TYPE_CHECKING:
     from penstock.operations.declare import Ask
@@ -53,7 +54,8 @@ class ForecastPage:
         return await self._frame.show(request, "forecast", "What happens next", view)
 
     def _view(self, who: str, at: datetime | None) -> dict[str, Any]:
-        answer = self._answer(self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who), at)
+        ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who)
+        answer = self._answer(ask, at)
         hours = [
             (hour, sum(one.n for one in found), found)
             for hour, rows in groupby(self._coming(answer, at), key=lambda one: one.hour)
@@ -62,6 +64,7 @@ class ForecastPage:
         return {
             "answer": answer,
             "bar": self._bar(answer),
+            "time": bar_of(hours_of(ask, at), ask.now, at),
             "hours": hours,
             "gates": [(one, self._frame.link("read", "gates", gate=one.gate, at=at)) for one in busiest(answer)],
             "command": f"penstock forecast{f' --at {answer.start:%Y-%m-%dT%H:%M:%SZ}' if at is not None else ''}",

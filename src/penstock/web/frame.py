@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,12 @@ from starlette.responses import HTMLResponse, Response
 from penstock.api.problems import Problem
 from penstock.api.routes import words_of
 from penstock.model.clock import instant_text, parse_instant
-from penstock.model.errors import BadInstant, PenstockError
+from penstock.model.errors import BadInstant, LedgerError, PenstockError
 from penstock.model.inert import inert
 from penstock.operations.declare import Reading, Role
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import when, word
-from penstock.web.live import EVERYTHING
+from penstock.web.live import EVERYTHING, mark_of, older_of
 from penstock.web.timebar import kept_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Frame:
         """A page. `here` is the line of the menu that it belongs to."""
         person = await self.access.person(request)
         at = self.at(request)
-        counts = {} if at is not None else await self.seen(self._counts, person)
+        counts = {} if at is not None else await self.seen(request, self._counts, person)
         own = {"person": person, "here": here, "menu": self._menu(at, counts), "at": at}
         return HTMLResponse(self._rendered(request, template, {**own, **view}), status)
 
@@ -110,7 +110,7 @@ class Frame:
         self, request: Request, template: str, view: Mapping[str, Any], status: int, headers: Mapping[str, str]
     ) -> Response:
         """A page of nobody in particular."""
-        own: dict[str, Any] = {"person": None, "here": "", "menu": [], "at": None}
+        own: dict[str, Any] = {"person": None, "here": "", "menu": [], "at": self._looked_at(request)}
         return HTMLResponse(self._rendered(request, template, {**own, **view}), status, headers)
 
     def _rendered(self, request: Request, template: str, view: Mapping[str, Any]) -> str:
@@ -125,20 +125,49 @@ class Frame:
             wanted=wanted,
             region=partial(_region, wanted),
             csrf=self.access.csrf(person),
+            mark=older_of(_marks(request)),
             now=self.desk.clock.now(),
+            moment="" if view["at"] is None else instant_text(view["at"]),
+            to=partial(self._to, view["at"]),
             path=path,
             now_link=f"{root}{path}" + (f"?{urlencode(kept)}" if kept else ""),
             **view,
         )
 
     async def seen(
-        self, work: Callable[..., Mapping[str, Any]], person: Person | None, *given: Hashable
+        self, request: Request, work: Callable[..., Mapping[str, Any]], person: Person | None, *given: Hashable
     ) -> dict[str, Any]:
-        """What a page shows: `work(person, *given)` on a thread, once for all of one role who ask the same at once."""
-        role = None if person is None else person.role
-        question = (work, self.desk.program.configuration.version, role, *given)
-        found = await self.desk.shared.once(question, lambda: self.desk.read(work, person, *given))
+        """What a page shows: `work(person, *given)` on a thread, once for all of one role who ask the same at once.
+
+        Who was told of a change gets no answer from before it.
+        """
+        role, told = None if person is None else person.role, request.query_params.get("told")
+        question = (work, self.desk.program.configuration.version, role, told, *given)
+
+        def marked() -> tuple[str, Mapping[str, Any]]:
+            return self.mark(), work(person, *given)
+
+        mark, found = await self.desk.shared.once(question, lambda: self.desk.read(marked))
+        _marks(request).append(mark)
         return dict(found)
+
+    def mark(self) -> str:
+        """What the ledger holds now, for a page that follows it; empty while it cannot be read."""
+        try:
+            return self.desk.ledger().read(mark_of)
+        except LedgerError:
+            return ""
+
+    def marked(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A page that carries a mark from before it was made."""
+
+        @wraps(endpoint)
+        async def page(request: Request) -> Response:
+            if "regions" not in request.query_params:
+                _marks(request).append(await self.desk.glance(self.mark))
+            return await endpoint(request)
+
+        return page
 
     async def allow(self, request: Request, role: Role = Role.VIEWER, *, form: str | None = None) -> Person:
         """Who asks, if they may; see `Access.allow`."""
@@ -159,6 +188,19 @@ class Frame:
             detail = f"{inert(given)[:50]!r} is no moment; write 2026-11-15 19:31 or 2026-11-15T19:31:00Z, in UTC"
             raise Problem(HTTPStatus.BAD_REQUEST, detail) from None
         return found if found < self.desk.clock.now() else None
+
+    def _looked_at(self, request: Request) -> datetime | None:
+        """The same, or None for one that cannot be read."""
+        try:
+            return self.at(request)
+        except Problem:
+            return None
+
+    def _to(self, at: datetime | None, address: str) -> str:
+        """An address below the root; the moment that is looked at goes along."""
+        if at is None:
+            return f"{self.desk.root_path}{address}"
+        return f"{self.desk.root_path}{address}{'&' if '?' in address else '?'}{urlencode({'at': instant_text(at)})}"
 
     def link(self, *parts: str, at: datetime | None = None, **query: str | None) -> str:
         """The address of a page; the moment that is looked at goes along."""
@@ -231,7 +273,7 @@ class Frame:
             "Gates": "gates", "Schedules": "schedules", "Workers": "workers",
             "Events": "events", "Doctor": "doctor", "Bulk actions": "bulk",
         }  # fmt: skip
-        views = [Item(name, f"{self.desk.root_path}{address}") for name, address in self.desk.settings.views.items()]
+        views = [Item(name, self._to(at, address)) for name, address in self.desk.settings.views.items()]
         return [
             (
                 "Desk",
@@ -252,6 +294,12 @@ class Frame:
             ("Flows", [*flows, Item("kernel", self.link("lifecycles", "kernel", at=at))]),
             ("Plant", [Item(name, self.link("read", *path.split("/"), at=at)) for name, path in plant.items()]),
         ]
+
+
+def _marks(request: Request) -> list[str]:
+    """The marks of what a page is made of."""
+    found: list[str] = request.scope.setdefault("penstock.marks", [])
+    return found
 
 
 def _seconds(text: str) -> datetime | None:

@@ -46,7 +46,7 @@ class LifecyclePage:
         found = next((one for one in self._frame.desk.program.app.lifecycles if one.name == name), None)
         if found is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"no lifecycle is called {inert(name)[:50]!r}")
-        view = await self._frame.seen(self._view, person, found, self._frame.at(request))
+        view = await self._frame.seen(request, self._view, person, found, self._frame.at(request))
         return await self._frame.show(request, "lifecycle", name, view)
 
     def _view(self, person: Person, lifecycle: AnyLifecycle, at: datetime | None) -> dict[str, Any]:

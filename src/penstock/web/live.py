@@ -2,14 +2,18 @@
 
 The word names machines, and `gates`. A page is made of regions that say what they follow; it fetches those that follow
 what was named, and puts what is new in their place. Nobody watching costs nothing.
+
+Nothing is lost on the way. A page carries a mark of what the ledger held before anything of it was read. Who subscribes
+says the mark, and hears at once what has changed since. Each word has the mark that it was told at: it is said when the
+stream is opened anew, and with what is fetched, so that no older answer serves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -49,11 +53,34 @@ class Changes:
     def __init__(self) -> None:
         self._newest: int | None = None
         self._known: set[int] = set()
-        self._gates: list[Any] = []
+        self._gates: list[int] = []
+
+    @classmethod
+    def since(cls, mark: str) -> Changes:
+        """As of a mark; of one that cannot be read everything is new."""
+        made = cls()
+        try:
+            newest_then, gates, missing = mark.split("-")
+            made._newest = int(newest_then)
+            made._gates = _numbers(gates)
+            gaps = {made._newest - back for back in _numbers(missing)}
+        except ValueError:
+            made._newest = -_MANY * _LATE
+        else:
+            made._known = {*range(made._newest - _LATE + 1, made._newest + 1)} - gaps
+        return made
+
+    @property
+    def mark(self) -> str:
+        """All that was seen by the last look: the newest number, the gates, and how far back numbers were missing."""
+        last = self._newest or 0
+        missing = [last - seq for seq in range(max(1, last - _LATE + 1), last + 1) if seq not in self._known]
+        return "-".join([str(last), *(".".join(map(str, numbers)) for numbers in (self._gates, missing))])
 
     def names(self, cursor: Cursor) -> set[str]:
         """What is new; nothing at the first look."""
-        gates = [tuple(row) for row in cursor.rows("SELECT count(*), sum(epoch), count(held_by) FROM gate")]
+        ((many_gates, epochs, held),) = cursor.rows("SELECT count(*), sum(epoch), count(held_by) FROM gate")
+        gates = [int(many_gates), int(epochs or 0), int(held)]
         last = newest(cursor, bookmark(cursor).seq)
         before, first = (last, True) if self._newest is None else (self._newest, False)
         many = last - before > _MANY
@@ -69,21 +96,42 @@ class Changes:
 _ROWS = "SELECT seq, machine FROM transition_log WHERE seq > :since"
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(".") if one]
+
+
+def mark_of(cursor: Cursor) -> str:
+    """The mark of what the ledger holds now."""
+    changes = Changes()
+    changes.names(cursor)
+    return changes.mark
+
+
+def older_of(marks: Iterable[str]) -> str:
+    """The mark of the first of several looks; empty: there was none."""
+    return min(filter(None, marks), key=lambda mark: int(mark.partition("-")[0]), default="")
+
+
 class _Watcher:
     """A page that is open: what it has not been told yet, and that there is something."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.told = asyncio.Event()
+        #: It has heard what had changed before it came: then a mark tells all that it knows.
+        self.caught_up = False
+        self._mark = ""
 
-    def tell(self, names: set[str]) -> None:
+    def tell(self, names: set[str], mark: str) -> None:
         self.names |= names
+        self._mark = mark
         self.told.set()
 
     def word(self) -> str:
         """All that is to be told, as an event."""
         names = {EVERYTHING} if EVERYTHING in self.names else self.names
-        text = f"event: changed\ndata: {' '.join(sorted(names))}\n\n"
+        mark = f"id: {self._mark}\n" if self.caught_up else ""
+        text = f"{mark}event: changed\ndata: {' '.join(sorted(names))}\n\n"
         self.names = set()
         self.told.clear()
         return text
@@ -96,6 +144,7 @@ class Broadcaster:
         self._frame = frame
         self._watching: set[_Watcher] = set()
         self._task: asyncio.Task[None] | None = None
+        self._looked = asyncio.Event()
 
     async def stream(self, request: Request) -> Response:
         """The endpoint `/live`: server-sent events."""
@@ -110,7 +159,10 @@ class Broadcaster:
         one = _Watcher()
         self._watching.add(one)
         if self._task is None:
+            self._looked = asyncio.Event()
             self._task = asyncio.create_task(self._look())
+        since = request.headers.get("last-event-id") or request.query_params.get("since", "")
+        coming = asyncio.create_task(self._catch_up(one, since))
         try:
             yield "retry: 3000\n\n"
             while True:
@@ -120,7 +172,24 @@ class Broadcaster:
                     return
                 yield one.word() if one.told.is_set() else ": still here\n\n"
         finally:
+            coming.cancel()
             self._watching.discard(one)
+
+    async def _catch_up(self, one: _Watcher, since: str) -> None:
+        """Tell who has just come what has changed since a mark.
+
+        After a look of the broadcaster: what happens after that is told by its next ones.
+        """
+        await self._looked.wait()
+        changes, names = Changes.since(since) if since else Changes(), None
+        while names is None:
+            try:
+                names = await self._frame.desk.read(self._names, changes)
+            except LedgerError:
+                await asyncio.sleep(_LOOK_SECONDS)
+        one.caught_up = True
+        if names:
+            one.tell(names, changes.mark)
 
     async def _may_stay(self, request: Request) -> bool:
         """A token may have ended since. While the ledger cannot say, nothing is told that it has not said before."""
@@ -137,12 +206,13 @@ class Broadcaster:
                 pause = _LOOK_SECONDS
                 with contextlib.suppress(LedgerError):
                     names = await self._frame.desk.read(self._names, changes)
+                    self._looked.set()
                     if self._elapsed() - whole >= _WHOLE_SECONDS:
                         names, whole = {EVERYTHING}, self._elapsed()
                     if names:
                         pause = pause_after(len(self._watching))
                         for one in self._watching:
-                            one.tell(names)
+                            one.tell(names, changes.mark)
                 await asyncio.sleep(pause)
         finally:
             self._task = None

@@ -45,7 +45,7 @@ class MachinePage:
         at = self._frame.at(request)
         window = request.query_params.get("window")
         window = window if window in _WINDOWS else None
-        view = await self._frame.seen(self._view, person, machine, at, window, kept_of(request))
+        view = await self._frame.seen(request, self._view, person, machine, at, window, kept_of(request))
         lifecycle = self._frame.desk.program.app.owner(machine.name)
         operations = self._declared.operations(lifecycle, person)
         view |= {
@@ -91,7 +91,7 @@ class MachinePage:
             "total": sum(counts.values()),
             "bar": self._bar(ask, machine, at, kept),
             "guards": self._guards(ask, machine) if at is None else None,
-            "stuck": self._stuck(ask, machine, answers) if at is None else None,
+            "stuck": self._stuck(ask, machine, answers, at),
             "by_sql": [
                 (one.source, one.target, one.n)
                 for one in found.edges
@@ -119,8 +119,8 @@ class MachinePage:
         """What is wrong with what guards its table; nothing: they are intact."""
         return [one.message for one in guards(ask, GuardsWanted(machine=machine.name)).rows]
 
-    def _stuck(self, ask: Any, machine: Machine, answers: Answers) -> Table | None:
-        found = stuck_units(ask, StuckWanted(machine=machine.name, limit=_STUCK))
+    def _stuck(self, ask: Any, machine: Machine, answers: Answers, at: datetime | None) -> Table | None:
+        found = stuck_units(ask, StuckWanted(machine=machine.name, limit=_STUCK, at=at))
         return answers.table("", found.rows) if found.rows else None
 
 

@@ -46,7 +46,7 @@ class Overview:
     async def show(self, request: Request) -> Response:
         person = await self._frame.allow(request)
         at = self._frame.at(request)
-        view = await self._frame.seen(self._view, person, at)
+        view = await self._frame.seen(request, self._view, person, at)
         return await self._frame.show(request, "overview", "Overview", view)
 
     def _view(self, person: Any, at: datetime | None) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -72,7 +72,10 @@ class Pages:
         machine = MachinePage(self._frame, self._declared)
         lifecycle = LifecyclePage(self._frame, self._overview, self._declared)
         unit = UnitPage(self._frame, self._declared)
-        share = partial(shared.share, self._frame.desk, self._frame.access)
+
+        def share(page: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+            return shared.share(self._frame.desk, self._frame.access, self._frame.marked(page))
+
         return [
             Route("/", share(self._overview.show)),
             Route("/forecast", share(self._forecast.show)),
@@ -84,7 +87,7 @@ class Pages:
             Route("/lifecycles/{name}", share(lifecycle.show)),
             Route("/machines/{machine}", share(machine.show)),
             Route("/read/{path:path}", share(self._declared.read)),
-            Route("/do/{path:path}", compressed(self._declared.ask), methods=["GET"]),
+            Route("/do/{path:path}", compressed(self._frame.marked(self._declared.ask)), methods=["GET"]),
             Route("/do/{path:path}", self._declared.act, methods=["POST"]),
             Route("/units/{machine}/{unit_id:path}", share(unit.show)),
         ]
@@ -99,27 +102,27 @@ class Pages:
 
     async def find(self, request: Request) -> Response:
         """What there is of one name leads there; what there is more of is listed."""
-        person = await self._frame.allow(request)
+        person, at = await self._frame.allow(request), self._frame.at(request)
         text = request.query_params.get("q", "").strip()
         machine, colon, unit_id = text.partition(":")
         names = {one.name for one in self._frame.desk.program.app.machines}
         if colon and unit_id and machine in names:
-            return RedirectResponse(self._frame.unit_link(text), HTTPStatus.SEE_OTHER)
+            return RedirectResponse(self._frame.unit_link(text, at), HTTPStatus.SEE_OTHER)
         if text in names:
-            return RedirectResponse(self._frame.link("machines", text), HTTPStatus.SEE_OTHER)
-        found = await self._frame.desk.read(self._found, person.name, text) if text else []
+            return RedirectResponse(self._frame.link("machines", text, at=at), HTTPStatus.SEE_OTHER)
+        found = await self._frame.desk.read(self._found, person.name, text, at) if text else []
         if len(found) == 1:
-            return RedirectResponse(self._frame.found_link(found[0]), HTTPStatus.SEE_OTHER)
+            return RedirectResponse(self._frame.found_link(found[0], at), HTTPStatus.SEE_OTHER)
         if not found and "/" in text:
-            return RedirectResponse(self._frame.link("read", "gates", gate=text), HTTPStatus.SEE_OTHER)
+            return RedirectResponse(self._frame.link("read", "gates", gate=text, at=at), HTTPStatus.SEE_OTHER)
         if found:
-            return RedirectResponse(self._frame.link("read", "find", text=text), HTTPStatus.SEE_OTHER)
-        return RedirectResponse(self._frame.link("read", "units", because=text or None), HTTPStatus.SEE_OTHER)
+            return RedirectResponse(self._frame.link("read", "find", text=text, at=at), HTTPStatus.SEE_OTHER)
+        return RedirectResponse(self._frame.link("read", "units", because=text or None, at=at), HTTPStatus.SEE_OTHER)
 
-    def _found(self, who: str, text: str) -> list[Any]:
+    def _found(self, who: str, text: str, at: datetime | None) -> list[Any]:
         ask = self._frame.desk.ask(self._frame.desk.program.app.lifecycles[0], who=who)
         try:
-            return list(find(ask, Sought(text=text)).rows)
+            return list(find(ask, Sought(text=text, at=at)).rows)
         except UsageError:
             return []
 

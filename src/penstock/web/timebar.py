@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.operations.declare import Ask
 
 DAYS = 30
-_NOT_KEPT = ("at", "after", "skip", "regions")
+_NOT_KEPT = ("at", "after", "skip", "regions", "told")
 
 Kept = tuple[tuple[str, str], ...]
 

@@ -11,14 +11,14 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.model.errors import UsageError
+from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.inert import inert
 from penstock.model.spoken import duration
 from penstock.model.unit import Ref
 from penstock.operations.conversion import from_texts
 from penstock.operations.declare import Role
 from penstock.operations.kin import children_of
-from penstock.operations.units import HistoryWanted, OneUnit, UnitWanted, show_unit, unit_history, why
+from penstock.operations.units import HistoryWanted, OneUnit, UnitThen, show_unit, unit_history, why
 from penstock.web.answers import Answers, Block, Facts
 from penstock.web.declared import NO_PAST
 from penstock.web.frame import moment, pill
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _HANDS = ("wake", "park", "unpark")
 _CHILDREN = 12
 _CHANGES = 40
+_HOLDS, _HELD = "What holds it back, and what moves it on", "What held it back, and what moved it on"
 
 
 class UnitPage:
@@ -67,17 +68,17 @@ class UnitPage:
         rows = [one for one in getattr(told, "rows", []) if at is None or one.at <= at]
         newest = max(rows, key=lambda one: (one.at, one.version), default=None)
         facts, reasons, status, parent, parked = [], [], Markup(""), None, False
-        if at is None:
-            shown = show_unit(ask, UnitWanted(unit=ref))
+        if at is None or (newest is not None and newest.target is not None):
+            shown = show_unit(ask, UnitThen(unit=ref, at=at))
             parent, parked = shown.parent, shown.parked_at is not None
             facts = [
                 *_without(answers.blocks(msgspec.structs.replace(shown, history=[], columns={})), "unit", "status"),
                 answers.known(shown.columns),
             ]
             try:
-                reasons = _without(answers.blocks(why(ask, OneUnit(unit=ref))), "unit")
-                reasons[-1].title = "What holds it back, and what moves it on"
-            except UsageError as error:
+                reasons = _without(answers.blocks(why(ask, UnitThen(unit=ref, at=at))), "unit")
+                reasons[-1].title = _HOLDS if at is None else _HELD
+            except (UsageError, UnknownUnit) as error:
                 reasons = [*answers.blocks(inert(str(error)))]
         if newest is not None and newest.target is not None:
             status = pill(newest.target, _meaning(machine, newest.target))
@@ -88,7 +89,7 @@ class UnitPage:
             "why": reasons,
             "timeline": _timeline(machine, sorted(rows, key=lambda one: (one.at, one.version)), at, now)[:_CHANGES],
             "more": max(0, len(rows) - _CHANGES),
-            "whole": self._frame.link("read", "units", "history", unit=ref),
+            "whole": self._frame.link("read", "units", "history", unit=ref, at=at),
             "kin": self._kin(ask, machine, ref, parent, at),
             "attempts": _attempts(rows, now, at),
             "actions": self._actions(person, machine, ref, newest.target if newest else None, at, parked=parked),
@@ -127,7 +128,7 @@ class UnitPage:
         if parent is not None:
             found.append(("parent", parent, self._frame.unit_link(parent, at)))
         for child in self._born_of(machine):
-            names = children_of(ask, child, unit_id, _CHILDREN + 1)
+            names = children_of(ask.then(at), child, unit_id, _CHILDREN + 1)
             found += [("child", one, self._frame.unit_link(one, at)) for one in names[:_CHILDREN]]
             if len(names) > _CHILDREN:
                 every = self._frame.link("read", "find", text=f"{child.name}:{unit_id}/", limit="1000", at=at)

@@ -217,13 +217,23 @@ def wanted_by(schedules: Mapping[str, ScheduleSettings], usual: Sequence[Schedul
 
     The `usual` ones of the lifecycles are wanted too, each unless the configuration has one of that name.
     """
-    found = [schedule for schedule in usual if schedule.name not in schedules]
+    own = [name for name in _SPEC if name != "settings_version"]
+    found = [
+        replace(one, settings_version=_version({name: getattr(one, name) for name in own}))
+        for one in usual
+        if one.name not in schedules
+    ]
     for name, settings in sorted(schedules.items()):
         spec = settings.texts()
-        version = hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        version = _version(spec)
         spec["time_zone"] = spec["time_zone"] or "UTC"
         found.append(Schedule(name=name, settings_version=version, **spec))
     return found
+
+
+def _version(spec: Mapping[str, object]) -> str:
+    """The same for the same settings: the history keeps it, and so what a schedule was at a moment."""
+    return hashlib.sha256(json.dumps(spec, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def _bring_up_to_date(ledger: Ledger, old: Schedule | None, new: Schedule, who: str) -> bool:

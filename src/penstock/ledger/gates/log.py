@@ -76,16 +76,31 @@ def gate_history(
     return [_changed(row) for row in rows]
 
 
-def gates_as_of(database: Database, cursor: Cursor, moment: datetime) -> list[tuple[str, Changed | None]]:
-    """Every gate with the last change of its state by then; None where none is known. Its budget is no state."""
+class Stood(NamedTuple):
+    """How a gate stood. `told`: the last change of its state by then; None: none is known. Its budget is no state."""
+
+    gate_id: str
+    told: Changed | None
+    #: It had been closed for an answer: a call goes first, unless a budget lets it open gently.
+    answered: bool
+    metered: bool
+
+
+def gates_as_of(database: Database, cursor: Cursor, moment: datetime) -> list[Stood]:
+    """Every gate of now as it stood then; whether it has a budget is as it is now."""
     rows = cursor.rows(
-        "SELECT g.gate_id, l.seq, l.what, l.at, l.until, l.by, l.reason, l.epoch FROM gate g LEFT JOIN gate_log l"
+        "SELECT g.gate_id, g.metered,"
+        " l.epoch > COALESCE((SELECT max(e.epoch) FROM gate_log e WHERE e.gate_id = l.gate_id AND e.seq < l.seq), 0),"
+        " l.seq, l.what, l.at, l.until, l.by, l.reason, l.epoch FROM gate g LEFT JOIN gate_log l"
         " ON l.seq = (SELECT max(b.seq) FROM gate_log b WHERE b.gate_id = g.gate_id AND b.what <> 'budget'"
         f" AND b.at <= {database.sql.instant('moment')}) WHERE g.gate_id <> :none ORDER BY g.gate_id",
         moment=instant_text(moment),
         none=NO_GATE,
     )
-    return [(gate, None if seq is None else _changed((seq, gate, *rest))) for gate, seq, *rest in rows]
+    return [
+        Stood(str(gate), None if seq is None else _changed((seq, gate, *rest)), bool(answered), bool(metered))
+        for gate, metered, answered, seq, *rest in rows
+    ]
 
 
 def known_from(cursor: Cursor) -> datetime | None:

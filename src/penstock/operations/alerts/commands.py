@@ -21,7 +21,7 @@ from penstock.operations.alerts.runbook import entry
 from penstock.operations.alerts.sinks import EVERYONE, sinks_of
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import stood
+from penstock.operations.past import At
 from penstock.operations.plan import Follow, Together
 from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
@@ -42,13 +42,15 @@ class AlertList(AlertFilter, frozen=True):
     resolved: Annotated[bool, option("Also alerts that are over.")] = False
     limit: Annotated[int, option("How many at most.", ge=1, le=10_000)] = 100
     after: Annotated[str | None, option("Continue after an earlier page: the cursor that it ended with.")] = None
-    at: Annotated[
-        datetime | None, option("As they stood at this instant, in the words of now.", example="2026-11-15T19:31:00Z")
-    ] = None
+    at: At = None
 
 
 class AlertNamed(Parameters, frozen=True):
     alert: Annotated[str, argument("The alert, as policy/subject.", example="dead_letters/invoice")]
+
+
+class AlertThen(AlertNamed, frozen=True):
+    at: At = None
 
 
 class AlertsChosen(AlertFilter, frozen=True):
@@ -70,12 +72,12 @@ class AlertTest(Parameters, frozen=True):
 class AlertRow(Row, frozen=True):
     alert: Annotated[str, column("The alert.", show="reference", leads="alerts show")]
     status: Annotated[str, column("firing, acknowledged, silenced or resolved.", show="state")]
-    severity: Annotated[str, column("info, warning or critical.", show="severity")]
-    since: Annotated[datetime, column("Since when it has been true; of the past, in that state.")]
-    says: Annotated[str, column("What is the matter.", show="text")]
+    severity: Annotated[str | None, column("info, warning or critical.", show="severity")]
+    since: Annotated[datetime | None, column("Since when it has been true.")]
+    says: Annotated[str | None, column("What is the matter.", show="text")]
     until: Annotated[datetime | None, column("Until when it is silenced.")]
     by: Annotated[str | None, column("Who has taken it on, silenced or resolved it.")]
-    times: Annotated[int, column("How often it has fired.", show="detail")]
+    times: Annotated[int | None, column("How often it has fired.", show="detail")]
     policy: Annotated[str, column("The policy.", show="detail")]
     subject: Annotated[str, column("What it is about.", show="detail")]
     unit: Annotated[str | None, column("A unit to look at.", show="detail")]
@@ -114,7 +116,8 @@ class SinksTried(Page[SinkTried], frozen=True, kw_only=True):
 
 @reading("alerts list", "Alerts that are not over, the worst first.")
 def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
-    every = _all(ask) if wanted.at is None else _then(ask, wanted.at)
+    """Of the past, what nobody knows any more of a silenced alert is empty."""
+    every = _stood(ask, wanted.at)
     found = [one for one in every if _fits(one, wanted) and (wanted.resolved or one.status is not A.RESOLVED)]
     found.sort(key=_order)
     names = [one.unit_id for one in found]
@@ -133,8 +136,8 @@ def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
 
 
 @reading("alerts show", "One alert: what it means, what is known, what to do.")
-def show_alert(ask: Ask[KernelSettings], wanted: AlertNamed) -> AlertShown:
-    one = _named(ask, wanted.alert)
+def show_alert(ask: Ask[KernelSettings], wanted: AlertThen) -> AlertShown:
+    one = _named(ask, wanted.alert, wanted.at)
     policy = policies_of(ask.program).get(one.policy)
     where = ask.settings.alerts.runbook
     shown: AlertShown = _row(
@@ -147,7 +150,7 @@ def show_alert(ask: Ask[KernelSettings], wanted: AlertNamed) -> AlertShown:
     return shown
 
 
-@reading("alerts policies", "When somebody is told: the policies in force.")
+@reading("alerts policies", "When somebody is told: the policies in force.", no_past="it shows what is configured")
 def list_policies(ask: Ask[KernelSettings]) -> Page[PolicyRow]:
     rows = [
         PolicyRow(
@@ -325,32 +328,23 @@ def _all(ask: Ask[Any]) -> list[Alert]:
     return ask.reader.get_many(machine, [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql))])
 
 
-def _then(ask: Ask[Any], at: datetime) -> list[Alert]:
-    """Alerts as they stood. Since when, and why, is of then; severity and words are of now."""
-    if not ask.reader.keeps(machine):
-        return []
-    found = {one.unit.partition(":")[2]: one for one in stood(ask, machine, at, machine.states)[0]}
-    past = [(one, found[one.unit_id]) for one in ask.reader.get_many(machine, list(found))]
-    return [
-        replace(
-            one,
-            status=A(str(then.status)),
-            since=then.since or at,
-            changed_at=then.since or at,
-            change_reason=then.reason,
-            by_whom=None,
-            silenced_at=None,
-        )
-        for one, then in past
-    ]
+def _stood(ask: Ask[Any], at: datetime | None) -> list[Alert]:
+    """All alerts, now or at a moment."""
+    from penstock.operations.alerts.then import alerts_then
+
+    return _all(ask) if at is None else alerts_then(ask, at)
 
 
-def _named(ask: Ask[Any], name: str) -> Alert:
+def _named(ask: Ask[Any], name: str, at: datetime | None = None) -> Alert:
     """The alert of that name, with or without the machine's. Raises UnknownUnit."""
     unit_id = name.removeprefix(f"{machine.name}:")
     policy, _, subject = unit_id.partition("/")
     ids = dict.fromkeys([unit_id, f"{policy}/{subject.replace('%', '%25').replace('/', '%2F')}"])
-    found: Iterable[Alert] = ask.reader.get_many(machine, list(ids)) if ask.reader.keeps(machine) else ()
+    found: Iterable[Alert] = ()
+    if at is not None:
+        found = [one for one in _stood(ask, at) if one.unit_id in ids]
+    elif ask.reader.keeps(machine):
+        found = ask.reader.get_many(machine, list(ids))
     for one in found:
         return one
     raise UnknownUnit(f"no alert is called {name!r}; 'penstock alerts list --resolved' shows those that there are")

@@ -44,19 +44,23 @@
 
   // What changed while nobody could be told of it waits here.
   const changed = new Set();
-  let under_way = false;
+  let under_way = false, mark = body.dataset.mark;
   const touched = ({ dataset: { follows } }) =>
     changed.has("*") || follows === "*" || follows.split(" ").some((name) => changed.has(name));
   const follow = async (names) => {
     names.split(" ").forEach((name) => changed.add(name));
     if (document.hidden || under_way || !changed.size) return;
     const regions = new Map([...document.querySelectorAll("[data-region]")].filter(touched).map((one) => [one.dataset.region, one]));
+    const asked = [...changed];
     changed.clear();
     const address = new URL(location.href);
     address.searchParams.set("regions", [...regions.keys()].join());
+    address.searchParams.set("told", mark);  // no answer that is older serves
     under_way = true;
+    let pause = 1000;
     try {
       const answer = await fetch(address, { headers: { Accept: "text/html" } });
+      if (answer.status >= 429) throw new Error(answer.status);
       if (answer.ok) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         let count = 0, lists = 0;
@@ -68,13 +72,16 @@
         }
         if (lists) { tell(count); show_all = false; }
       }
+    } catch {  // the server is busy, or away: what changed is still to be shown
+      asked.forEach((name) => changed.add(name));
+      pause = 5000;
     } finally { under_way = false; }
-    if (changed.size) setTimeout(follow, 1000, [...changed].join(" "));
+    if (changed.size) setTimeout(follow, pause, [...changed].join(" "));
   };
 
   if (label && !body.hasAttribute("data-past") && !document.querySelector("form[method=post].fields")) {
-    const source = new EventSource(body.dataset.live);
-    source.addEventListener("changed", (event) => follow(event.data));
+    const source = new EventSource(`${body.dataset.live}?since=${mark}`);
+    source.addEventListener("changed", (event) => { mark = event.lastEventId || mark; follow(event.data); });
     source.onerror = () => { label.lastChild.textContent = "offline"; };
     source.onopen = () => { label.lastChild.textContent = "live"; };
     document.addEventListener("visibilitychange", () => { if (!document.hidden && changed.size) follow([...changed].join(" ")); });
