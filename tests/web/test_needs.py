@@ -163,11 +163,10 @@ def test_a_form_offers_nothing_that_only_a_terminal_has():
     from penstock.lifecycles.queries.showing import ShowParameters as QueryWanted
     from penstock.lifecycles.rules.readings import TargetsFilter
     from penstock.lifecycles.rules.showing import ShowParameters
-    from penstock.web.declared import PAST
     from penstock.web.forms import form_fields
 
-    assert [one.name for one in form_fields(ShowParameters, {}, PAST)] == ["run"], "--watch stays until the run ends"
-    assert [one.name for one in form_fields(QueryWanted, {}, PAST)] == ["query"]
+    assert [one.name for one in form_fields(ShowParameters, {}, {"at"})] == ["run"], "--watch stays until the run ends"
+    assert [one.name for one in form_fields(QueryWanted, {}, {"at"})] == ["query"]
     assert "after" not in {one.name for one in form_fields(TargetsFilter, {})}, "nobody types a cursor"
 
 

@@ -57,17 +57,14 @@ class Need(Row, frozen=True):
 def needs(ask: Ask[KernelSettings], wanted: NeedsWanted) -> Page[Need]:
     """Alerts that nobody has taken on, dead letters by cause, stopped gates, and what a lifecycle says waits.
 
-    Of the past: alerts, dead letters and gates.
+    Of the past, parked units are among those that wait, and nobody knows until when.
     """
     letters = list(list_dead(ask, DeadFilter(at=wanted.at)).rows)
     found = [*_alerts(ask, letters, wanted.at), *map(_letters, letters), *_gates(ask, wanted.at)]
-    if wanted.at is None:
-        found += [*_own(ask), *_holds(ask)]
+    found += [*_own(ask.then(wanted.at)), *_holds(ask, wanted.at)]
     found.sort(key=lambda one: (one.who != YOU, one.meaning != Meaning.FAULT))
     people = sum(one.who == YOU for one in found)
-    note = None if found else "nothing needs anybody"
-    if wanted.at is not None:
-        note = "alerts, dead letters and gates are known of the past, and not what else waited"
+    note = None if found else "nothing needs anybody" if wanted.at is None else "nothing needed anybody then"
     return Page(
         rows=found,
         counts={"need a person": people, "wait by themselves": len(found) - people} if found else None,
@@ -147,15 +144,12 @@ def _own(ask: Ask[Any]) -> Iterator[Need]:
             yield from lifecycle.needs(ask.program.ask(lifecycle, ask.reader, ask.now, who=ask.who))
 
 
-def _holds(ask: Ask[Any]) -> Iterator[Need]:
+def _holds(ask: Ask[Any], at: datetime | None) -> Iterator[Need]:
     """Units that wait for somebody else, and when they are looked at again."""
     driven = [machine for machine in ask.reader.kept() if machine.driven]
     holds = [(m, s) for m in driven for s in m.status if s.meaning is Meaning.HOLD]
-
-    def work(cursor: Cursor) -> list[tuple[int, Any]]:
-        return [_waiting(cursor, machine, str(state)) for machine, state in holds]
-
-    for (machine, state), (count, due) in zip(holds, ask.reader.read(work), strict=True):
+    waiting = ask.reader.read(lambda cursor: _waiting(cursor, holds) if at is None else _waited(ask, cursor, holds, at))
+    for (machine, state), (count, due) in zip(holds, waiting, strict=True):
         if count:
             yield Need(
                 who=ITSELF,
@@ -167,8 +161,21 @@ def _holds(ask: Ask[Any]) -> Iterator[Need]:
             )
 
 
-def _waiting(cursor: Cursor, machine: Machine, state: str) -> tuple[int, Any]:
-    """How many are in that state, and when the first of them is due."""
-    sql = f"SELECT count(*), min({machine.due}) FROM {machine.table} WHERE status = :state AND parked_at IS NULL"
-    ((count, due),) = cursor.rows(sql, state=state)
-    return int(count), None if due is None else instant(due)
+def _waiting(cursor: Cursor, holds: Sequence[tuple[Machine, Any]]) -> list[tuple[int, datetime | None]]:
+    """How many are in each of these states, and when the first of them is due."""
+    found = []
+    for machine, state in holds:
+        sql = f"SELECT count(*), min({machine.due}) FROM {machine.table} WHERE status = :state AND parked_at IS NULL"
+        ((count, due),) = cursor.rows(sql, state=str(state))
+        found.append((int(count), None if due is None else instant(due)))
+    return found
+
+
+def _waited(
+    ask: Ask[Any], cursor: Cursor, holds: Sequence[tuple[Machine, Any]], at: datetime
+) -> list[tuple[int, datetime | None]]:
+    """The same of then, of which the flow knows how many, parked ones among them, and nobody when they were due."""
+    from penstock.ledger import flow
+
+    counts = flow.counts_at(ask.reader.database, cursor, at)
+    return [(counts.get(machine.name, {}).get(str(state), 0), None) for machine, state in holds]

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from penstock.model.clock import instant_text
+from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
 from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters, option
@@ -41,6 +42,12 @@ def stood(ask: Ask[Any], machine: Machine, at: datetime, states: Collection[str]
     found = units_as_of(database, machine.name, at, states=states, most=_MOST)
     note = None if found.next is None else f"{machine.name} has many units: only the first were looked at"
     return found.units, note
+
+
+def refuse_to_watch(at: datetime | None, *, watch: bool) -> None:
+    """Raise UsageError where somebody would watch the past go on."""
+    if watch and at is not None:
+        raise UsageError("the past does not go on: leave out --watch, or --at")
 
 
 def lacking(ask: Ask[Any], machines: Sequence[Machine], at: datetime | None, *, graves: bool = False) -> str | None:

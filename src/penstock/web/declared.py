@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from penstock.web.frame import Frame
     from penstock.web.timebar import Kept, TimeBar
 
-PAST = ("at", "as_of")
+AT = "at"
 """What readings call the moment that they are asked for."""
 NO_HISTORY = "this has no history"
 NO_PAST = "nothing can be done in the past; go back to now"
-_NOT_CARRIED = ("limit", "after", "at", "as_of", "dismissed")
+_NOT_CARRIED = ("limit", "after", "at", "dismissed")
 _MOST_LINES = 200
 _MOST_FIELDS = 1_000
 _DIGITS = 10
@@ -79,11 +79,11 @@ class Declared:
         given = grouped(request.query_params.multi_items())
         parameters = place.declared.parameters
         pairs = [pair for pair in pairs_of(parameters, given) if pair[0] not in _OWN or _has(parameters, pair[0])]
-        fields = form_fields(parameters, given, PAST)
+        fields = form_fields(parameters, given, {AT})
         at = self._frame.at(request)
-        past = next((name for name in PAST if _has(parameters, name)), None)
-        if at is not None and past is not None:
-            pairs = [*(pair for pair in pairs if pair[0] != past), (past, instant_text(at))]
+        past = _has(parameters, AT)
+        if at is not None and past:
+            pairs = [*(pair for pair in pairs if pair[0] != AT), (AT, instant_text(at))]
         view: dict[str, Any] = {
             "name": _title(place),
             "says": place.declared.says,
@@ -97,13 +97,13 @@ class Declared:
             "next": None,
             "begins": None,
             "problem": "",
-            "no_past": "" if at is None or past is not None else getattr(place.declared, "no_past", "") or NO_HISTORY,
+            "no_past": "" if at is None or past else getattr(place.declared, "no_past", "") or NO_HISTORY,
             "of": _about(parameters, given),
             "bar": None,
             "command": command_of(place, pairs),
             "address": _lasting(place, pairs),
         }
-        if past is not None:
+        if past:
             view["bar"] = await self._desk.read(self._bar, place, person, at, kept_of(request))
         known, answered = grouped(pairs), False
         if all(one.value for one in fields if one.required):
@@ -327,7 +327,7 @@ class Declared:
 
 def _lasting(place: Place, pairs: Sequence[tuple[str, str]]) -> str:
     """The address of a page at any moment."""
-    kept = [pair for pair in pairs if pair[0] not in PAST]
+    kept = [pair for pair in pairs if pair[0] != AT]
     return f"{place.path}?{urlencode(kept)}" if kept else place.path
 
 

@@ -68,15 +68,20 @@ class LifecyclePage:
             "pictures": pictures,
             "lists": [block for one in lifecycle.front for block in self._list(lifecycle, one, person, at)],
             "readings": [
-                {"name": place.declared.name, "says": place.declared.says,
-                 "link": self._link(lifecycle, place.declared, at)}
-                for place in places(app)
-                if place.lifecycle is lifecycle
-                and isinstance(place.declared, Reading)
-                and person.may(place.declared.role)
+                {"name": one.name, "says": one.says, "link": self._link(lifecycle, one, at)}
+                for one in self._readings(lifecycle, person)
             ],
             "operations": [one | ({"why": NO_PAST} if at is not None and not one["why"] else {}) for one in operations],
         }  # fmt: skip
+
+    def _readings(self, lifecycle: AnyLifecycle, person: Person) -> list[Reading[Any]]:
+        """What can be asked of it; what has two names is there once."""
+        found: dict[Any, Reading[Any]] = {}
+        for place in places(self._frame.desk.program.app):
+            one = place.declared
+            if place.lifecycle is lifecycle and isinstance(one, Reading) and person.may(one.role):
+                found.setdefault(one.function, one)
+        return list(found.values())
 
     def _link(self, lifecycle: AnyLifecycle, reading: Any, at: datetime | None) -> str:
         return self._frame.link("read", *words_of(lifecycle, reading), at=at)

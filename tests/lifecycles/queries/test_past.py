@@ -174,7 +174,7 @@ def test_a_query_is_shown_as_far_as_it_had_read(ledger_url, tmp_path):
         assert (unborn.state, unborn.runs, unborn.was_it_successful) == (None, [], "it has never run")
         untouched = world.read("show", query="python", at=world.time.now())
         assert (untouched.offers_open, untouched.next_run) == (late.offers_open, late.next_run)
-        with pytest.raises(UsageError, match="--watch is of now"):
+        with pytest.raises(UsageError, match="the past does not go on"):
             world.read("show", query="python", at=first, watch=True)
 
 

@@ -227,7 +227,7 @@ def test_a_run_is_shown_as_far_as_it_had_come(ledger_url):
         named = {"run": str(run.id)}
         with pytest.raises(UnknownUnit, match="no run"):
             at.read("show", **named, at=before)
-        with pytest.raises(UsageError, match="--watch shows what happens from now on"):
+        with pytest.raises(UsageError, match="the past does not go on"):
             at.read("show", **named, at=queued, watch=True)
         shown = [at.read("show", **named, at=moment) for moment in (queued, under_way, ended)]
         assert [(one.status, one.targets, one.applied, one.failed, one.next) for one in shown] == [

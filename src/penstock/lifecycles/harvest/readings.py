@@ -28,7 +28,7 @@ from penstock.model.clock import instant, instant_text
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, Then, lacking
+from penstock.operations.past import At, Then, lacking, refuse_to_watch
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -87,7 +87,7 @@ class RunDetail(RunRow, frozen=True):
     """A run: its window, its counts, how fast it goes and when it will be done."""
 
     progress: Annotated[str, column("How far it has come, and how fast.")]
-    share: Annotated[float | None, column("The share of the expected records that has been fetched, from 0 to 1.")]
+    share: Annotated[float | None, column("The share of the expected records that has been fetched.", show="share")]
     rate: Annotated[float | None, column("Records per second of what is going on now; empty of the past.")]
     expected_records: Annotated[int, column("Records that the scan counted.")]
     scan_calls: Annotated[int, column("Calls that the scan took.")]
@@ -184,8 +184,7 @@ def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
 
 @reading("show", "One run: its window, its counts, its rate and when it ends.")
 def show(ask: Ask[HarvestSettings], wanted: ShowParameters) -> RunDetail:
-    if wanted.watch and wanted.at is not None:
-        raise UsageError("the past does not go on: leave out --watch, or --at")
+    refuse_to_watch(wanted.at, watch=wanted.watch)
     whole = lacking(ask, [harvest_chunk], wanted.at) is None
     run, ask = _named(ask, wanted.run, wanted.at), ask.then(wanted.at)
     how_far = _progress(ask, run, wanted.at)

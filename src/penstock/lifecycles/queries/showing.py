@@ -14,11 +14,10 @@ from penstock.lifecycles.queries.past import pruned
 from penstock.lifecycles.queries.records import RUN_COLUMNS, RunRow, run_row
 from penstock.lifecycles.queries.runs import next_pass, run_of
 from penstock.lifecycles.queries.settings import QueriesSettings
-from penstock.model.errors import UsageError
 from penstock.model.unit import replace
 from penstock.operations.declare import Ask, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At
+from penstock.operations.past import At, refuse_to_watch
 
 if TYPE_CHECKING:
     from penstock.ledger.store.database import Cursor
@@ -86,8 +85,7 @@ def show(ask: Ask[QueriesSettings], wanted: ShowParameters) -> QueryDetail:
 
 
 def _shown_then(ask: Ask[QueriesSettings], wanted: ShowParameters, at: datetime) -> QueryDetail:
-    if wanted.watch:
-        raise UsageError("--watch is of now; leave --at out")
+    refuse_to_watch(at, watch=wanted.watch)
     now = {unit.query_key: unit for one in known_queries(ask) if (unit := one.unit) is not None}
     gone, ask = pruned(ask, at), ask.then(at)
     known = known_queries(ask)

@@ -16,11 +16,10 @@ from penstock.lifecycles.rules.run.machine import OPEN, Kind, Mode, R, Run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.wishes import WhichRun
 from penstock.model.clock import instant_text
-from penstock.model.errors import UsageError
 from penstock.model.outcome import Wait
 from penstock.operations.declare import Ask, reading
 from penstock.operations.fields import Row, column, option
-from penstock.operations.past import At
+from penstock.operations.past import At, refuse_to_watch
 
 _WATCH_SECONDS = 1.0
 _LATELY = timedelta(minutes=1)
@@ -126,8 +125,7 @@ class RunDetail(RunRow, frozen=True):
 
 @reading("show", "One run: what it changes, how far it has come, what to do.")
 def show(ask: Ask[RulesSettings], wanted: ShowParameters) -> RunDetail:
-    if wanted.watch and wanted.at is not None:
-        raise UsageError("--watch shows what happens from now on, and --at what has been; give one of them")
+    refuse_to_watch(wanted.at, watch=wanted.watch)
     ask = ask.then(wanted.at)
     run = find_run(ask.reader, wanted.run)
     now = ask.now
