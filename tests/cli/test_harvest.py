@@ -310,7 +310,7 @@ def test_the_watermark_is_published_at_a_persons_wish(place):
     assert "they wait for it" in str(told)
     refused = place("watermark", "publish", FEED, "--reason", "x", "--yes")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
-    assert "use --replace to put ours there" in refused.err
+    assert "publish with 'replace' to put ours there" in refused.err
     assert place("watermark", "publish", FEED, "--replace", "--reason", "x").code == 2, "nobody is there to be asked"
     assert place("watermark", "publish", FEED, "--replace", "--reason", "x", "--yes").code == 0
 

@@ -213,13 +213,11 @@ def _fields(settings):
 
 def test_days_that_add_nothing_are_refused(ledger_url, tmp_path):
     with desk(ledger_url, tmp_path) as at:
-        to_be = "query python is to be seeded back to 2026-11-05 already; give an earlier day, or --again alone"
+        to_be = "query python is to be seeded back to 2026-11-05 already; give an earlier day, or 'again' alone"
         at.refused("seed", to_be, query="python", day=date(2026, 11, 5))
         at.work()
-        at.refused("seed", "give a day ('from') to read further back, or 'again'", query="python")
-        at.refused(
-            "seed", "--from 2026-11-17 lies in the future; it is 2026-11-15", query="python", day=date(2026, 11, 17)
-        )
+        at.refused("seed", "give a day as 'from' to read further back, or 'again'", query="python")
+        at.refused("seed", "^2026-11-17 lies in the future; it is 2026-11-15", query="python", day=date(2026, 11, 17))
         at.refused("seed", "query python is seeded back to 2026-11-05 already", query="python", day=date(2026, 11, 10))
         at.refused("seed", "which no provider lists", query="python", day=date(1, 1, 1))
         at.without("java")

@@ -161,7 +161,7 @@ def seed(ask: Ask[QueriesSettings], wanted: SeedParameters) -> Together:
     one = find_query(known_queries(ask), wanted.query)
     unit, own = _resting(one)
     if wanted.day is None and not wanted.again:
-        raise UsageError("give a day ('from') to read further back, or 'again' to read all of history once more")
+        raise UsageError("give a day as 'from' to read further back, or 'again' to read all of history once more")
     now_to = seed_day(unit, ask.now, own)
     day = now_to if wanted.day is None else wanted.day
     if wanted.day is not None:
