@@ -238,18 +238,18 @@ def test_hadolint_finds_nothing_wrong_with_the_container_file():
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_the_container_file_builds_an_image_that_runs(tmp_path):
+def test_the_container_file_builds_an_image_that_runs():
     if why := container.lacking():
         pytest.skip(why)
-    built = container.build(tmp_path)
-    said = built.tried()
+    with container.built() as image:
+        config, said = image.config, image.tried()
     assert said["penstock --version"] == f"penstock {importlib.metadata.version('penstock')}"
     assert said["id"].startswith("uid=10001(penstock) ")
     assert "Permission denied" in said["touch /opt/penstock/x"]
     assert " ".join(said["penstock doctor"].split()) == "verdict: all is well"
     assert said["penstock up"] == "serving; after SIGTERM it ended with code 0"
-    assert (built.config["User"], built.config["Cmd"]) == ("10001", ["penstock", "up"])
-    assert built.config["Healthcheck"]["Test"][:2] == ["CMD", "python"]
+    assert (config["User"], config["Cmd"]) == ("10001", ["penstock", "up"])
+    assert config["Healthcheck"]["Test"][:2] == ["CMD", "python"]
 
 
 def test_the_container_file_copies_what_is_there_and_is_sent():

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,8 +84,17 @@ class Built:
         return {shown: self.run(*words).partition("\n")[0] for shown, words in TRIED.items()}
 
 
-def build(folder: Path) -> Built:
-    """Make the base, then the image of the container file as it is. Raises CalledProcessError with what was said."""
+@contextmanager
+def built() -> Iterator[Built]:
+    """The image of the container file, on a base made for it; all is removed at the end.
+
+    Raises CalledProcessError with what was said.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-container-") as place:
+        yield _build(Path(place))
+
+
+def _build(folder: Path) -> Built:
     made = Built(folder)
     base, wheels = folder / "base", folder / "wheels"
     moment = time.monotonic()
@@ -143,5 +153,5 @@ def _run(*words: str, **environment: str) -> str:
 if __name__ == "__main__":
     if why := lacking():
         sys.exit(why)
-    with tempfile.TemporaryDirectory(prefix="penstock-container-") as place:
-        sys.stdout.write(record(build(Path(place))))
+    with built() as done:
+        sys.stdout.write(record(done))
