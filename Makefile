@@ -14,7 +14,7 @@ COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-
            --python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test compiled lint docs nightly bench chaos lock pgbouncer chromium pictures clean
+.PHONY: help env demo test compiled lint docs nightly bench chaos lock pgbouncer chromium promtool buildah pictures clean
 
 help: ## List these commands.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ demo: $(VENV)/.stamp-run ## Run the demonstration in demo/, with its desk, until
 
 # Each worker imports every test, and hundreds of tests start processes: all is compiled once, the tests by pytest itself,
 # while mypy has the other core; also where the environment forbids Python to write bytecode.
-test: pgbouncer chromium ## Run every check, then the tests.
+test: pgbouncer chromium promtool ## Run every check, then the tests.
 	@$(MAKE) --no-print-directory -j 2 --output-sync lint compiled
 	$(PYTEST)
 
@@ -43,7 +43,7 @@ lint: $(VENV)/.stamp-dev ## Check style, formatting, types and layers.
 docs: $(VENV)/.stamp-dev ## Write the documentation as a site, to build/site (open index.html; it needs no server).
 	$(BIN)/python docs/make_site.py
 
-nightly: $(VENV)/.stamp-dev pgbouncer chromium ## Run the long tests, then make every fault; a target that is missed is an error.
+nightly: $(VENV)/.stamp-dev pgbouncer chromium promtool buildah ## Run the long tests, then make every fault; a target that is missed is an error.
 	$(PYTEST) -m nightly --timeout 3600
 	$(BIN)/python -m chaos.run --strict
 
@@ -60,22 +60,29 @@ lock: ## Resolve the dependencies anew (needs uv; LOCK_ARGS=--upgrade for newer 
 	    $(COMPILE) $(LOCK_ARGS) -c requirements-dev.lock --no-annotate -o requirements-build.lock - >/dev/null
 
 # Some tests need a program of the distribution's, and are skipped without. Nobody is asked, and a failure is no failure
-# of ours. RUNLEVEL: installed, not started.
+# of ours. RUNLEVEL: installed, not started. The program, its package, seconds, and how the tests need it.
 define installed
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
-	    install="timeout $(2) apt-get install -y -qq --no-install-recommends $(1)"; \
+	    install="timeout $(3) apt-get install -y -qq --no-install-recommends $(2)"; \
 	    export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
 	    echo "Installing $(1)"; \
 	    $$install >/dev/null 2>&1 || { timeout 120 apt-get update -qq >/dev/null 2>&1; $$install >/dev/null 2>&1; } \
-	        || echo "$(1) could not be installed; the tests $(3) it are skipped"; \
+	        || echo "$(1) could not be installed; the tests $(4) it are skipped"; \
 	fi
 endef
 
 pgbouncer: ## Install pgbouncer for the tests, where that can be done (root, apt-get).
-	$(call installed,pgbouncer,120,behind)
+	$(call installed,pgbouncer,pgbouncer,120,behind)
 
 chromium: ## Install Chromium for the tests, where that can be done (root, apt-get).
-	$(call installed,chromium,300,in)
+	$(call installed,chromium,chromium,300,in)
+
+promtool: ## Install promtool, which comes with Prometheus, for the tests, where that can be done (root, apt-get).
+	$(call installed,promtool,prometheus,180,with)
+
+buildah: ## Install buildah and debootstrap for the nightly test of the container file, where that can be done (root, apt-get).
+	$(call installed,buildah,buildah,180,with)
+	$(call installed,debootstrap,debootstrap,60,with)
 
 pictures: $(VENV)/.stamp-dev ## Take the screenshots of the documentation (needs Chromium).
 	$(BIN)/python -m tests.browser.pictures --overview docs/pictures

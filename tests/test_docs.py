@@ -179,6 +179,8 @@ def test_every_event_of_the_kernel_is_documented():
     text = section(page("schema.md"), "`event_log`")
     names = constants(r"(unit|gate|machine)\.[a-z_]+")
     assert {name for name in names if not row_of(text, name)} == set()
+    rows = re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted(set(rows))
 
 
 def test_every_class_of_error_is_documented():

@@ -129,7 +129,7 @@ def _after(run: Run, now: datetime, settings: RulesSettings, seen: Seen) -> Deci
     if run.reconcile_wanted or run.reconcile_position is not None or (moment is not None and moment <= now):
         return Act("reconcile", "its prices are compared with the live ones", counts_attempt=False)
     times = [one for one in (moment, ends) if one is not None]
-    why = "its prices are compared again then" if moment else "nothing more to do"
+    why = "its prices will be compared again" if moment else "nothing more to do"
     # Its reason is what people are told of a dead letter.
     return Wait(min(times, default=None), f"{run.error}; {why}" if run.status is R.PARTIAL and run.error else why)
 
