@@ -27,7 +27,8 @@ from penstock.operations.alerts.tables import alert_memory
 from penstock.operations.bulk.tables import bulk_item
 from penstock.operations.dismissal import dismissal
 from penstock.worker.held import Counts
-from tests.support.pages import GENERATED, PAGES, ROOT, commands, generated
+from tests.support.commands import commands
+from tests.support.pages import GENERATED, PAGES, ROOT, generated
 
 DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "src").rglob("*.py"))

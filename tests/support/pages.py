@@ -14,12 +14,12 @@ import msgspec
 from penstock.app.app import App
 from penstock.app.shipped import SHIPPED, shipped
 from penstock.cli.declared import DeclaredCommand, row_of
-from penstock.cli.main import cli
 from penstock.examples import invoices
 from penstock.operations.alerts import runbook
 from penstock.operations.declare import Lines, Operation, Reading
 from penstock.operations.fields import fields_of
 from penstock.settings.sample import reference
+from tests.support.commands import commands
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,19 +27,6 @@ GENERATED = re.compile(r"<!-- generated: ([\w ]+) -->\n(.*?)<!-- end -->\n", re.
 OF_EVERY_COMMAND = ("_config", "_ledger")
 OF_EVERY_ACT = ("_reason", "_dry_run", "_yes", "_digest", "_by", "_json")
 OF_EVERY_ANSWER = ("_json", "_csv")
-
-
-def commands(command: click.Command = cli, name: str = "penstock") -> dict[str, click.Command]:
-    """Every command with the words that call it: those of the root, and of the shipped lifecycles."""
-    if not isinstance(command, click.Group):
-        return {name: command}
-    found: dict[str, click.Command] = {}
-    context = click.Context(command, info_name=name)
-    for word in command.list_commands(context):
-        below = command.get_command(context, word)
-        assert below is not None, f"{name} {word}"
-        found |= commands(below, f"{name} {word}")
-    return found
 
 
 def generated(what: str) -> str:
