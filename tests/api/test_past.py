@@ -51,7 +51,9 @@ def test_nothing_is_done_in_the_past(shop_site: Site, client: Client, verb: str)
         if isinstance(place.declared, Operation):
             answer = client.post(f"{PREFIX}{place.path}/{verb}?at={UNTIL}", {"reason": "r", "digest": "d"})
             assert answer.status == 400, (place.name, answer.text)
-            assert answer.json["parameters"] == {"at": "is over: nothing can be done in the past"}, place.name
+            assert answer.json["parameters"] == {"at": "is for readings alone: nothing can be done in the past"}, (
+                place.name
+            )
             answer = client.post(f"{PREFIX}{place.path}/{verb}", {"reason": "r", "digest": "d", "at": UNTIL})
             assert (answer.status, "at" in answer.json["parameters"]) == (400, True), (place.name, answer.text)
     assert shop_site.states() == before

@@ -182,7 +182,20 @@ def test_no_answer_from_before_serves_who_was_told(shop_site: Site):
     assert "</span>open 2</a>" in browser.get(asked).text
     assert "</span>open 1</a>" in browser.get(f"{asked}&told={told}").text
     moved(shop_site, "acme/10", S.PACKING)
-    assert mark_on(browser.get("/machines/order?window=24h").text) != told, "another question, and another mark"
+    # What is kept for this role was read before the first page was.
+    assert mark_on(browser.get("/machines/order").text) == mark_on(page)
+
+
+def test_the_first_look_is_the_mark_of_a_page():
+    first, second = live.Mark(1.0, "7-1.1.0-"), live.Mark(2.0, "7-1.2.0-")
+    assert live.first_of([second, first]) == first.text, "a gate adds no row to the history"
+    assert live.first_of([first, live.Mark(2.0, "")]) == live.UNREAD
+    assert live.first_of([]) == ""
+
+
+def test_a_mark_that_cannot_be_read_is_of_nothing(world: World):
+    world.born(invoice("1"))
+    assert looked(world, live.Changes.since(live.UNREAD)) == {live.EVERYTHING}
 
 
 def test_the_more_watch_the_less_often_they_are_told():

@@ -69,7 +69,7 @@ def test_a_long_answer_is_shown_in_pages(shop_site: Site, browser: Client):
 def test_what_cannot_be_skipped_is_not(skip: str, said: int, still_site: Site):
     answer = still_site.browser().get(f"/read/dead?skip={skip}")
     assert answer.status == 200
-    assert len(re.findall("order:acme/", answer.text)) <= said
+    assert (len(re.findall("order:acme/", answer.text)) > 0) == (said > 0)
     assert (button(answer.text, "From the beginning") is not None) == (said == 0)
 
 
@@ -89,7 +89,7 @@ def test_a_machine_says_how_many_of_its_units_are_shown(shop_site: Site, browser
     total = re.search(r"the first 25 of (1,5\d\d), by name", text)
     assert total is not None
     assert f"<b>{total[1]}</b> units" in text
-    assert "there may be more of order" not in browser.get("/read/find?text=many/1499").text
+    assert "There may be more of order" not in browser.get("/read/find?text=many/1499").text
     assert "There may be more of order: a longer piece finds fewer" in browser.get("/read/find?text=many").text
     assert "All of them" not in browser.get("/machines/bulk_action").text
 

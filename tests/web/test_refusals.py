@@ -40,6 +40,11 @@ def test_who_is_not_known_is_challenged_at_every_address(desk: Served, path: str
         assert (*told(answer), answer.headers["www-authenticate"]) == (401, kind, challenge)
 
 
+def test_a_stranger_is_not_told_how_far_the_ledger_is(desk: Served):
+    text = desk.ask("GET", "/machines/order").text
+    assert 'data-mark=""' in text
+
+
 def test_a_token_that_lets_nobody_in_is_called_so(desk: Served):
     said = "this token is not valid here (ended, revoked or mistyped); 'penstock token list' shows those that are"
     assert desk.ask("GET", "/api/v1/units", **bearer("pst_x")).json["detail"] == said

@@ -12,7 +12,7 @@ import pytest
 from penstock.operations.declare import Page
 from penstock.operations.fields import Row, column
 from penstock.web.answers import NOTHING_YET, Answers, Facts, Table
-from penstock.web.frame import ended, folded, heading, moment, told
+from penstock.web.frame import begun, ended, folded, heading, moment, told
 from tests.support.web import Client, Site
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -117,3 +117,25 @@ def test_long_values_have_wide_fields(still_browser: Client):
     text = still_browser.get(f"/read/units/why?unit=order:{'x' * 40}").text
     assert '<label class="field wide"' in text
     assert '<label class="field wide"' not in still_browser.get("/read/units/why").text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nobody holds it", "Nobody holds it"),
+        ("don't know", "Don't know"),
+        ("all", "All"),
+        ("well, then", "Well, then"),
+        ("order:acme/1 was new", "order:acme/1 was new"),
+        ("penstock.toml: no such key", "penstock.toml: no such key"),
+        ("tick-google runs", "tick-google runs"),
+        ("", ""),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_unless_with_a_name(text: str, shown: str):
+    assert begun(text) == shown
+
+
+def test_a_very_long_text_is_shown_in_one_pass():
+    text = f"{'x' * 40} 2026-11-18T03:00:00Z " * 5_000
+    assert html.unescape(re.sub(r"<[^>]+>", "", told(text))).count("2026-11-18 03:00") == 5_000

@@ -83,15 +83,14 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.detail = detail
+        self.detail = redact(detail)
         self.headers = dict(headers or {})
-        self.parameters = parameters
+        self.parameters = None if parameters is None else {name: redact(what) for name, what in parameters.items()}
 
     def details(self) -> ProblemDetails:
         """The document."""
-        given = None if self.parameters is None else {name: redact(what) for name, what in self.parameters.items()}
         return ProblemDetails(
-            title=self.status.phrase, status=self.status.value, detail=redact(self.detail), parameters=given
+            title=self.status.phrase, status=self.status.value, detail=self.detail, parameters=self.parameters
         )
 
     def response(self) -> Response:

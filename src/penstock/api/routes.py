@@ -202,7 +202,7 @@ class Acting:
         """Who asks, if they may; and not of a moment, which only readings know."""
         person = await self._access.allow(request, self._operation.role)
         if "at" in request.query_params:
-            raise BadParameters({"at": "is over: nothing can be done in the past"})
+            raise BadParameters({"at": "is for readings alone: nothing can be done in the past"})
         return person
 
     def _preview(self, person: Person, parameters: Any, reason: str) -> Preview:

@@ -97,10 +97,10 @@ class Signing:
 
     async def sign_in(self, request: Request) -> Response:
         """`{"token": …}`, or a form with `token`, which is led to `next` afterwards."""
-        self._attempts.check(request.state.client)
         if in_the_clear(request):
             raise Problem(HTTPStatus.FORBIDDEN, IN_THE_CLEAR)
         given, is_form = await _fields(request)
+        self._attempts.check(request.state.client)
         token = await self._access.token(given.get("token", "").strip())
         if token is None:
             self._attempts.failed(request.state.client)

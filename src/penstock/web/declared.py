@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.api.answers import form_of
-from penstock.api.problems import Problem
+from penstock.api.problems import Problem, problem_of
 from penstock.api.routes import Acting, Place, places
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
@@ -26,7 +26,7 @@ from penstock.raw.reader import NotReady
 from penstock.web.answers import NOTHING_YET, PAGE, Answers, Table
 from penstock.web.forms import command_of, form_fields, grouped, pairs_of
 from penstock.web.frame import begun
-from penstock.web.live import EVERYTHING
+from penstock.web.live import EVERYTHING, OF_THE_SCRIPT
 from penstock.web.pictures import Painter
 from penstock.web.timebar import bar_of, hours_of, kept_of
 
@@ -48,7 +48,7 @@ _MOST_FIELDS = 1_000
 _DIGITS = 10
 _SKIP = "skip"
 """How many rows of a long answer came before: a reading without pages of its own has them here."""
-_OWN = ("csrf", "act", "digest", "reason", "at", "regions", "told", _SKIP)
+_OWN = ("csrf", "act", "digest", "reason", "at", *OF_THE_SCRIPT, _SKIP)
 
 
 class Declared:
@@ -97,7 +97,7 @@ class Declared:
             "next": None,
             "begins": None,
             "problem": "",
-            "no_past": "" if at is None or past else getattr(place.declared, "no_past", "") or NO_HISTORY,
+            "no_past": "" if at is None or past else begun(getattr(place.declared, "no_past", "") or NO_HISTORY),
             "of": _about(parameters, given),
             "bar": None,
             "command": command_of(place, pairs),
@@ -116,15 +116,13 @@ class Declared:
                 view |= await self._desk.read(self._shown, place, answer, at, pairs, acting, skip)
                 answered = True
             except (UsageError, NotReady) as error:
-                view["problem"] = begun(inert(str(error)))
+                view["problem"] = begun(inert(problem_of(error).detail))
         view["also"] = self._also(place, known, at)
         view["operations"], view["acts_of"] = [], ""
         if answered and (view["one"] or isinstance(answer, Lines) or answer.rows or not _filters(place)):
             view["acts_of"], taking = _taking(place, known, one=view["one"])
-            view["operations"] = [
-                one | ({"why": NO_PAST} if at is not None and not one["why"] else {})
-                for one in self.operations(place.lifecycle, person, place.declared.path[:-1], known, taking=taking)
-            ]
+            below = place.declared.path[:-1]
+            view["operations"] = self.operations(place.lifecycle, person, below, known, taking=taking, at=at)
         return await self._frame.show(request, "reading", _here(place), view)
 
     def _bar(self, place: Place, person: Person, at: datetime | None, kept: Kept) -> TimeBar | None:
@@ -193,8 +191,9 @@ class Declared:
         given: Mapping[str, Sequence[str]] | None = None,
         *,
         taking: Collection[str] | None = None,
+        at: datetime | None = None,
     ) -> list[dict[str, str]]:
-        """What can be done there, with what is known already; what this person may not do says why.
+        """What can be done there, with what is known already; what cannot be done says why.
 
         `taking`: only what takes one of these parameters.
         """
@@ -207,7 +206,9 @@ class Declared:
                 continue
             if taking is not None and not any(one.name in taking for one in fields_of(declared.parameters)):
                 continue
-            found.append(self._offered(place, person, given or {}) | {"name": " ".join(declared.path[len(below) :])})
+            offered = self._offered(place, person, given or {})
+            why = offered["why"] or ("" if at is None else NO_PAST)
+            found.append(offered | {"name": " ".join(declared.path[len(below) :]), "why": why})
         return found
 
     def _offered(self, place: Place, person: Person, given: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -264,7 +265,9 @@ class Declared:
                 return await self._page(request, place, person, given, {"preview": self._previewed(planned.preview)})
             done = await self._desk.act(self._apply, acting, person, (wanted, reason, _one(given, "digest")))
         except UsageError as error:
-            return await self._page(request, place, person, given, {"problem": begun(inert(str(error)))}, 422)
+            refusal = problem_of(error)
+            shown = {"problem": begun(inert(refusal.detail))}
+            return await self._page(request, place, person, given, shown, refusal.status)
         return await self._page(request, place, person, {}, {"done": self._done(done)})
 
     def _apply(self, acting: Acting, person: Person, wanted: tuple[Any, str, str]) -> Done:
@@ -352,7 +355,7 @@ def _whole(text: str) -> int:
 
 def _pages(answer: Page[Any], pairs: list[tuple[str, str]], skip: int, at: datetime | None) -> dict[str, str]:
     """Where the next rows are, and the first ones where these are not; at the same moment."""
-    pairs = [*(pair for pair in pairs if pair[0] != "at"), *([] if at is None else [("at", instant_text(at))])]
+    pairs = [*(pair for pair in pairs if pair[0] != AT), *([] if at is None else [(AT, instant_text(at))])]
     kept, found = [pair for pair in pairs if pair[0] != "after"], {}
     if len(kept) < len(pairs) or skip:
         found["begins"] = f"?{urlencode(kept)}"

@@ -26,7 +26,7 @@ from penstock.model.inert import inert
 from penstock.operations.declare import Reading, Role
 from penstock.operations.fields import FieldInfo, fields_of
 from penstock.operations.words import when, word
-from penstock.web.live import EVERYTHING, mark_of, older_of
+from penstock.web.live import EVERYTHING, Mark, first_of, mark_of
 from penstock.web.timebar import kept_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.app.lifecycle import AnyLifecycle
     from penstock.model.machine import Machine
 
-_PLAIN = re.compile(r"[a-z]+(?:[ ,;:.!?'-]|$)")
+_PLAIN = re.compile(r"[a-z]+(?:'[a-z]+)?[,;:.!?]?(?: |$)")
 _WORD = re.compile(r"\S+")
 _SEPARATED = re.compile(r"(?<=[/=,;&])(?=.)|(?<=:)(?!(?<=\d:)\d\d(?!\d))(?=.)|(?<=\d-\d\d-\d\d)(?=T\d)")
 """Not within 12:30, but before the time of a moment."""
@@ -125,7 +125,7 @@ class Frame:
             wanted=wanted,
             region=partial(_region, wanted),
             csrf=self.access.csrf(person),
-            mark=older_of(_marks(request)),
+            mark="" if person is None else first_of(_marks(request)),
             now=self.desk.clock.now(),
             moment="" if view["at"] is None else instant_text(view["at"]),
             to=partial(self._to, view["at"]),
@@ -144,26 +144,27 @@ class Frame:
         role, told = None if person is None else person.role, request.query_params.get("told")
         question = (work, self.desk.program.configuration.version, role, told, *given)
 
-        def marked() -> tuple[str, Mapping[str, Any]]:
+        def marked() -> tuple[Mark, Mapping[str, Any]]:
             return self.mark(), work(person, *given)
 
         mark, found = await self.desk.shared.once(question, lambda: self.desk.read(marked))
         _marks(request).append(mark)
         return dict(found)
 
-    def mark(self) -> str:
-        """What the ledger holds now, for a page that follows it; empty while it cannot be read."""
+    def mark(self) -> Mark:
+        """What the ledger holds now, for a page that follows it."""
+        looked = self.desk.clock.elapsed()
         try:
-            return self.desk.ledger().read(mark_of)
+            return Mark(looked, self.desk.ledger().read(mark_of))
         except LedgerError:
-            return ""
+            return Mark(looked, "")
 
     def marked(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """A page that carries a mark from before it was made."""
+        """A page that carries a mark from before it was made, if somebody is let in."""
 
         @wraps(endpoint)
         async def page(request: Request) -> Response:
-            if "regions" not in request.query_params:
+            if "regions" not in request.query_params and await self.access.person(request) is not None:
                 _marks(request).append(await self.desk.glance(self.mark))
             return await endpoint(request)
 
@@ -296,9 +297,9 @@ class Frame:
         ]
 
 
-def _marks(request: Request) -> list[str]:
+def _marks(request: Request) -> list[Mark]:
     """The marks of what a page is made of."""
-    found: list[str] = request.scope.setdefault("penstock.marks", [])
+    found: list[Mark] = request.scope.setdefault("penstock.marks", [])
     return found
 
 
@@ -373,12 +374,12 @@ def breakable(text: str, over: int = 20) -> Markup:
 
     A browser breaks them nowhere else: a date stays in one piece.
     """
-    shown, found, last = inert(text), Markup(), 0
+    shown, found, last = inert(text), list[Markup](), 0
     for long in (one for one in _WORD.finditer(shown) if len(one[0]) > over):
         pieces = Markup("<wbr>").join(_pieces(long[0]))
-        found += escape(shown[last : long.start()]) + Markup('<span class="whole">{}</span>').format(pieces)
+        found += [escape(shown[last : long.start()]), Markup('<span class="whole">{}</span>').format(pieces)]
         last = long.end()
-    return found + escape(shown[last:])
+    return Markup("").join([*found, escape(shown[last:])])
 
 
 def _pieces(long: str) -> Iterator[str]:
@@ -389,12 +390,12 @@ def _pieces(long: str) -> Iterator[str]:
 
 def told(text: str) -> Markup:
     """A sentence, inert: moments in it are told to the minute, and options of commands are never broken."""
-    shown, found, last = inert(text), Markup(), 0
+    shown, found, last = inert(text), list[Markup](), 0
     for one in () if _ALONE.fullmatch(shown) else _TOLD.finditer(shown):
-        found += breakable(shown[last : one.start()])
-        found += Markup('<span class="nowrap">{}</span>').format(one[0]) if one["moment"] is None else _told(one[0])
+        whole = Markup('<span class="nowrap">{}</span>').format(one[0]) if one["moment"] is None else _told(one[0])
+        found += [breakable(shown[last : one.start()]), whole]
         last = one.end()
-    return found + breakable(shown[last:])
+    return Markup("").join([*found, breakable(shown[last:])])
 
 
 def _told(instant: str) -> Markup:

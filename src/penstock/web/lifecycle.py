@@ -14,10 +14,8 @@ from penstock.api.routes import places, words_of
 from penstock.model.errors import UsageError
 from penstock.model.inert import inert
 from penstock.operations.declare import Page, Reading
-from penstock.operations.fields import fields_of
 from penstock.web.answers import Answers, Block
 from penstock.web.cards import Cards
-from penstock.web.declared import NO_PAST
 from penstock.web.pictures import Painter, parameters_at
 from penstock.web.timebar import bar_of
 
@@ -58,7 +56,6 @@ class LifecyclePage:
             for one in lifecycle.pictures
             if (drawn := painter.ask(lifecycle, one, person.name, wide=True)) is not None
         ]
-        operations = self._declared.operations(lifecycle, person)
         return {
             "name": lifecycle.name,
             "says": lifecycle.says,
@@ -71,7 +68,7 @@ class LifecyclePage:
                 {"name": one.name, "says": one.says, "link": self._link(lifecycle, one, at)}
                 for one in self._readings(lifecycle, person)
             ],
-            "operations": [one | ({"why": NO_PAST} if at is not None and not one["why"] else {}) for one in operations],
+            "operations": self._declared.operations(lifecycle, person, at=at),
         }  # fmt: skip
 
     def _readings(self, lifecycle: AnyLifecycle, person: Person) -> list[Reading[Any]]:
@@ -90,13 +87,9 @@ class LifecyclePage:
         self, lifecycle: AnyLifecycle, reading: Reading[Any], person: Person, at: datetime | None
     ) -> list[tuple[str, str, Block]]:
         """The first rows of a list; what cannot be asked, or knows no past, is left out."""
-        wanted = parameters_at(reading, at)
+        wanted = parameters_at(reading, at, _ROWS)
         if wanted is None:
             return []
-        if any(one.name == "limit" for one in fields_of(reading.parameters)):
-            wanted = type(wanted)(
-                **{name: getattr(wanted, name) for name in wanted.__struct_fields__} | {"limit": _ROWS}
-            )
         try:
             answer = reading(self._frame.desk.ask(lifecycle, who=person.name), wanted)
         except UsageError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from penstock.web.frame import Frame
 
 GATES = "gates"
+OF_THE_SCRIPT = ("regions", "told")
+"""Parameters of a page that is fetched anew: which regions, and the mark that it was told."""
+UNREAD = "unread"
+"""A mark of nothing: all may be new."""
 EVERYTHING = "*"
 _LOOK_SECONDS = 1.0
 _EACH_SECONDS = 0.1
@@ -107,9 +111,17 @@ def mark_of(cursor: Cursor) -> str:
     return changes.mark
 
 
-def older_of(marks: Iterable[str]) -> str:
-    """The mark of the first of several looks; empty: there was none."""
-    return min(filter(None, marks), key=lambda mark: int(mark.partition("-")[0]), default="")
+class Mark(NamedTuple):
+    """When somebody looked, and the mark of what the ledger held; empty: it could not be read."""
+
+    looked: float
+    text: str
+
+
+def first_of(marks: Iterable[Mark]) -> str:
+    """The mark of the first of several looks, or `UNREAD` if one of them saw nothing; empty: there was none."""
+    found = sorted(marks)
+    return UNREAD if not all(one.text for one in found) else found[0].text if found else ""
 
 
 class _Watcher:
@@ -118,19 +130,19 @@ class _Watcher:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.told = asyncio.Event()
-        #: It has heard what had changed before it came: then a mark tells all that it knows.
+        #: It has been told what changed before it came; only then does a mark cover all that it was told.
         self.caught_up = False
-        self._mark = ""
+        self._mark = Mark(0.0, "")
 
-    def tell(self, names: set[str], mark: str) -> None:
+    def tell(self, names: set[str], mark: Mark) -> None:
         self.names |= names
-        self._mark = mark
+        self._mark = max(self._mark, mark)
         self.told.set()
 
     def word(self) -> str:
         """All that is to be told, as an event."""
         names = {EVERYTHING} if EVERYTHING in self.names else self.names
-        mark = f"id: {self._mark}\n" if self.caught_up else ""
+        mark = f"id: {self._mark.text}\n" if self.caught_up else ""
         text = f"{mark}event: changed\ndata: {' '.join(sorted(names))}\n\n"
         self.names = set()
         self.told.clear()
@@ -183,13 +195,14 @@ class Broadcaster:
         await self._looked.wait()
         changes, names = Changes.since(since) if since else Changes(), None
         while names is None:
+            looked = self._elapsed()
             try:
                 names = await self._frame.desk.read(self._names, changes)
             except LedgerError:
                 await asyncio.sleep(_LOOK_SECONDS)
         one.caught_up = True
         if names:
-            one.tell(names, changes.mark)
+            one.tell(names, Mark(looked, changes.mark))
 
     async def _may_stay(self, request: Request) -> bool:
         """A token may have ended since. While the ledger cannot say, nothing is told that it has not said before."""
@@ -203,7 +216,7 @@ class Broadcaster:
         changes, whole = Changes(), self._elapsed()
         try:
             while self._watching:
-                pause = _LOOK_SECONDS
+                pause, looked = _LOOK_SECONDS, self._elapsed()
                 with contextlib.suppress(LedgerError):
                     names = await self._frame.desk.read(self._names, changes)
                     self._looked.set()
@@ -212,7 +225,7 @@ class Broadcaster:
                     if names:
                         pause = pause_after(len(self._watching))
                         for one in self._watching:
-                            one.tell(names, changes.mark)
+                            one.tell(names, Mark(looked, changes.mark))
                 await asyncio.sleep(pause)
         finally:
             self._task = None

@@ -14,7 +14,6 @@ from penstock.operations.flow import FlowAnswer, FlowWanted, flow
 from penstock.operations.units import UnitList, list_units
 from penstock.operations.watching import GuardsWanted, StuckWanted, guards, stuck_units
 from penstock.web.answers import Answers, Table
-from penstock.web.declared import NO_PAST
 from penstock.web.svg.charts import spans
 from penstock.web.svg.diagram import Live, diagram
 from penstock.web.timebar import Kept, TimeBar, bar_of, hours_of, kept_of
@@ -47,11 +46,10 @@ class MachinePage:
         window = window if window in _WINDOWS else None
         view = await self._frame.seen(request, self._view, person, machine, at, window, kept_of(request))
         lifecycle = self._frame.desk.program.app.owner(machine.name)
-        operations = self._declared.operations(lifecycle, person)
         view |= {
             "machine": machine,
             "lifecycle": lifecycle.name,
-            "operations": [one | ({"why": NO_PAST} if at is not None else {}) for one in operations],
+            "operations": self._declared.operations(lifecycle, person, at=at),
         }
         return await self._frame.show(request, "machine", lifecycle.name, view)
 

@@ -25,7 +25,7 @@ from penstock.web.declared import Declared
 from penstock.web.forecast import ForecastPage
 from penstock.web.frame import Frame, begun
 from penstock.web.lifecycle import LifecyclePage
-from penstock.web.live import Broadcaster
+from penstock.web.live import OF_THE_SCRIPT, Broadcaster
 from penstock.web.machine import MachinePage
 from penstock.web.overview import Overview
 from penstock.web.unit import UnitPage
@@ -128,15 +128,15 @@ class Pages:
 
     def problem(self, request: Request, problem: Problem) -> Response:
         """An error as a page. It asks the ledger nothing: that may be what went wrong."""
-        unknown, first = problem.status is HTTPStatus.UNAUTHORIZED, problem.detail == UNKNOWN
-        refused = unknown and in_the_clear(request)
-        said = IN_THE_CLEAR if refused else _WHO if first else problem.detail
+        first = problem.detail == UNKNOWN
+        said = IN_THE_CLEAR if first and in_the_clear(request) else _WHO if first else problem.detail
+        unknown = problem.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS}
         view: dict[str, Any] = {
             "meaning": "hold" if first else "fault",
             "title": _TITLES.get(problem.status, problem.status.phrase),
             "detail": begun(inert(said)),
             "known": not unknown,
-            "leads": _address(request) if unknown and not refused else "",
+            "leads": _address(request) if unknown and not in_the_clear(request) else "",
         }
         return self._frame.bare(request, "problem", view, problem.status, problem.headers)
 
@@ -146,7 +146,7 @@ def _address(request: Request) -> str:
     wanted: str | None = getattr(request.state, "next", None)
     if wanted is not None:
         return wanted
-    given = [(name, value) for name, value in request.query_params.multi_items() if name != "regions"]
+    given = [(name, value) for name, value in request.query_params.multi_items() if name not in OF_THE_SCRIPT]
     return quote(request.scope["path"]) + (f"?{urlencode(given)}" if given else "")
 
 

@@ -44,14 +44,18 @@ _UNKNOWN = "?"
 """What nobody knows any more, of a moment that is over."""
 
 
-def parameters_at(reading: Reading[Any], at: datetime | None) -> Any | None:
-    """What it is asked with where nobody says anything; None: it wants to be told more, or knows no past."""
+def parameters_at(reading: Reading[Any], at: datetime | None, most: int = 0) -> Any | None:
+    """What it is asked with where nobody says anything; None: it wants to be told more, or knows no past.
+
+    `most`: so many rows, where it takes a limit.
+    """
     names = {one.name for one in fields_of(reading.parameters)}
     if any(one.required for one in fields_of(reading.parameters)):
         return None
-    if at is None:
-        return reading.parameters()
-    return reading.parameters(at=at) if "at" in names else None
+    if at is not None and "at" not in names:
+        return None
+    given: dict[str, Any] = {} if at is None else {"at": at}
+    return reading.parameters(**given, **({"limit": most} if most and "limit" in names else {}))
 
 
 class Painter:
@@ -64,11 +68,10 @@ class Painter:
 
     def ask(self, lifecycle: AnyLifecycle, picture: pictures.Picture, who: str, *, wide: bool = False) -> Markup | None:
         """The picture with its reading asked for what there is room for; None: there is nothing to draw."""
-        wanted, most = parameters_at(picture.reading, self._at), min(_GLANCE, _room(picture, wide=wide))
+        most = min(_GLANCE, _room(picture, wide=wide))
+        wanted = parameters_at(picture.reading, self._at, most)
         if wanted is None:
             return None
-        if most and any(one.name == "limit" for one in fields_of(picture.reading.parameters)):
-            wanted = replace(wanted, limit=most)
         try:
             answer = picture.reading(self._frame.desk.ask(lifecycle, who=who), wanted)
         except UsageError:

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from penstock.operations.flow import FlowWanted, HourRow, activity
+from penstock.web.live import OF_THE_SCRIPT
 from penstock.web.svg.charts import Bar, Tick, time_bar
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.operations.declare import Ask
 
 DAYS = 30
-_NOT_KEPT = ("at", "after", "skip", "regions", "told")
+_NOT_KEPT = ("at", "after", "skip", *OF_THE_SCRIPT)
 
 Kept = tuple[tuple[str, str], ...]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,8 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.model.errors import UnknownUnit, UsageError
+from penstock.model.clock import instant_text
+from penstock.model.errors import UsageError
 from penstock.model.inert import inert
 from penstock.model.spoken import duration
 from penstock.model.unit import Ref
@@ -78,7 +80,7 @@ class UnitPage:
             try:
                 reasons = _without(answers.blocks(why(ask, UnitThen(unit=ref, at=at))), "unit")
                 reasons[-1].title = _HOLDS if at is None else _HELD
-            except (UsageError, UnknownUnit) as error:
+            except UsageError as error:
                 reasons = [*answers.blocks(inert(str(error)))]
         if newest is not None and newest.target is not None:
             status = pill(newest.target, _meaning(machine, newest.target))
@@ -91,7 +93,9 @@ class UnitPage:
             "more": max(0, len(rows) - _CHANGES),
             "whole": self._frame.link("read", "units", "history", unit=ref, at=at),
             "kin": self._kin(ask, machine, ref, parent, at),
-            "attempts": _attempts(rows, now, at),
+            "attempts": _attempts(rows, now, at)[:_CHANGES],
+            "command": f"penstock units show {shlex.quote(ref)}"
+            + (f" --at {instant_text(at)}" if at is not None else ""),
             "actions": self._actions(person, machine, ref, newest.target if newest else None, at, parked=parked),
         }
 

@@ -44,12 +44,12 @@
 
   // What changed while nobody could be told of it waits here.
   const changed = new Set();
-  let under_way = false, mark = body.dataset.mark;
+  let under_way = false, not_before = 0, mark = body.dataset.mark;
   const touched = ({ dataset: { follows } }) =>
     changed.has("*") || follows === "*" || follows.split(" ").some((name) => changed.has(name));
   const follow = async (names) => {
     names.split(" ").forEach((name) => changed.add(name));
-    if (document.hidden || under_way || !changed.size) return;
+    if (document.hidden || under_way || !changed.size || Date.now() < not_before) return;
     const regions = new Map([...document.querySelectorAll("[data-region]")].filter(touched).map((one) => [one.dataset.region, one]));
     const asked = [...changed];
     changed.clear();
@@ -59,10 +59,14 @@
     under_way = true;
     let pause = 1000;
     try {
-      const answer = await fetch(address, { headers: { Accept: "text/html" } });
-      if (answer.status >= 429) throw new Error(answer.status);
-      if (answer.ok) {
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const text = await fetch(address, { headers: { Accept: "text/html" } })
+        .then((answer) => answer.status >= 429 ? null : answer.ok ? answer.text() : "").catch(() => null);
+      if (text === null) {  // the server is busy, or away: what changed is still to be shown
+        asked.forEach((name) => changed.add(name));
+        pause = 5000;
+        not_before = Date.now() + pause - 100;
+      } else if (text) {
+        const page = new DOMParser().parseFromString(text, "text/html");
         let count = 0, lists = 0;
         for (const fresh of page.querySelectorAll("[data-region]")) {
           const old = regions.get(fresh.dataset.region);
@@ -72,9 +76,6 @@
         }
         if (lists) { tell(count); show_all = false; }
       }
-    } catch {  // the server is busy, or away: what changed is still to be shown
-      asked.forEach((name) => changed.add(name));
-      pause = 5000;
     } finally { under_way = false; }
     if (changed.size) setTimeout(follow, pause, [...changed].join(" "));
   };
