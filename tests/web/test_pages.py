@@ -139,7 +139,7 @@ def test_what_was_shown_is_done_in_the_name_of_who_asked(shop_site: Site, browse
     digest = field(shown, "digest")
     assert "lost" in shop_site.states().values()  # nothing is changed yet
     given = {"csrf": csrf, "act": "apply", "status": "lost", "reason": "a customer called"}
-    stale = page(browser.send(RESET, **given, digest="0" * 64), 422)
+    stale = page(browser.send(RESET, **given, digest="0" * 64), 409)
     assert "lost" in shop_site.states().values()
     assert "preview" in stale or "shown" in stale
     assert "Done: reset 2 orders" in page(browser.send(RESET, **given, digest=digest))
@@ -153,8 +153,8 @@ def test_a_form_without_its_token_or_reason_does_nothing(shop_site: Site, browse
     assert browser.send(RESET, act="preview", status="lost", reason="x").status == 403
     assert browser.send(RESET, csrf="f" * 64, act="apply", status="lost", reason="x").status == 403
     csrf = field(page(browser.get(RESET)), "csrf")
-    assert "reason" in page(browser.send(RESET, csrf=csrf, act="preview", status="lost"), 422)
-    wrong = page(browser.send(RESET, csrf=csrf, act="preview", status="nowhere", reason="x"), 422)
+    assert "reason" in page(browser.send(RESET, csrf=csrf, act="preview", status="lost"), 400)
+    wrong = page(browser.send(RESET, csrf=csrf, act="preview", status="nowhere", reason="x"), 400)
     assert "status" in wrong
     assert shop_site.states() == before
 

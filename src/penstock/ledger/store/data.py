@@ -19,18 +19,6 @@ def text_sql(database: Database, expression: str) -> str:
     return f"CAST({expression} AS text)" if database.dialect == "postgresql" else expression
 
 
-def begins_sql(database: Database, column: str, prefix: str) -> str:
-    """The condition that a text begins with these ASCII characters. Raises ValueError for others."""
-    if not prefix or not prefix.isascii() or "'" in prefix:
-        msg = f"{prefix!r} cannot be looked for as a beginning; give ASCII characters without a quote"
-        raise ValueError(msg)
-    if database.dialect == "postgresql":
-        return f"substr({column}, 1, {len(prefix)}) = '{prefix}'"
-    # A range, which SQLite finds in an index: it compares texts byte by byte.
-    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-    return f"{column} >= '{prefix}' AND {column} < '{after}'"
-
-
 def update_unchanged(
     database: Database,
     table: sa.Table,

@@ -418,3 +418,15 @@ def release(database: Database, machine: Machine) -> str:
         f" FROM {batch(database, types)} WHERE t.unit_id = n_unit_id AND t.version BETWEEN n_version AND n_version + 1"
         " AND COALESCE(t.claimed_by, '') = :worker"
     )
+
+
+def begins_sql(database: Database, column: str, prefix: str) -> str:
+    """The condition that a text begins with these ASCII characters. Raises ValueError for others."""
+    if not prefix or not prefix.isascii() or "'" in prefix:
+        msg = f"{prefix!r} cannot be looked for as a beginning; give ASCII characters without a quote"
+        raise ValueError(msg)
+    if database.dialect == "postgresql":
+        return f"substr({column}, 1, {len(prefix)}) = '{prefix}'"
+    # A range, which SQLite finds in an index: it compares texts byte by byte.
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    return f"{column} >= '{prefix}' AND {column} < '{after}'"

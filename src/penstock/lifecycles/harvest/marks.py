@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.schema.columns import document
-from penstock.ledger.store.data import begins_sql
 from penstock.ledger.store.database import Cursor
+from penstock.ledger.store.statements import begins_sql
 from penstock.lifecycles.harvest.events import (
     ADOPTED,
     ADVANCED,

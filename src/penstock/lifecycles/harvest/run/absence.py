@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.ledger.ledger import Ledger
-from penstock.ledger.store.data import begins_sql
 from penstock.ledger.store.database import Cursor
+from penstock.ledger.store.statements import begins_sql
 from penstock.lifecycles.harvest.feed import UNNAMED, Feed
 from penstock.lifecycles.harvest.run.machine import Phase, Run, RunType
 from penstock.lifecycles.harvest.settings import HarvestSettings
