@@ -156,16 +156,13 @@ class Painter:
         given = []
         for row in found:
             name, since, until = self._word(row, of.name), getattr(row, of.since), getattr(row, of.until)
-            share = 0.0
+            share = None
             if since is not None and until is not None and until > since:
                 share = (self._now - since) / (until - since)
-            state, soon = (
-                self._word(row, of.state),
-                self._unknown if until is None else when(until, self._now, short=True),
-            )
-            if until is not None and until <= self._now:
-                soon = "due now"
-            says = inert(f"{name} is {state}; next {soon}")
+            state, soon = self._word(row, of.state), ""
+            if until is not None:
+                soon = "due now" if until <= self._now else when(until, self._now, short=True)
+            says = inert(f"{name} is {state}; next {soon or self._unknown}")
             link = self._first(lifecycle, row)
             given.append(portraits.Ring(inert(name), share, self._meaning(row, of.state), says, soon, link))
         return _sized(partial(portraits.rings, given, of.says), wide=wide)

@@ -91,10 +91,10 @@ def _cell(cell: Bar, x: float, y: float, wide: float) -> str:
 
 
 class Ring(Struct, frozen=True):
-    """Something that comes round: the share of its cycle that has passed."""
+    """Something that comes round: the share of its cycle that has passed, if that is known."""
 
     name: str
-    share: float
+    share: float | None
     meaning: str
     says: str
     note: str
@@ -110,7 +110,8 @@ def rings(given: Sequence[Ring], label: str, *, wide: bool = False) -> str:
     for number, ring in enumerate(given):
         x, y = number % across * each + each / 2, number // across * 72 + 22.0
         round_ = 2 * math.pi * radius
-        passed = min(max(ring.share, 0.0), 1.0) * round_
+        share = min(max(ring.share or 0.0, 0.0), 1.0)
+        passed = share * round_
         body = element("circle", class_="track", cx=x, cy=y, r=radius)
         if passed:
             body += element(
@@ -122,7 +123,7 @@ def rings(given: Sequence[Ring], label: str, *, wide: bool = False) -> str:
                 stroke_dasharray=f"{passed:.1f} {round_:.1f}",
                 transform=f"rotate(-90 {x:.1f} {y:.1f})",
             )
-        body += element("text", f"{min(max(ring.share, 0.0), 1.0):.0%}", x=x, y=y + 4, text_anchor="middle")
+        body += element("text", "?" if ring.share is None else f"{share:.0%}", x=x, y=y + 4, text_anchor="middle")
         body += element("text", words(_shortened(ring.name, 17)), class_="strong", x=x, y=y + 33, text_anchor="middle")
         body += element("text", words(ring.note), x=x, y=y + 45, text_anchor="middle")
         parts.append(linked(element("g", titled(ring.says) + body), ring.link))
