@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from penstock.model.clock import instant_text
 from penstock.model.inert import inert
-from penstock.model.spoken import duration
+from penstock.model.spoken import counted, duration
 from penstock.operations.flow import FlowWanted, flow
 from penstock.operations.gates import GateList, list_gates
 from penstock.operations.needs import YOU, NeedsWanted, needs
@@ -55,10 +55,11 @@ class Overview:
         found = list(needs(ask, NeedsWanted(at=at)).rows)
         people = sum(one.who == YOU for one in found)
         cards = self._cards.all(person.name, standing)
-        units = sum(stack.total for card in cards for stack in card.stacks)
+        stacks = [stack for card in cards for stack in card.stacks]
+        units = sum(stack.total for stack in stacks)
         return {
             "sentence": _sentence(people, len(found) - people, at) if units or found else _EMPTY,
-            "facts": f"{units:,} units in {sum(len(card.stacks) for card in cards)} machines. {_soon(standing)}"
+            "facts": f"{counted(units, 'unit')} in {counted(len(stacks), 'machine')}. {_soon(standing)}"
             if units
             else "",
             "needs": [self._need(one, person, ask.now, at) for one in found[:_NEEDS]],
