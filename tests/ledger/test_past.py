@@ -224,3 +224,29 @@ def test_one_that_was_pruned_and_born_anew_is_another(ledger_url):
     assert then(world, after(5), titles) == []
     assert then(world, world.time.now(), titles) == [("Persuasion",)]
     world.close()
+
+
+def test_nothing_else_that_writes_is_of_the_past(library):
+    past: Any = Past(library.ledger.database, [LOAN], {}, after(10))
+    for refused in (past.write, past.alter, past.lease):
+        with pytest.raises(UsageError, match="nothing can be done in the past"):
+            refused(lambda cursor: cursor.run("DELETE FROM loans"))
+
+
+def test_a_column_that_is_tracked_since_says_what_an_untouched_unit_says(ledger_url):
+    world = World(ledger_url, machines=[loan_machine(tracked=())])
+    first, _ = world.born(*(Loan(shelf="a", number=number, title="Emma", fee=3) for number in (1, 2)))
+    world.time.advance(10)
+    change(world, first, L.LENT, "for a week", fee=4)
+    fees = "SELECT number, fee FROM loans ORDER BY number"
+    assert [then(world, after(at), fees) for at in (5, 10)] == [[(1, None), (2, 3)], [(1, 4), (2, 3)]]
+    world.close()
+
+
+def test_a_baseline_is_nobodys_word(library):
+    library.time.advance(60 * 86_400)
+    ages = Ages({"units": timedelta(days=30), "transition_log": timedelta(days=30)})
+    Pruner(library.ledger.database, ages, who="operator:jo", rng=Rng()).prune()
+    change(library, Ref("loan", "a/1"), L.LENT, "once more", reader="bo")
+    said = "SELECT number, status, changed_by FROM loans ORDER BY number"
+    assert then(library, after(86_400), said) == [(1, "back", None), (2, "asked", "api:test")]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
+from penstock.ledger.history import BASELINE
 from penstock.ledger.store.database import Cursor, Database, Row
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
@@ -77,9 +78,11 @@ class Past:
 
         return self._database.read(then, patient=patient, within=within)
 
-    def write(self, work: Callable[[Cursor], T]) -> T:  # noqa: ARG002 - it never comes to it
+    def write(self, *_: Any, **__: Any) -> Any:
         """Nothing is written into the past: raises UsageError."""
         raise UsageError("nothing can be done in the past")
+
+    alter = lease = write
 
     def _of_then(self, sql: str, schema: str) -> str:
         """The statement over the tables of then."""
@@ -132,7 +135,7 @@ def _units_then(
         "unit_id": "m.unit_id",
         "status": "l.to_status",
         "version": "l.version",
-        "changed_by": "l.actor",
+        "changed_by": f"CASE WHEN l.actor NOT LIKE '{BASELINE}%' THEN l.actor END",
         "change_reason": "l.reason",
         "changed_at": "l.at",
         **{name: f"m.{name}" for name in machine.lasting},
@@ -141,7 +144,7 @@ def _units_then(
         **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in given.items() if sql is not None},
     }
     untouched = f"m.changed_at <= {at}"
-    told |= {name: f"CASE WHEN {untouched} THEN m.{name} ELSE {told[name]} END" for name in _SAID}
+    told |= {name: f"CASE WHEN {untouched} THEN m.{name} ELSE {told[name]} END" for name in (*_SAID, *machine.tracked)}
     columns = {
         machine.column(name): told.get(name) or f"CASE WHEN {untouched} THEN m.{machine.column(name)} END"
         for name in machine.columns
