@@ -17,7 +17,7 @@ from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.outcome import Outcome
 from penstock.model.state import State, done, rest, work
 from penstock.model.unit import Ref, Unit, replace
-from tests.support.machines import BatchItem, BatchRun, ItemState
+from tests.support.machines import INVOICE, BatchItem, BatchRun, ItemState, invoice
 from tests.support.world import World, after
 
 
@@ -250,3 +250,22 @@ def test_a_baseline_is_nobodys_word(library):
     change(library, Ref("loan", "a/1"), L.LENT, "once more", reader="bo")
     said = "SELECT number, status, changed_by FROM loans ORDER BY number"
     assert then(library, after(86_400), said) == [(1, "back", None), (2, "asked", "api:test")]
+
+
+def parked_then(world: World, seconds: float) -> list[Any]:
+    past = Past(world.ledger.database, world.machines, {}, after(seconds))
+    sql = f"SELECT parked_at IS NOT NULL, {UNTOUCHED}, changed_by, change_reason FROM invoice"
+    return past.read(lambda cursor: [tuple(row) for row in cursor.rows(sql)])
+
+
+def test_one_that_a_worker_took_up_again_is_not_one_that_never_was_parked(world):
+    world.born(invoice("1"))
+    world.worker("feed").park_unknown()
+    assert parked_then(world, 0) == [(True, 1, "api:test", "born")]
+    world.time.advance(10)
+    knows = world.worker("invoice", ledger=world.another([INVOICE]))
+    assert knows.unpark_known() == 1
+    assert parked_then(world, 5) == [(False, 0, "api:test", "born")], "nobody knows whether it was"
+    who = f"worker:{knows.identity.id}"
+    assert parked_then(world, 10) == [(False, 1, who, "taken up again: a worker knows its machine")]
+    assert world.rows("SELECT count(*) FROM transition_log") == [(1,)]
