@@ -46,7 +46,7 @@ KERNEL: Mapping[str, str] = {
 
 
 class Past:
-    """A database to be read as of a moment; anything else of it is as it is now. Raises UsageError for the future.
+    """A database to be read as of a moment; anything else of it is as it is now.
 
     `tables`: by the name of a table a SELECT of how it stood, where `{table}` stands for the table, `{at}` for the
     moment and `{schema}` for where all tables of now are. By `table.column` the value of a machine's column, where the
@@ -57,8 +57,6 @@ class Past:
     def __init__(
         self, database: Database, machines: Iterable[Machine], tables: Mapping[str, str], moment: datetime
     ) -> None:
-        if moment.tzinfo is None:
-            raise UsageError(f"{moment} has no time zone; give an instant with its offset from UTC")
         self._database = database
         self._machines = {machine.table: machine for machine in machines}
         self._tables = {**KERNEL, **tables}
