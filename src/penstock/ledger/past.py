@@ -86,7 +86,7 @@ class Past:
         """The statement over the tables of then."""
         if sql not in self._made:
             named = dict.fromkeys(_WORD.findall(sql))
-            parts = [f"{name} AS ({made})" for name in named if (made := self._stood(name, schema)) is not None]
+            parts = [f"{name} AS NOT MATERIALIZED ({made})" for name in named if (made := self._stood(name, schema)) is not None]
             self._made[sql] = _preceded(sql, parts) if parts else sql
         return self._made[sql]
 
