@@ -132,6 +132,20 @@ def test_a_table_that_is_written_once_has_the_rows_of_then(library):
     assert since("made_at") == "SELECT * FROM {table} WHERE made_at <= {at}"
 
 
+def test_a_column_that_other_rows_tell_is_the_units_own_where_nobody_has_touched_it(library):
+    notes, told = "SELECT number, note FROM loans ORDER BY number", {"loans.note": "'for ' || {fee}"}
+    assert then(library, after(16), notes, told) == [(1, "for 3"), (2, "new")]
+
+
+def test_a_column_that_is_tracked_since_is_told_by_an_untouched_unit_to_others_too(ledger_url):
+    world = World(ledger_url, machines=[loan_machine(tracked=(), counters=("fee",))])
+    world.born(Loan(shelf="a", number=1, title="Emma", reader="bo"))
+    known = loan_machine(tracked=("reader",), counters=("fee",))
+    past = Past(world.ledger.database, [known], {"loans.fee": "length({reader})"}, after(0))
+    assert past.read(lambda cursor: [tuple(row) for row in cursor.rows("SELECT fee FROM loans")]) == [(2,)]
+    world.close()
+
+
 def test_the_past_is_read_and_never_written(library):
     past: Any = Past(library.ledger.database, [LOAN], {}, after(10))
     for refused in (past.write, past.alter, past.lease):

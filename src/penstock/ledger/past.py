@@ -26,7 +26,6 @@ _WITH = re.compile(r"\s*WITH( RECURSIVE)?\s")
 _PARAMETER = "past_moment"
 _UNKNOWN = frozenset({"wakes", "claimed_by", "attempts", "crashes", "doubts", "suspicion"})
 """Columns that claims and wake-ups change without saying when."""
-_SAID = ("changed_by", "change_reason", "changed_at")
 UNTOUCHED, DUE_KNOWN = "_untouched", "_due_known"
 """Columns that a machine's table of then has besides: 1 where nobody has touched the unit since, and where it is known
 when it was due; else 0."""
@@ -49,8 +48,8 @@ class Past:
     """A database to be read as of a moment; anything else of it is as it is now.
 
     `tables`: by the name of a table a SELECT of how it stood, where `{table}` stands for the table, `{at}` for the
-    moment and `{schema}` for where all tables of now are. By `table.column` the value of a machine's column, where the
-    rows `m` of the table and `l` of its history are at hand, and `{name}` is a tracked column:
+    moment and `{schema}` for where all tables of now are. By `table.column` the value of a machine's column of a unit that
+    somebody has touched since (of a counter, of any unit), where the rows `m` of the table and `l` of its history are at hand, and `{name}` is a tracked column:
     `"invoice.error": "CASE WHEN l.to_status = 'failed' THEN l.reason END"`.
     """
 
@@ -127,26 +126,28 @@ def _units_then(
 ) -> str:
     """A SELECT of the machine's table as it stood: those units that are there still."""
     log = f"{schema}.transition_log"
-    tracked = {name: database.sql.told("l.data", table, name) for name in machine.tracked}
+    untouched = f"m.changed_at <= {at}"
+
+    def as_now_or(name: str, then: str) -> str:
+        return f"CASE WHEN {untouched} THEN m.{machine.column(name)} ELSE {then} END"
+
+    tracked = {name: as_now_or(name, database.sql.told("l.data", table, name)) for name in machine.tracked}
     given = {name: tables.get(f"{machine.table}.{name}") for name in machine.columns}
+    other = {n: sql.format(schema=schema, at=at, **tracked) for n, sql in given.items() if sql is not None}
     told = {
         "unit_id": "m.unit_id",
         "status": "l.to_status",
         "version": "l.version",
-        "changed_by": f"CASE WHEN l.actor NOT LIKE '{BASELINE}%' THEN l.actor END",
-        "change_reason": "l.reason",
-        "changed_at": "l.at",
+        "changed_by": as_now_or("changed_by", f"CASE WHEN l.actor NOT LIKE '{BASELINE}%' THEN l.actor END"),
+        "change_reason": as_now_or("change_reason", "l.reason"),
+        "changed_at": as_now_or("changed_at", "l.at"),
         **{name: f"m.{name}" for name in machine.lasting},
         **tracked,
         **dict.fromkeys(_UNKNOWN if machine.driven else (), "NULL"),
-        **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in given.items() if sql is not None},
+        # Counters change without a word.
+        **{name: sql if name in machine.counters else as_now_or(name, sql) for name, sql in other.items()},
     }
-    untouched = f"m.changed_at <= {at}"
-    told |= {name: f"CASE WHEN {untouched} THEN m.{name} ELSE {told[name]} END" for name in (*_SAID, *machine.tracked)}
-    columns = {
-        machine.column(name): told.get(name) or f"CASE WHEN {untouched} THEN m.{machine.column(name)} END"
-        for name in machine.columns
-    }
+    columns = {machine.column(name): told.get(name) or as_now_or(name, "NULL") for name in machine.columns}
     columns[UNTOUCHED] = f"CASE WHEN {untouched} THEN 1 ELSE 0 END"
     if machine.driven:
         # Whoever wakes a unit, or gives it back after a crash, need not say so by `changed_at`; it is then due later

@@ -24,7 +24,7 @@ _LAST = (
 )
 _SEEN = "CASE WHEN last_seen_at <= {{at}} THEN {column} END AS {column}"
 _SINCE_ASKED = "CASE WHEN m.asked_at <= {{at}} THEN m.{column} END"
-_DONE = "CASE WHEN m.changed_at <= {{at}} OR m.erased_at <= {{at}} THEN m.{column} END"
+_DONE = "CASE WHEN m.erased_at <= {{at}} THEN m.{column} END"
 
 
 def _run_columns() -> str:

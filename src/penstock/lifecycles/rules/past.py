@@ -76,9 +76,8 @@ def _told(values: Mapping[str, str]) -> str:
     return f"CASE WHEN l.from_status = 'APPLYING' AND length(l.reason) <= {_MOST_TOLD} THEN CASE {cases} END END"
 
 
-def _failed(name: str, values: Mapping[str, str]) -> str:
-    known = f"CASE WHEN m.changed_at <= {{at}} THEN m.{name} ELSE {_told(values)} END"
-    return f"CASE WHEN l.to_status = 'FAILED' THEN {known} END"
+def _failed(values: Mapping[str, str]) -> str:
+    return f"CASE WHEN l.to_status = 'FAILED' THEN {_told(values)} END"
 
 
 _RETRIED_SINCE = (
@@ -87,8 +86,8 @@ _RETRIED_SINCE = (
 )
 _TARGET = {
     "applied_at": "CASE WHEN l.to_status IN ('APPLIED', 'ROLLED_BACK') THEN m.applied_at END",
-    "cause": _failed("cause", {f"{cause}: ": f"'{cause}'" for cause in Cause}),
-    "error": _failed("error", {f"{cause}: ": f"substr(l.reason, {len(cause) + 3})" for cause in Cause}),
+    "cause": _failed({f"{cause}: ": f"'{cause}'" for cause in Cause}),
+    "error": _failed({f"{cause}: ": f"substr(l.reason, {len(cause) + 3})" for cause in Cause}),
     "retry_round": f"CASE WHEN m.retry_round = 0 THEN 0 ELSE m.retry_round - {_RETRIED_SINCE} END",
 }
 
