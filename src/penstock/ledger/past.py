@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-from penstock.ledger.history import BASELINE
 from penstock.ledger.store.database import Cursor, Database, Row
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
@@ -26,6 +25,10 @@ _WITH = re.compile(r"\s*WITH( RECURSIVE)?\s")
 _PARAMETER = "past_moment"
 _UNKNOWN = frozenset({"wakes", "claimed_by", "attempts", "crashes", "doubts", "suspicion"})
 """Columns that claims and wake-ups change without saying when."""
+BASELINE = "prune:"
+"""How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
+ROWS = "FROM {schema}.transition_log h WHERE h.machine = l.machine AND h.unit_id = l.unit_id"
+"""The rows `h` of a unit's history, for a column of a machine (see `Past`)."""
 UNTOUCHED, DUE_KNOWN = "_untouched", "_due_known"
 """Columns that a machine's table of then has besides: 1 where nobody has touched the unit since, and where it is known
 when it was due; else 0."""
@@ -48,9 +51,9 @@ class Past:
     """A database to be read as of a moment; anything else of it is as it is now.
 
     `tables`: by the name of a table a SELECT of how it stood, where `{table}` stands for the table, `{at}` for the
-    moment and `{schema}` for where all tables of now are. By `table.column` the value of a machine's column of a unit that
-    somebody has touched since (of a counter, of any unit), where the rows `m` of the table and `l` of its history are at hand, and `{name}` is a tracked column:
-    `"invoice.error": "CASE WHEN l.to_status = 'failed' THEN l.reason END"`.
+    moment and `{schema}` for where all tables of now are. By `table.column` the value of a machine's column where
+    somebody has touched the unit since (a counter's anyway); the rows `m` of the table and `l` of its history are at
+    hand, and `{name}` is a tracked column: `"invoice.error": "CASE WHEN l.to_status = 'failed' THEN l.reason END"`.
     """
 
     def __init__(
@@ -85,7 +88,11 @@ class Past:
         """The statement over the tables of then."""
         if sql not in self._made:
             named = dict.fromkeys(_WORD.findall(sql))
-            parts = [f"{name} AS NOT MATERIALIZED ({made})" for name in named if (made := self._stood(name, schema)) is not None]
+            parts = [
+                f"{name} AS NOT MATERIALIZED ({made})"
+                for name in named
+                if (made := self._stood(name, schema)) is not None
+            ]
             self._made[sql] = _preceded(sql, parts) if parts else sql
         return self._made[sql]
 

@@ -291,7 +291,7 @@ def _stood_whole(ask: Ask[Any], ref: Ref, at: datetime) -> UnitDetail:
 
 def _who(told: Sequence[Transition]) -> str | None:
     """Who wrote the last row; a baseline is nobody's."""
-    from penstock.ledger.history import BASELINE
+    from penstock.ledger.past import BASELINE
 
     return told[-1].actor if told and not told[-1].actor.startswith(BASELINE) else None
 

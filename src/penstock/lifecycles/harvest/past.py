@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.ledger.past import BASELINE, ROWS
 from penstock.lifecycles.harvest.chunk.machine import harvest_chunk
 from penstock.lifecycles.harvest.events import ADVANCED
 from penstock.lifecycles.harvest.partition.machine import harvest_partition
 from penstock.lifecycles.harvest.run.machine import harvest_run
 
 _UNTOUCHED = "m.changed_at <= {at}"
-_ROWS = "SELECT 1 FROM {schema}.transition_log h WHERE h.machine = l.machine AND h.unit_id = l.unit_id"
-_SINCE, _BY_THEN = f"{_ROWS} AND h.seq > l.seq", f"{_ROWS} AND h.seq <= l.seq"
-_PRUNED = "substr(h.actor, 1, 6) = 'prune:'"
+_SINCE, _BY_THEN = f"SELECT 1 {ROWS} AND h.seq > l.seq", f"SELECT 1 {ROWS} AND h.seq <= l.seq"
+_PRUNED = f"h.actor LIKE '{BASELINE}%'"
 
 
 def _never(what: str) -> str:
@@ -31,9 +31,8 @@ def _of_runs() -> Mapping[str, str]:
     counted = ("records_consolidated", "records_rejected")
     alone = ("records_deleted", "expected_chunks")
     forced = (
-        "SELECT CASE WHEN h.trigger = 'force' THEN {what} END FROM {{schema}}.transition_log h WHERE h.machine ="
-        " l.machine AND h.unit_id = l.unit_id AND h.seq <= l.seq AND h.trigger IN ('force', 'retry')"
-        " ORDER BY h.seq DESC LIMIT 1"
+        f"SELECT CASE WHEN h.trigger = 'force' THEN {{what}} END {ROWS} AND h.seq <= l.seq"
+        " AND h.trigger IN ('force', 'retry') ORDER BY h.seq DESC LIMIT 1"
     )
     cancelled = "'cancelled by ' || substr(l.actor, 10) || ': ' || l.reason"
     return {
@@ -48,8 +47,8 @@ def _of_runs() -> Mapping[str, str]:
             f"CASE WHEN {_UNTOUCHED} THEN m.error WHEN l.trigger IN ('alerted', 'consolidation_failed') THEN l.reason"
             f" WHEN l.trigger = 'cancel' THEN {cancelled} END"
         ),
-        "forced_by": f"CASE WHEN {ended} THEN m.forced_by ELSE ({forced.format(what='substr(h.actor, 10)')}) END",
-        "forced_reason": f"CASE WHEN {ended} THEN m.forced_reason ELSE ({forced.format(what='h.reason')}) END",
+        "forced_by": f"CASE WHEN {ended} THEN m.forced_by ELSE ({forced.replace('{what}', 'substr(h.actor, 10)')}) END",
+        "forced_reason": f"CASE WHEN {ended} THEN m.forced_reason ELSE ({forced.replace('{what}', 'h.reason')}) END",
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.ledger.past import since
+from penstock.ledger.past import ROWS, since
 from penstock.lifecycles.rules.run.machine import rule_run
 from penstock.lifecycles.rules.target.machine import Cause, T, rule_target
 
@@ -80,10 +80,7 @@ def _failed(values: Mapping[str, str]) -> str:
     return f"CASE WHEN l.to_status = 'FAILED' THEN {_told(values)} END"
 
 
-_RETRIED_SINCE = (
-    f"(SELECT count(*) FROM {{schema}}.transition_log h WHERE h.machine = '{rule_target.name}'"
-    " AND h.unit_id = m.unit_id AND h.seq > l.seq AND h.trigger = 'retry')"
-)
+_RETRIED_SINCE = f"(SELECT count(*) {ROWS} AND h.seq > l.seq AND h.trigger = 'retry')"
 _TARGET = {
     "applied_at": "CASE WHEN l.to_status IN ('APPLIED', 'ROLLED_BACK') THEN m.applied_at END",
     "cause": _failed({f"{cause}: ": f"'{cause}'" for cause in Cause}),
