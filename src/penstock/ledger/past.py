@@ -4,7 +4,7 @@ Before a statement stands a common table expression for every table that it name
 table's own name. Of a unit it has the state, why, by whom and the tracked columns from the history, and what lasts from
 the unit itself. Where nobody has touched the unit since, the rest is as it is now, and so are the moment, the reason
 and the name of its last change; else the rest is NULL: nobody knows it any more. A unit that was pruned since is not
-there. Views show what is there now.
+there. Views, and tables whose past is not known, show what is there now.
 """
 
 from __future__ import annotations
