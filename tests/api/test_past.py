@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from penstock.api.routes import PREFIX, Place, places
+from penstock.model.clock import instant_text
 from penstock.operations.declare import Operation, Reading
 from penstock.operations.fields import fields_of
 from tests.support.web import Client, Site
@@ -24,11 +25,11 @@ def asked(place: Place, **more: str) -> str:
 
 
 def test_every_reading_of_the_kernel_answers_of_a_moment_or_says_why_not(still_site: Site, still_client: Client):
-    told = 0
+    told, now = 0, instant_text(still_site.clock.now())
     for place in places(still_site.app):
         if not isinstance(place.declared, Reading) or place.lifecycle.name != "kernel":
             continue
-        answer = still_client.get(asked(place, at=UNTIL))
+        answer = still_client.get(asked(place, at=now))
         if place.declared.no_past:
             assert (answer.status, answer.json["parameters"]) == (400, {"at": place.declared.no_past}), place.name
         elif place.name in NOT_THERE:
@@ -37,6 +38,12 @@ def test_every_reading_of_the_kernel_answers_of_a_moment_or_says_why_not(still_s
             assert answer.status == 200, (place.name, answer.text)
         told += 1
     assert told > 25
+
+
+def test_what_is_yet_to_come_is_not_told(still_client: Client):
+    answer = still_client.get(f"{PREFIX}/units?at={UNTIL}")
+    assert answer.status == 422, answer.text
+    assert "2999-01-01T00:00:00.000Z is yet to come" in answer.json["detail"]
 
 
 def test_a_reading_that_says_nothing_of_the_past_refuses_a_moment(still_client: Client):

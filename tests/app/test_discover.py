@@ -133,6 +133,20 @@ def test_two_lifecycles_with_one_data_table_are_refused() -> None:
         _ = App(Lifecycle("one", "1.", NoSettings, data=data), Lifecycle("two", "2.", NoSettings, data=data)).data
 
 
+@pytest.mark.parametrize("key", ["price", f"{JOB.table}.colour", f"{INVOICE.table}.status", JOB.table, "event_log"])
+def test_a_past_of_what_a_lifecycle_does_not_have_is_refused(key: str) -> None:
+    def made(key: str) -> App:
+        prices = Data([sa.Table("prices", sa.MetaData(), sa.Column("name", sa.Text))])
+        past = {key: "SELECT * FROM {table}"}
+        return App(Lifecycle("other", "Another.", NoSettings, [JOB], data=lambda: prices, past=past))
+
+    assert made("prices").data.tables
+    assert made(f"{JOB.table}.status").data.tables
+    refusal = f"^other has the past of '{key}', which is no table of its data, nor a column of its machines$"
+    with pytest.raises(UsageError, match=refusal):
+        _ = made(key).data
+
+
 def test_two_lifecycles_with_one_machine_are_refused_and_both_are_named() -> None:
     other = Lifecycle("other", "Another.", NoSettings, [JOB])
     with pytest.raises(UsageError, match=r"^crash and other both have a machine 'job'; rename one of them$"):

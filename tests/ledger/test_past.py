@@ -17,7 +17,7 @@ from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.outcome import Outcome
 from penstock.model.state import State, done, rest, work
 from penstock.model.unit import Ref, Unit, replace
-from tests.support.machines import BatchItem, BatchRun, ItemState
+from tests.support.machines import INVOICE, BatchItem, BatchRun, ItemState, invoice
 from tests.support.world import World, after
 
 
@@ -132,12 +132,25 @@ def test_a_table_that_is_written_once_has_the_rows_of_then(library):
     assert since("made_at") == "SELECT * FROM {table} WHERE made_at <= {at}"
 
 
+def test_a_column_that_other_rows_tell_is_the_units_own_where_nobody_has_touched_it(library):
+    notes, told = "SELECT number, note FROM loans ORDER BY number", {"loans.note": "'for ' || {fee}"}
+    assert then(library, after(16), notes, told) == [(1, "for 3"), (2, "new")]
+
+
+def test_a_column_that_is_tracked_since_is_told_by_an_untouched_unit_to_others_too(ledger_url):
+    world = World(ledger_url, machines=[loan_machine(tracked=(), counters=("fee",))])
+    world.born(Loan(shelf="a", number=1, title="Emma", reader="bo"))
+    known = loan_machine(tracked=("reader",), counters=("fee",))
+    past = Past(world.ledger.database, [known], {"loans.fee": "length({reader})"}, after(0))
+    assert past.read(lambda cursor: [tuple(row) for row in cursor.rows("SELECT fee FROM loans")]) == [(2,)]
+    world.close()
+
+
 def test_the_past_is_read_and_never_written(library):
-    past = Past(library.ledger.database, [LOAN], {}, after(10))
-    with pytest.raises(UsageError, match="nothing can be done in the past"):
-        past.write(lambda cursor: cursor.run("DELETE FROM loans"))
-    with pytest.raises(UsageError, match="has no time zone"):
-        Past(library.ledger.database, [LOAN], {}, after(10).replace(tzinfo=None))
+    past: Any = Past(library.ledger.database, [LOAN], {}, after(10))
+    for refused in (past.write, past.alter, past.lease):
+        with pytest.raises(UsageError, match="nothing can be done in the past"):
+            refused(lambda cursor: cursor.run("DELETE FROM loans"))
 
 
 def test_nobody_changes_what_is_given_at_the_birth(library):
@@ -224,3 +237,41 @@ def test_one_that_was_pruned_and_born_anew_is_another(ledger_url):
     assert then(world, after(5), titles) == []
     assert then(world, world.time.now(), titles) == [("Persuasion",)]
     world.close()
+
+
+def test_a_column_that_is_tracked_since_says_what_an_untouched_unit_says(ledger_url):
+    world = World(ledger_url, machines=[loan_machine(tracked=())])
+    first, _ = world.born(*(Loan(shelf="a", number=number, title="Emma", fee=3) for number in (1, 2)))
+    world.time.advance(10)
+    change(world, first, L.LENT, "for a week", fee=4)
+    fees = "SELECT number, fee FROM loans ORDER BY number"
+    assert [then(world, after(at), fees) for at in (5, 10)] == [[(1, None), (2, 3)], [(1, 4), (2, 3)]]
+    world.close()
+
+
+def test_a_baseline_is_nobodys_word(library):
+    library.time.advance(60 * 86_400)
+    ages = Ages({"units": timedelta(days=30), "transition_log": timedelta(days=30)})
+    Pruner(library.ledger.database, ages, who="operator:jo", rng=Rng()).prune()
+    change(library, Ref("loan", "a/1"), L.LENT, "once more", reader="bo")
+    said = "SELECT number, status, changed_by FROM loans ORDER BY number"
+    assert then(library, after(86_400), said) == [(1, "back", None), (2, "asked", "api:test")]
+
+
+def parked_then(world: World, seconds: float) -> list[Any]:
+    past = Past(world.ledger.database, world.machines, {}, after(seconds))
+    sql = f"SELECT parked_at IS NOT NULL, {UNTOUCHED}, changed_by, change_reason FROM invoice"
+    return past.read(lambda cursor: [tuple(row) for row in cursor.rows(sql)])
+
+
+def test_one_that_a_worker_took_up_again_is_not_one_that_never_was_parked(world):
+    world.born(invoice("1"))
+    world.worker("feed").park_unknown()
+    assert parked_then(world, 0) == [(True, 1, "api:test", "born")]
+    world.time.advance(10)
+    knows = world.worker("invoice", ledger=world.another([INVOICE]))
+    assert knows.unpark_known() == 1
+    assert parked_then(world, 5) == [(False, 0, "api:test", "born")], "nobody knows whether it was"
+    who = f"worker:{knows.identity.id}"
+    assert parked_then(world, 10) == [(False, 1, who, "taken up again: a worker knows its machine")]
+    assert world.rows("SELECT count(*) FROM transition_log") == [(1,)]

@@ -216,6 +216,9 @@ def test_a_unit_that_was_parked_for_the_death_of_a_worker_that_lives_is_taken_up
     assert [number for number, _ in world.rows(PARKED)] == ["1"]
     slow.survived()
     assert world.rows("SELECT crashes, parked_at, parked_reason FROM invoice") == [(2, None, None)]
+    ((by, says, at),) = world.rows("SELECT changed_by, change_reason, changed_at FROM invoice")
+    assert (by, says) == (f"worker:{slow.identity.id}", "taken up again: the worker that held it lives")
+    assert instant(at) == world.time.now()
 
 
 def test_a_process_that_is_known_to_be_dead_is_not_waited_for(world):

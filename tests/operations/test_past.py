@@ -39,6 +39,16 @@ def at(minute):
     return NOW + timedelta(minutes=minute, seconds=30)
 
 
+def test_what_is_yet_to_come_is_not_told(told):
+    now = told.clock.now()
+    assert told.read("units list", at=now).rows
+    for name in ("units list", "stuck", "gates list", "token list"):
+        with pytest.raises(UsageError, match=r"2026-11-15T12:08:00\.001Z is yet to come"):
+            told.read(name, at=now + timedelta(milliseconds=1))
+        with pytest.raises(UsageError, match="2026-11-15 12:08:00 has no time zone"):
+            told.read(name, at=now.replace(tzinfo=None))
+
+
 def test_a_gate_is_what_it_was_changed_to_last(told):
     found = [told.read("gates list", gate=GATE, at=at(minute)).rows[0] for minute in range(7)]
     states = ["open", "open", "paused", "open", "closed", "closed", "open"]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.ledger.care.prune import Ages, Pruner
-from penstock.model.clock import Rng, instant_text
+from penstock.model.clock import MILLISECOND, Rng, instant_text
 from penstock.model.errors import BadReference, UnknownMachine, UnknownUnit, UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
@@ -200,6 +200,34 @@ def test_a_state_of_a_newer_program_is_shown_as_it_is(desk):
     (ref,) = desk.orders(1)
     desk.ledger.move(Ref.parse(ref), O.HELD, actor=Actor.OPERATOR, who="jo", reason="x", due_at=None)
     assert desk.read("units show", unit=ref).says == "the customer is asked"
+
+
+def test_a_list_of_then_says_how_many_units_may_have_been_pruned_since(desk):
+    sent, _ = desk.orders(2)
+    desk.ledger.move(Ref.parse(sent), O.SENT, actor=Actor.WORKER, who="w", reason="taken")
+    desk.later(days=40)
+    ages = Ages({"units": timedelta(days=30), "transition_log": timedelta(days=300)})
+    Pruner(desk.ledger.database, ages, who="operator:jo", rng=Rng()).prune()
+    death = desk.clock.now()
+    desk.later(minutes=1)
+    told = "up to 1 unit of order may be left out: pruned since"
+    assert [desk.read("stuck", at=at).note for at in (death, death - MILLISECOND)] == [None, told]
+
+
+def test_a_baseline_of_then_is_nobodys(desk):
+    (order,) = desk.orders(1)
+    desk.ledger.move(Ref.parse(order), O.HELD, actor=Actor.OPERATOR, who="jo", reason="x", due_at=None)
+    desk.later(days=40)
+    ages = Ages({"units": timedelta(days=300), "transition_log": timedelta(days=30)})
+    Pruner(desk.ledger.database, ages, who="operator:jo", rng=Rng()).prune()
+    at = desk.clock.now()
+    desk.later(minutes=1)
+    desk.ledger.move(Ref.parse(order), O.NEW, actor=Actor.OPERATOR, who="jo", reason="again", due_at=desk.clock.now())
+    reason = "baseline, 1 row before it pruned; operator:jo: x"
+    shown = desk.read("units show", unit=order, at=at)
+    assert (shown.status, shown.changed_by, shown.reason) == ("held", "", reason)
+    state, *_ = desk.read("units why", unit=order, at=at).links
+    assert f"): {reason}" in state.says
 
 
 def test_answers_about_a_past_that_is_gone_say_so(desk):

@@ -53,14 +53,26 @@ class App:
 
     @cached_property
     def data(self) -> Data:
-        """The tables, views and staged tables of all. Raises UsageError where two of them have one name."""
+        """The tables, views and staged tables of all.
+
+        Raises UsageError where two of them have one name, and where a past is of no table or column of its lifecycle.
+        """
         refuse_twice("a table", self.owned_names())
+        self._refuse_strange_past()
         parts = [part for _, part in self._parts]
         return Data(
             [table for part in parts for table in part.tables],
             {name: view for part in parts for name, view in part.views.items()},
             [staged for part in parts for staged in part.staged],
         )
+
+    def _refuse_strange_past(self) -> None:
+        for one, part in self._parts:
+            own = {table.name for table in part.tables}
+            own |= {f"{machine.table}.{name}" for machine in one.machines for name in machine.columns}
+            if strange := sorted(one.past.keys() - own):
+                no = "which is no table of its data, nor a column of its machines"
+                raise UsageError(f"{one.name} has the past of {strange[0]!r}, {no}")
 
     def owned_names(self) -> list[tuple[str, AnyLifecycle]]:
         """Machines' tables, data tables and views, with their owners: the database has one space of names."""

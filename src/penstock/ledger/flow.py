@@ -85,6 +85,11 @@ def at_instant(at: datetime | None, machine: str | None = None) -> Window:
     return Window(None, None if at is None else at + _TICK, machine)
 
 
+def after(at: datetime, machine: str | None = None) -> Window:
+    """All that has happened since an instant, and not at it."""
+    return Window(at + _TICK, None, machine)
+
+
 def edges(database: Database, cursor: Cursor, window: Window) -> list[EdgeFlow]:
     """How often each edge was taken, births and deaths among them."""
     found = _sums(database, cursor, window, _EDGE)

@@ -10,13 +10,12 @@ from typing import Any, cast
 from msgspec import Struct
 
 from penstock.ledger.gates.status import COUNTED_AT_MOST, GateStatus, due_behind, gate_statuses
+from penstock.ledger.past import BASELINE
 from penstock.ledger.store.database import Cursor, Database, Row, present, table_names
 from penstock.model.clock import instant, instant_text
 from penstock.model.errors import LedgerMismatch, UnknownMachine, UnknownUnit, UsageError
 from penstock.model.unit import Ref
 
-BASELINE = "prune:"
-"""How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
 HORIZON = "graves "
 """How the name in `penstock_meta` begins that has, machine by machine, before when graves may be missing."""
 _AS_OF_AT_ONCE = 1_000

@@ -103,7 +103,8 @@ class Incarnation:
 
     def unpark_known(self) -> int:
         """Take up units that were parked because nobody knew their machine, a thousand at a time; how many."""
-        return self._database.write(lambda cursor: unpark_known(cursor, self.served.values()))
+        database, served, me = self._database, self.served.values(), self.identity.id
+        return database.write(lambda cursor: unpark_known(database, cursor, served, me))
 
     def park(self, unit: Unit, reason: str) -> None:
         """Set one claimed unit aside by the least of statements, where an outcome cannot be written at all."""
@@ -222,7 +223,7 @@ class Incarnation:
 
         def work(cursor: Cursor) -> None:
             cursor.run(sql, worker=me, **database.bind_now())
-            clear_survivor(cursor, driven_tables(cursor), me)
+            clear_survivor(database, cursor, driven_tables(cursor), me)
 
         database.write(work)
 

@@ -4,7 +4,7 @@ Before a statement stands a common table expression for every table that it name
 table's own name. Of a unit it has the state, why, by whom and the tracked columns from the history, and what lasts from
 the unit itself. Where nobody has touched the unit since, the rest is as it is now, and so are the moment, the reason
 and the name of its last change; else the rest is NULL: nobody knows it any more. A unit that was pruned since is not
-there. Views show what is there now.
+there. Views, and tables whose past is not known, show what is there now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _WITH = re.compile(r"\s*WITH( RECURSIVE)?\s")
 _PARAMETER = "past_moment"
 _UNKNOWN = frozenset({"wakes", "claimed_by", "attempts", "crashes", "doubts", "suspicion"})
 """Columns that claims and wake-ups change without saying when."""
-_SAID = ("changed_by", "change_reason", "changed_at")
+BASELINE = "prune:"
+"""How the actor of a baseline begins: the row stands for those that were pruned, and the permit's id follows."""
+ROWS = "FROM {schema}.transition_log h WHERE h.machine = l.machine AND h.unit_id = l.unit_id"
+"""The rows `h` of a unit's history, for a column of a machine (see `Past`)."""
 UNTOUCHED, DUE_KNOWN = "_untouched", "_due_known"
 """Columns that a machine's table of then has besides: 1 where nobody has touched the unit since, and where it is known
 when it was due; else 0."""
@@ -45,19 +48,17 @@ KERNEL: Mapping[str, str] = {
 
 
 class Past:
-    """A database to be read as of a moment; anything else of it is as it is now. Raises UsageError for the future.
+    """A database to be read as of a moment; anything else of it is as it is now.
 
     `tables`: by the name of a table a SELECT of how it stood, where `{table}` stands for the table, `{at}` for the
-    moment and `{schema}` for where all tables of now are. By `table.column` the value of a machine's column, where the
-    rows `m` of the table and `l` of its history are at hand, and `{name}` is a tracked column:
-    `"invoice.error": "CASE WHEN l.to_status = 'failed' THEN l.reason END"`.
+    moment and `{schema}` for where all tables of now are. By `table.column` the value of a machine's column where
+    somebody has touched the unit since (a counter's anyway); the rows `m` of the table and `l` of its history are at
+    hand, and `{name}` is a tracked column: `"invoice.error": "CASE WHEN l.to_status = 'failed' THEN l.reason END"`.
     """
 
     def __init__(
         self, database: Database, machines: Iterable[Machine], tables: Mapping[str, str], moment: datetime
     ) -> None:
-        if moment.tzinfo is None:
-            raise UsageError(f"{moment} has no time zone; give an instant with its offset from UTC")
         self._database = database
         self._machines = {machine.table: machine for machine in machines}
         self._tables = {**KERNEL, **tables}
@@ -77,15 +78,21 @@ class Past:
 
         return self._database.read(then, patient=patient, within=within)
 
-    def write(self, work: Callable[[Cursor], T]) -> T:  # noqa: ARG002 - it never comes to it
+    def write(self, *_: Any, **__: Any) -> Any:
         """Nothing is written into the past: raises UsageError."""
         raise UsageError("nothing can be done in the past")
+
+    alter = lease = write
 
     def _of_then(self, sql: str, schema: str) -> str:
         """The statement over the tables of then."""
         if sql not in self._made:
             named = dict.fromkeys(_WORD.findall(sql))
-            parts = [f"{name} AS ({made})" for name in named if (made := self._stood(name, schema)) is not None]
+            parts = [
+                f"{name} AS NOT MATERIALIZED ({made})"
+                for name in named
+                if (made := self._stood(name, schema)) is not None
+            ]
             self._made[sql] = _preceded(sql, parts) if parts else sql
         return self._made[sql]
 
@@ -126,26 +133,28 @@ def _units_then(
 ) -> str:
     """A SELECT of the machine's table as it stood: those units that are there still."""
     log = f"{schema}.transition_log"
-    tracked = {name: database.sql.told("l.data", table, name) for name in machine.tracked}
+    untouched = f"m.changed_at <= {at}"
+
+    def as_now_or(name: str, then: str) -> str:
+        return f"CASE WHEN {untouched} THEN m.{machine.column(name)} ELSE {then} END"
+
+    tracked = {name: as_now_or(name, database.sql.told("l.data", table, name)) for name in machine.tracked}
     given = {name: tables.get(f"{machine.table}.{name}") for name in machine.columns}
+    other = {n: sql.format(schema=schema, at=at, **tracked) for n, sql in given.items() if sql is not None}
     told = {
         "unit_id": "m.unit_id",
         "status": "l.to_status",
         "version": "l.version",
-        "changed_by": "l.actor",
-        "change_reason": "l.reason",
-        "changed_at": "l.at",
+        "changed_by": as_now_or("changed_by", f"CASE WHEN l.actor NOT LIKE '{BASELINE}%' THEN l.actor END"),
+        "change_reason": as_now_or("change_reason", "l.reason"),
+        "changed_at": as_now_or("changed_at", "l.at"),
         **{name: f"m.{name}" for name in machine.lasting},
         **tracked,
         **dict.fromkeys(_UNKNOWN if machine.driven else (), "NULL"),
-        **{n: sql.format(schema=schema, at=at, **tracked) for n, sql in given.items() if sql is not None},
+        # Counters change without a word.
+        **{name: sql if name in machine.counters else as_now_or(name, sql) for name, sql in other.items()},
     }
-    untouched = f"m.changed_at <= {at}"
-    told |= {name: f"CASE WHEN {untouched} THEN m.{name} ELSE {told[name]} END" for name in _SAID}
-    columns = {
-        machine.column(name): told.get(name) or f"CASE WHEN {untouched} THEN m.{machine.column(name)} END"
-        for name in machine.columns
-    }
+    columns = {machine.column(name): told.get(name) or as_now_or(name, "NULL") for name in machine.columns}
     columns[UNTOUCHED] = f"CASE WHEN {untouched} THEN 1 ELSE 0 END"
     if machine.driven:
         # Whoever wakes a unit, or gives it back after a crash, need not say so by `changed_at`; it is then due later

@@ -10,7 +10,7 @@ from penstock.ledger.commit import insert_events
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database
 from penstock.ledger.suspicion import Table, accuse, free
-from penstock.model.machine import Machine
+from penstock.model.machine import Actor, Machine
 
 UNKNOWN_MACHINE = "no running worker knows this machine"
 AT_ONCE = 1_000
@@ -96,14 +96,18 @@ def park_unknown(database: Database, cursor: Cursor) -> int:
     return parked
 
 
-def unpark_known(cursor: Cursor, machines: Iterable[Machine]) -> int:
-    """Take up units that `park_unknown` parked, now that these machines are known; a thousand at a time, how many."""
+def unpark_known(database: Database, cursor: Cursor, machines: Iterable[Machine], me: str) -> int:
+    """Take up units that `park_unknown` parked, now that this worker knows them; a thousand at a time, how many."""
     count = 0
     for machine in machines:
+        # Without its moment a unit would count as never parked.
         count += cursor.run(
-            f"UPDATE {machine.table} SET parked_at = NULL, parked_reason = NULL, version = version + 1"
-            f" WHERE unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL"
+            f"UPDATE {machine.table} SET parked_at = NULL, parked_reason = NULL, version = version + 1,"
+            f" changed_by = :by, change_reason = :says, changed_at = {database.now_sql} WHERE unit_id IN (SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL"
             f" AND parked_reason = :reason LIMIT {AT_ONCE})",
             reason=UNKNOWN_MACHINE,
+            by=f"{Actor.WORKER}:{me}",
+            says="taken up again: a worker knows its machine",
+            **database.bind_now(),
         )
     return count

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from msgspec import Struct, json
 
-from penstock.ledger.history import BASELINE
+from penstock.ledger.past import BASELINE
 from penstock.ledger.store.database import Cursor, Database
 
 BOOKMARK = "flow"

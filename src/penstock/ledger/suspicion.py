@@ -18,6 +18,7 @@ from penstock.ledger.parking import parked_alert
 from penstock.ledger.store import statements
 from penstock.ledger.store.database import Cursor, Database, present
 from penstock.model.clock import instant_text
+from penstock.model.machine import Actor
 
 CRASH_LIMIT = 3
 #: `suspected_in` names the last of the deaths, by the ids of the workers, which are all of this length.
@@ -168,7 +169,7 @@ def _charged_twice(cursor: Cursor, tables: Sequence[Table], refs: Collection[str
     return found
 
 
-def clear_survivor(cursor: Cursor, tables: Iterable[Table], worker: str) -> None:
+def clear_survivor(database: Database, cursor: Cursor, tables: Iterable[Table], worker: str) -> None:
     """The worker lost its lease and lives: what it held is under no suspicion for that, and none of it is charged."""
     ((charged,),) = cursor.rows("SELECT charged FROM worker WHERE id = :worker", worker=worker) or [(None,)]
     machine, _, unit_id = (charged or "").partition(":")
@@ -181,12 +182,22 @@ def clear_survivor(cursor: Cursor, tables: Iterable[Table], worker: str) -> None
         )
         if name == machine:
             blamed = f"parked_reason LIKE '{_KILLED} %'"
+            freed = {
+                "parked_at": "NULL",
+                "parked_reason": "NULL",
+                # Without its moment it would count as never parked.
+                "changed_at": database.now_sql,
+                "changed_by": ":by",
+                "change_reason": ":says",
+            }
+            sets = [f"{column} = CASE WHEN {blamed} THEN {value} ELSE {column} END" for column, value in freed.items()]
             cursor.run(
-                f"UPDATE {table} SET crashes = crashes - 1, version = version + 1,"
-                f" parked_at = CASE WHEN {blamed} THEN NULL ELSE parked_at END,"
-                f" parked_reason = CASE WHEN {blamed} THEN NULL ELSE parked_reason END"
+                f"UPDATE {table} SET crashes = crashes - 1, version = version + 1, {', '.join(sets)}"
                 " WHERE unit_id = :unit_id AND crashes > 0 AND claimed_by IS NULL",
                 unit_id=unit_id,
+                by=f"{Actor.WORKER}:{worker}",
+                says="taken up again: the worker that held it lives",
+                **database.bind_now(),
             )
 
 

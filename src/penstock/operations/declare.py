@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from penstock.model.clock import Rng
+from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import UsageError
 from penstock.operations.fields import NoParameters, Parameters
 from penstock.operations.plan import Plan
@@ -139,6 +139,15 @@ class Reading(Declared[S]):
 
     #: Why it cannot be asked for a moment of the past, where it cannot: a sentence for whoever does.
     no_past: str = field(default="", kw_only=True)
+
+    def __call__(self, ask: Ask[S], parameters: Parameters | None = None) -> Any:
+        """Ask it directly, as Python does. Raises UsageError for a moment that is yet to come, or has no time zone."""
+        at: datetime | None = getattr(parameters, "at", None)
+        if at is not None and at.tzinfo is None:
+            raise UsageError(f"{at} has no time zone; give an instant with its offset from UTC")
+        if at is not None and at > ask.now:
+            raise UsageError(f"{instant_text(at)} is yet to come: nobody knows how things will stand")
+        return super().__call__(ask, parameters)
 
     @property
     def answer(self) -> Any:

@@ -81,7 +81,9 @@ def forecast(ask: Ask[KernelSettings], wanted: ForecastWanted) -> ForecastAnswer
     try:
         end, _ = start + wanted.hours * _HOUR, start - LEARNED
     except OverflowError:
-        raise UsageError("the instant is too near to an end of the calendar; give one of this ledger's time") from None
+        raise UsageError(
+            "the instant is too near to the beginning of the calendar; give one of this ledger's time"
+        ) from None
     found = prospect_of(ask.program, ask.reader, start, end, past=wanted.at is not None)
     coming = [
         ComingRow(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
+from penstock.model.spoken import counted
 from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters, option
 
@@ -69,9 +70,11 @@ def lacking(ask: Ask[Any], machines: Sequence[Machine], at: datetime | None, *, 
             horizons = {one.name: horizon(cursor, one.name) for one in machines}
             return said + [str(missing_before(name, end)) for name, end in horizons.items() if end and end > at]
         for machine in machines:
-            window = flow.Window(at, None, machine.name)
+            window = flow.after(at, machine.name)
             gone = sum(one.n for one in flow.edges(database, cursor, window) if one.target is None)
-            said += [f"{gone:,} units of {machine.name} were pruned since, and are left out"] if gone else []
+            if gone:  # those that were born later among them
+                units = counted(gone, f"unit of {machine.name}", f"units of {machine.name}")
+                said.append(f"up to {units} may be left out: pruned since")
         return said
 
     database = ask.reader.database

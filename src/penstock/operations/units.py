@@ -278,7 +278,7 @@ def _stood_whole(ask: Ask[Any], ref: Ref, at: datetime) -> UnitDetail:
         meaning=str(getattr(state, "meaning", "")),
         says=getattr(state, "says", ""),
         reason=stood.reason if unit is None else unit.change_reason,
-        changed_by=unit.changed_by if unit is not None else told[-1].actor if told else "",
+        changed_by=(unit.changed_by if unit is not None else _who(told)) or "",
         changed_at=stood.since if unit is None else unit.changed_at,
         version=stood.version or 0,
         parent=None if unit is None else _parent(machine, unit),
@@ -287,6 +287,13 @@ def _stood_whole(ask: Ask[Any], ref: Ref, at: datetime) -> UnitDetail:
         history=_rows(told[-_LAST:]),
         **_driven(unit),
     )
+
+
+def _who(told: Sequence[Transition]) -> str | None:
+    """Who wrote the last row; a baseline is nobody's."""
+    from penstock.ledger.past import BASELINE
+
+    return told[-1].actor if told and not told[-1].actor.startswith(BASELINE) else None
 
 
 def _state(machine: Machine, status: str) -> Any:

@@ -91,7 +91,8 @@ def explain(ledger: Ledger | Reader, flow: AnyFlow | Deciding | str, ref: Ref) -
 
 def state_of(machine: Machine, unit: GuardedUnit) -> Link:
     what = f"{unit.status} ({machine.status(unit.status).says})"
-    says = f"{what}, by {unit.changed_by}: {unit.change_reason or 'no reason given'}"
+    by = f", by {unit.changed_by}" if unit.changed_by else ""  # of the past, a baseline is nobody's
+    says = f"{what}{by}: {unit.change_reason or 'no reason given'}"
     by_hand = [e for e in machine.edges if e.source == unit.status and Actor.OPERATOR in e.actors]
     if by_hand:
         says += "; operators can " + " or ".join(f"{e.trigger} it (→ {e.target})" for e in by_hand)

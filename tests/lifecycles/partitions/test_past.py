@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -176,7 +177,9 @@ def test_what_sql_has_written_is_told_as_far_as_it_is_known(world):
         )
     )
     moment = world.ledger.clock.now() + timedelta(days=36_500)
-    found = world.read(operations.status, PartitionThen(partition=NAME, at=moment))
+    # The database's own clock said when, which is not the ledger's.
+    ask = dataclasses.replace(world.ask(), now=moment)
+    found = operations.status(ask, PartitionThen(partition=NAME, at=moment))
     assert (found.status, found.current_run_id, found.error_message, found.updated_at) == (P.FAILED, run_id, None, None)
     assert found.reason == f"run {run_id} was rejected: nobody knows why any more"
 

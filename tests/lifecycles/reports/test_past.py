@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.ledger.births import birth_products
+from penstock.ledger.care.prune import Ages, Pruner
 from penstock.ledger.ledger import Ledger
 from penstock.lifecycles.reports import operations
 from penstock.lifecycles.reports.machine import S, machine
@@ -93,3 +94,12 @@ def test_cadence_and_accounts_are_those_of_then(told):
     pages = [read(told, operations.accounts, minute).rows for minute in (-1, 15, 25)]
     counts = [(rows[0].account, rows[0].datasets, rows[0].under_way) for rows in pages]
     assert counts == [("acme", 0, 0), ("acme", 1, 1), ("acme", 1, 0)]
+
+
+def test_a_baseline_does_not_say_why_a_dataset_has_an_error(told):
+    told.clock.advance(40 * 86_400)
+    ages = Ages({"units": timedelta(days=3_000), "transition_log": timedelta(days=30)})
+    Pruner(told.database, ages, who="operator:jo", rng=Rng(6)).prune()
+    told.move(ref_of(UNIT), S.MISSING, actor=Actor.OPERATOR, who="jo", reason="again")
+    (row,) = read(told, operations.datasets, 60).rows
+    assert (row.status, row.error) == (S.ERROR, None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.ledger.care.finding import Finding
 from penstock.ledger.care.look import WHOLE, Scope
-from penstock.ledger.history import BASELINE
+from penstock.ledger.past import BASELINE
 from penstock.ledger.schema.birth_rules import SQL
 from penstock.ledger.schema.definitions import stored
 from penstock.ledger.schema.foreign import HANDS

@@ -14,7 +14,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from penstock.ledger.history import BASELINE, HORIZON
+from penstock.ledger.history import HORIZON
+from penstock.ledger.past import BASELINE
 from penstock.ledger.roll_up import locked, newest, take_out
 from penstock.ledger.schema.columns import readable
 from penstock.ledger.store import statements

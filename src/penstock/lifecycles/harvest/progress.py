@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from penstock.ledger.past import BASELINE
 from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.chunk.machine import C
 from penstock.lifecycles.harvest.partition.machine import P, Partition
@@ -108,7 +109,7 @@ def chunks_then(reader: Reader, run: Run) -> Chunks:
     counting = f"SELECT status, count(*) FROM harvest_chunk WHERE {own} GROUP BY status"
     # What was pruned counts as more than one.
     begun = (
-        "SELECT sum(CASE WHEN substr(actor, 1, 6) = 'prune:' THEN 2 WHEN to_status = :begun THEN 1 ELSE 0 END)"
+        f"SELECT sum(CASE WHEN actor LIKE '{BASELINE}%' THEN 2 WHEN to_status = :begun THEN 1 ELSE 0 END)"
         " FROM transition_log WHERE machine = :machine AND unit_id = :run_id"
     )
     given = {"machine": harvest_run.name, "begun": str(R.CONSOLIDATING)}

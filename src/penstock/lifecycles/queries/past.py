@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock.ledger.past import ROWS
 from penstock.lifecycles.queries.erasure.machine import erasure
 from penstock.lifecycles.queries.machine import S, query
 from penstock.lifecycles.queries.runs import COUNTERS
@@ -24,7 +25,7 @@ _LAST = (
 )
 _SEEN = "CASE WHEN last_seen_at <= {{at}} THEN {column} END AS {column}"
 _SINCE_ASKED = "CASE WHEN m.asked_at <= {{at}} THEN m.{column} END"
-_DONE = "CASE WHEN m.changed_at <= {{at}} OR m.erased_at <= {{at}} THEN m.{column} END"
+_DONE = "CASE WHEN m.erased_at <= {{at}} THEN m.{column} END"
 
 
 def _run_columns() -> str:
@@ -55,9 +56,9 @@ PAST: Mapping[str, str] = {
     ),
     # A run that stops early leaves it as it was.
     f"{query.table}.error": (
-        f"(SELECT CASE WHEN e.to_status = '{S.ERROR}' THEN e.reason END FROM {{schema}}.transition_log e"
-        f" WHERE e.machine = '{query.name}' AND e.unit_id = m.unit_id AND e.seq <= l.seq AND e.from_status ="
-        f" '{S.RUNNING}' AND e.to_status IN ('{S.SUCCESS}', '{S.ERROR}') ORDER BY e.seq DESC LIMIT 1)"
+        f"(SELECT CASE WHEN h.to_status = '{S.ERROR}' THEN h.reason END {ROWS} AND h.seq <= l.seq"
+        f" AND h.from_status = '{S.RUNNING}' AND h.to_status IN ('{S.SUCCESS}', '{S.ERROR}')"
+        " ORDER BY h.seq DESC LIMIT 1)"
     ),
     **{f"{erasure.table}.{name}": _SINCE_ASKED.format(column=name) for name in ("asked_by", "asked_at")},
     # Whoever asks for it once more takes the moment away, and only then more rows are blanked.

@@ -17,8 +17,6 @@ PAST: Mapping[str, str] = {
     "report_load": since("loaded_at"),
     **{f"{machine.table}.{name}": _THEN.format(column=column) for name, column in _LOADED.items()},
     f"{machine.table}.last_processed_report_id": "{loaded_report_id}",
-    # Nobody has touched it since, or its history says why.
-    f"{machine.table}.error": (
-        "CASE WHEN m.changed_at <= {at} THEN m.error WHEN l.to_status = 'error' THEN l.reason END"
-    ),
+    # A baseline does not say why.
+    f"{machine.table}.error": "CASE WHEN l.to_status = 'error' AND l.from_status IS NOT NULL THEN l.reason END",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.ledger.past import since
+from penstock.ledger.past import ROWS, since
 from penstock.lifecycles.rules.run.machine import rule_run
 from penstock.lifecycles.rules.target.machine import Cause, T, rule_target
 
@@ -76,19 +76,15 @@ def _told(values: Mapping[str, str]) -> str:
     return f"CASE WHEN l.from_status = 'APPLYING' AND length(l.reason) <= {_MOST_TOLD} THEN CASE {cases} END END"
 
 
-def _failed(name: str, values: Mapping[str, str]) -> str:
-    known = f"CASE WHEN m.changed_at <= {{at}} THEN m.{name} ELSE {_told(values)} END"
-    return f"CASE WHEN l.to_status = 'FAILED' THEN {known} END"
+def _failed(values: Mapping[str, str]) -> str:
+    return f"CASE WHEN l.to_status = 'FAILED' THEN {_told(values)} END"
 
 
-_RETRIED_SINCE = (
-    f"(SELECT count(*) FROM {{schema}}.transition_log h WHERE h.machine = '{rule_target.name}'"
-    " AND h.unit_id = m.unit_id AND h.seq > l.seq AND h.trigger = 'retry')"
-)
+_RETRIED_SINCE = f"(SELECT count(*) {ROWS} AND h.seq > l.seq AND h.trigger = 'retry')"
 _TARGET = {
     "applied_at": "CASE WHEN l.to_status IN ('APPLIED', 'ROLLED_BACK') THEN m.applied_at END",
-    "cause": _failed("cause", {f"{cause}: ": f"'{cause}'" for cause in Cause}),
-    "error": _failed("error", {f"{cause}: ": f"substr(l.reason, {len(cause) + 3})" for cause in Cause}),
+    "cause": _failed({f"{cause}: ": f"'{cause}'" for cause in Cause}),
+    "error": _failed({f"{cause}: ": f"substr(l.reason, {len(cause) + 3})" for cause in Cause}),
     "retry_round": f"CASE WHEN m.retry_round = 0 THEN 0 ELSE m.retry_round - {_RETRIED_SINCE} END",
 }
 
@@ -126,5 +122,4 @@ PAST: Mapping[str, str] = {
     ),
     "reconciliation_report": f"{_REPORT} FROM {{table}} r WHERE r.started_at <= {{at}}",
     "reconciliation_mismatch": since("at"),
-    "dismissal": since("changed_at"),
 }
