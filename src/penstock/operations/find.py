@@ -10,7 +10,7 @@ from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, lacking
+from penstock.operations.past import At, lacking, said
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def find(ask: Ask[KernelSettings], wanted: Sought) -> Page[FoundRow]:
     cut = [kind for kind, n in Counter(row.kind for row in rows).items() if n >= wanted.limit]
     more = f"there may be more of {', '.join(cut)}: a longer piece finds fewer, a higher limit shows more"
     notes = [more if cut else None, lacks] if rows else ["nothing has that in its name", lacks]
-    return Page(rows=rows, note="; ".join(filter(None, notes)) or None)
+    return Page(rows=rows, note=said(*notes))
 
 
 READINGS = [find]

@@ -5,7 +5,7 @@ Most ask their usual statements over the tables of then: `ask = ask.then(wanted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -16,32 +16,16 @@ from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters, option
 
 if TYPE_CHECKING:
-    from penstock.ledger.history import AsOf
     from penstock.ledger.store.database import Cursor
 
 At: TypeAlias = Annotated[datetime | None, option("As it stood at this instant.", example="2026-11-15T19:31:00Z")]
 """The parameter by which a reading is asked for the past."""
-_MOST = 10_000
 
 
 class Then(Parameters, frozen=True):
     """As of when, and nothing else."""
 
     at: At = None
-
-
-def stood(ask: Ask[Any], machine: Machine, at: datetime, states: Collection[str]) -> tuple[list[AsOf], str | None]:
-    """The units that were in one of the states, and a note where there may have been more."""
-    from penstock.ledger import flow
-    from penstock.ledger.history import units_as_of
-
-    database = ask.reader.database
-    counts = database.read(lambda cursor: flow.counts_at(database, cursor, at, machine.name)).get(machine.name, {})
-    if not any(counts.get(state) for state in states):
-        return [], None
-    found = units_as_of(database, machine.name, at, states=states, most=_MOST)
-    note = None if found.next is None else f"{machine.name} has many units: only the first were looked at"
-    return found.units, note
 
 
 def refuse_to_watch(at: datetime | None, *, watch: bool) -> None:
@@ -64,15 +48,20 @@ def lacking(ask: Ask[Any], machines: Sequence[Machine], at: datetime | None, *, 
     def work(cursor: Cursor) -> list[str]:
         whole = [flow.pruned_before(cursor, one.name) for one in machines]
         known = max((one for one in whole if one is not None), default=at)
-        said = [f"history before {instant_text(known)} was pruned: some may be missing"] if known > at else []
+        told = [f"history before {instant_text(known)} was pruned: some may be missing"] if known > at else []
         if graves:
             horizons = {one.name: horizon(cursor, one.name) for one in machines}
-            return said + [str(missing_before(name, end)) for name, end in horizons.items() if end and end > at]
+            return told + [str(missing_before(name, end)) for name, end in horizons.items() if end and end > at]
         for machine in machines:
             window = flow.Window(at, None, machine.name)
             gone = sum(one.n for one in flow.edges(database, cursor, window) if one.target is None)
-            said += [f"{gone:,} units of {machine.name} were pruned since, and are left out"] if gone else []
-        return said
+            told += [f"{gone:,} units of {machine.name} were pruned since, and are left out"] if gone else []
+        return told
 
     database = ask.reader.database
-    return "; ".join(database.read(work)) or None
+    return said(*database.read(work))
+
+
+def said(*notes: str | None) -> str | None:
+    """Sentences below a list, as one; None: there is nothing to say."""
+    return "; ".join(dict.fromkeys(filter(None, notes))) or None

@@ -12,7 +12,7 @@ from penstock.model.clock import instant, instant_text
 from penstock.operations.alerts.conditions import allowed
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, lacking
+from penstock.operations.past import At, lacking, said
 from penstock.operations.selection import named_machine
 from penstock.settings.kernel import KernelSettings
 
@@ -67,7 +67,7 @@ def stuck_units(ask: Ask[KernelSettings], wanted: StuckWanted) -> Page[StuckRow]
         notes.append(
             f"{unknown:,} more had stayed as long; whether they waited for a moment, or for a person, is not known"
         )
-    return Page(rows=rows[: wanted.limit], note="; ".join(filter(None, [*notes, lacks])) or None)
+    return Page(rows=rows[: wanted.limit], note=said(*notes, lacks))
 
 
 class _Stuck:

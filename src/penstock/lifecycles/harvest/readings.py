@@ -28,7 +28,7 @@ from penstock.model.clock import instant, instant_text
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, Then, lacking, refuse_to_watch
+from penstock.operations.past import At, Then, lacking, refuse_to_watch, said
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -179,7 +179,7 @@ def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
             require_feed(ask.reader, wanted.feed, wanted.at)
     found = _runs(ask.reader, wanted.feed, wanted.limit)
     rows = [RunRow(**_run(run, _progress(ask, run, wanted.at))) for run in found]
-    return Page(rows=rows, note=lacks or (None if rows else _no_runs(wanted.at)))
+    return Page(rows=rows, note=said(lacks, None if rows else _no_runs(wanted.at)))
 
 
 @reading("show", "One run: its window, its counts, its rate and when it ends.")
@@ -204,10 +204,10 @@ def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[Part
     reader, lacks = ask.then(wanted.at).reader, lacking(ask, [harvest_partition], wanted.at)
     chosen = _runs(reader, None, 1) if wanted.run is None else [_named(ask, wanted.run, wanted.at)]
     if not chosen:
-        return Page(rows=[], note=lacking(ask, [harvest_run], wanted.at) or _no_runs(wanted.at))
+        return Page(rows=[], note=said(lacking(ask, [harvest_run], wanted.at), _no_runs(wanted.at)))
     listed = [p for p in partitions_of(reader, chosen[0].run_id) if not wanted.failed or p.status is P.FAILED]
     nothing = "no partition has failed" if wanted.failed else "the run has no partitions: there was nothing to fetch"
-    return Page(rows=[_partition(p) for p in listed], note=lacks or (None if listed else nothing))
+    return Page(rows=[_partition(p) for p in listed], note=said(lacks, None if listed else nothing))
 
 
 @reading("watermark show", "How far each feed has been read, and whether that is published.")
@@ -235,8 +235,8 @@ def watermark_show(ask: Ask[HarvestSettings], wanted: Then) -> Page[WatermarkRow
         return Page(
             rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one"
         )
-    lacks = "; ".join(filter(None, (unsure(ask.reader, wanted.at), lacking(ask, [harvest_run], wanted.at))))
-    return Page(rows=rows, note=lacks or (None if rows else "no feed had a watermark yet"))
+    lacks = said(unsure(ask.reader, wanted.at), lacking(ask, [harvest_run], wanted.at))
+    return Page(rows=rows, note=said(lacks, None if rows else "no feed had a watermark yet"))
 
 
 @reading("feeds", "How each feed stands under this configuration.")
@@ -261,7 +261,7 @@ def feeds(ask: Ask[HarvestSettings], wanted: Then) -> Page[FeedRow]:
     paused = {name: own.paused for name, own in ask.settings.feeds.items()}
     rows = [_feed(name, paused, there.get(name, (0, None, None)), prices.get(name)) for name in names]
     nothing = "no feed is configured; add [harvest.feeds.NAME] to penstock.toml"
-    return Page(rows=rows, note=lacks or (None if rows else nothing))
+    return Page(rows=rows, note=said(lacks, None if rows else nothing))
 
 
 @reading(
@@ -405,14 +405,14 @@ def _partition(partition: Partition) -> PartitionRow:
 def _repricings(cursor: Cursor) -> dict[str, str]:
     """What the latest repricing of each feed has come to."""
     sql = "SELECT feed, status, expected, records, changed, finished_at FROM harvest_reprice ORDER BY begun_at"
-    said = {}
+    told = {}
     for feed, status, expected, records, changed, finished in cursor.rows(sql):
         counts = f"{expected:,} records"
         if records is not None:
             counts = f"{records:,} of {counts}, {changed:,} prices changed"
         ended = "" if finished is None else f" at {instant_text(instant(finished))}"
-        said[str(feed)] = f"repricing: {counts}" if status == "running" else f"repriced{ended}: {counts}"
-    return said
+        told[str(feed)] = f"repricing: {counts}" if status == "running" else f"repriced{ended}: {counts}"
+    return told
 
 
 def _feed(name: str, paused: Mapping[str, bool], there: tuple[int, Any, str | None], prices: str | None) -> FeedRow:

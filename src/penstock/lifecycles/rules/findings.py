@@ -13,7 +13,7 @@ from penstock.ledger.schema.columns import document
 from penstock.lifecycles.rules.describe import money
 from penstock.lifecycles.rules.metrics import METRICS, POLICIES, Values, dead_sql, values_of
 from penstock.lifecycles.rules.money import Price
-from penstock.lifecycles.rules.queries import SHORT, catalogue_lacks, find_run, require_account, require_rules, said
+from penstock.lifecycles.rules.queries import SHORT, catalogue_lacks, find_run, require_account, require_rules
 from penstock.lifecycles.rules.run.machine import Kind, rule_run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.target.machine import Cause, rule_target
@@ -21,7 +21,7 @@ from penstock.model.clock import instant
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, Then, lacking
+from penstock.operations.past import At, Then, lacking, said
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader

@@ -55,11 +55,6 @@ def short(run: Run) -> str:
     return str(run.id)[:SHORT]
 
 
-def said(*notes: str | None) -> str | None:
-    """Sentences below a list, as one."""
-    return "; ".join(filter(None, notes)) or None
-
-
 def current_rules(reader: Reader, settings: RulesSettings) -> dict[str, Kept]:
     """The rules that are in force in the ledger, by name."""
     require_rules(reader)

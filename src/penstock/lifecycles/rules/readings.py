@@ -17,7 +17,6 @@ from penstock.lifecycles.rules.queries import (
     find_run,
     require_account,
     require_rules,
-    said,
     short,
     unknown_rule,
 )
@@ -31,7 +30,7 @@ from penstock.model.clock import instant
 from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, column, option
-from penstock.operations.past import At, Then, lacking
+from penstock.operations.past import At, Then, lacking, said
 
 _NONE_THEN = "there was no {} then"
 
