@@ -6,8 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from penstock.ledger.care.prune import Ages, Pruner
+from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import UnknownUnit, UsageError
+from penstock.operations.alerts.book import resolve
 from penstock.operations.alerts.watch import watch
+from penstock.worker.schedule import keep_schedules
+from penstock.worker.schedule_unit import Schedule
 from tests.operations.conftest import NOW, Order
 
 ORDER, GATE, ALERT = "order:acme/1", "shop/acme", "dead_letters/order"
@@ -136,3 +141,36 @@ def test_dead_letters_are_those_of_then(told):
     assert told.read("dead list", at=at(8), machine="order").rows
     with pytest.raises(UsageError, match="of the past only the machine"):
         told.read("dead list", at=at(8), because="no")
+
+
+def test_what_was_pruned_is_said_even_where_nothing_is_left(told):
+    asked = ["alerts list", "needs", "dead list", "events list", "schedules list"]
+    keep_schedules(told.ledger, [Schedule(name="often", job="prune", every="5m")], "test")
+    told.do("schedules pause", name="often")
+    told.do("dead retry", units=(ORDER,))
+    told.later(minutes=1)
+    assert resolve(told.ledger, "dead_letters", "order", "gone", "test")
+
+    def notes():
+        return {name: told.read(name, at=at(6)).note for name in asked}
+
+    assert not [note for note in notes().values() if "pruned" in (note or "")]
+    told.later(days=100)
+    Pruner(told.ledger.database, Ages(), who="test", rng=Rng(1)).prune()
+    lacks = "history before 2026-11-15T13:00:00.000Z was pruned: some may be missing"
+    events = "events were pruned: some may be missing"
+    assert notes() == {
+        "alerts list": f"{lacks}; no alerts then",
+        "needs": f"{lacks}; nothing needed anybody then",
+        "dead list": f"{lacks}; no dead letters",
+        "events list": f"{events}; no events yet",
+        "schedules list": f"{lacks}; no schedules yet",
+    }
+    assert told.read("status", at=at(6)).notes == [f"alerts: {lacks}", events]
+    told.do("gates pause", gate=GATE)
+    newest = instant_text(told.clock.now())
+    assert (
+        told.read("events list", at=at(6)).note
+        == f"events before {newest} were pruned: some may be missing; no events yet"
+    )
+    assert told.read("events list", at=told.clock.now()).note is None

@@ -10,7 +10,7 @@ from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, lacking
+from penstock.operations.past import At, lacking, lacking_events, said
 from penstock.operations.plan import NOW, Each, Moves
 from penstock.operations.selection import read_instant, units_of
 from penstock.settings.kernel import KernelSettings
@@ -48,7 +48,8 @@ def list_events(ask: Ask[KernelSettings], wanted: EventList) -> Page[EventRow]:
     from penstock.ledger import outbox
 
     kept = [machine] if ask.reader.keeps(machine) else []
-    lacks, ask, after = lacking(ask, kept, wanted.at), ask.then(wanted.at), None
+    lacks = said(lacking_events(ask, wanted.at), lacking(ask, kept, wanted.at))
+    ask, after = ask.then(wanted.at), None
     if wanted.after is not None:
         at, space, key = wanted.after.partition(" ")
         if not space:
@@ -60,7 +61,7 @@ def list_events(ask: Ask[KernelSettings], wanted: EventList) -> Page[EventRow]:
     return Page(
         rows=rows,
         next=f"{instant_text(rows[-1].at)} {rows[-1].key}" if more else None,
-        note=lacks if rows else "no events yet",
+        note=said(lacks, None if rows else "no events yet"),
     )
 
 

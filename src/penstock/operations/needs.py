@@ -15,7 +15,7 @@ from penstock.operations.dead import PARKED, CauseRow, DeadFilter, list_dead
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, column
 from penstock.operations.gates import GateList, GateRow, list_gates
-from penstock.operations.past import At
+from penstock.operations.past import At, lacking, said
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def needs(ask: Ask[KernelSettings], wanted: NeedsWanted) -> Page[Need]:
     return Page(
         rows=found,
         counts={"need a person": people, "wait by themselves": len(found) - people} if found else None,
-        note=note,
+        note=said(lacking(ask, ask.reader.kept(), wanted.at), note),
     )
 
 

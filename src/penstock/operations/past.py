@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from penstock.model.clock import instant_text
+from penstock.model.clock import instant, instant_text
 from penstock.model.errors import UsageError
 from penstock.model.machine import Machine
 from penstock.operations.declare import Ask
@@ -65,3 +65,20 @@ def lacking(ask: Ask[Any], machines: Sequence[Machine], at: datetime | None, *, 
 def said(*notes: str | None) -> str | None:
     """Sentences below a list, as one; None: there is nothing to say."""
     return "; ".join(dict.fromkeys(filter(None, notes))) or None
+
+
+def lacking_events(ask: Ask[Any], at: datetime | None, what: str = "some may be missing") -> str | None:
+    """A sentence where events of a moment may have been pruned since, and `what` follows; None: the question is of now.
+
+    `ask` is the question before `then`.
+    """
+    if at is None:
+        return None
+    pruned = "EXISTS (SELECT 1 FROM prune_permit WHERE machine = 'event_log')"
+    sql = f"SELECT min(created_at) FROM event_log HAVING {pruned}"
+    for (oldest,) in ask.reader.read(lambda cursor: cursor.rows(sql)):
+        first = instant(oldest)
+        if first is None:
+            return f"events were pruned: {what}"
+        return f"events before {instant_text(first)} were pruned: {what}" if first > at else None
+    return None

@@ -28,7 +28,7 @@ from penstock.model.clock import instant, instant_text
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, Then, lacking, refuse_to_watch, said
+from penstock.operations.past import At, Then, lacking, lacking_events, refuse_to_watch, said
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -213,7 +213,7 @@ def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[Part
 @reading("watermark show", "How far each feed has been read, and whether that is published.")
 def watermark_show(ask: Ask[HarvestSettings], wanted: Then) -> Page[WatermarkRow]:
     """Of the past, a publication is shown as far as events tell of it."""
-    from penstock.lifecycles.harvest.marks import marks, marks_then, unsure
+    from penstock.lifecycles.harvest.marks import marks, marks_then
 
     require_harvest(ask.reader)
     found = marks(ask.reader) if wanted.at is None else marks_then(ask.then(wanted.at).reader)
@@ -235,7 +235,8 @@ def watermark_show(ask: Ask[HarvestSettings], wanted: Then) -> Page[WatermarkRow
         return Page(
             rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one"
         )
-    lacks = said(unsure(ask.reader, wanted.at), lacking(ask, [harvest_run], wanted.at))
+    events = lacking_events(ask, wanted.at, "where a watermark was set by hand is not told")
+    lacks = said(events, lacking(ask, [harvest_run], wanted.at))
     return Page(rows=rows, note=said(lacks, None if rows else "no feed had a watermark yet"))
 
 

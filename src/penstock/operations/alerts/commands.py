@@ -21,7 +21,7 @@ from penstock.operations.alerts.runbook import entry
 from penstock.operations.alerts.sinks import EVERYONE, sinks_of
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At
+from penstock.operations.past import At, lacking, said
 from penstock.operations.plan import Follow, Together
 from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
@@ -118,6 +118,7 @@ class SinksTried(Page[SinkTried], frozen=True, kw_only=True):
 def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
     """Of the past, what nobody knows any more of a silenced alert is empty."""
     every = _stood(ask, wanted.at)
+    none = "no alerts: all is well, as far as anybody knows" if wanted.at is None else "no alerts then"
     found = [one for one in every if _fits(one, wanted) and (wanted.resolved or one.status is not A.RESOLVED)]
     found.sort(key=_order)
     names = [one.unit_id for one in found]
@@ -131,7 +132,7 @@ def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
         rows=[_row(AlertRow, one) for one in page],
         next=page[-1].unit_id if more else None,
         counts={str(state): sum(one.status is state for one in every) for state in A},
-        note=None if found else "no alerts: all is well, as far as anybody knows",
+        note=said(lacking(ask, [machine], wanted.at), None if found else none),
     )
 
 
