@@ -9,11 +9,13 @@ import pytest
 from penstock.ledger.care.prune import Ages, Pruner
 from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import UnknownUnit, UsageError
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
 from penstock.operations.alerts.book import resolve
 from penstock.operations.alerts.watch import watch
 from penstock.worker.schedule import keep_schedules
 from penstock.worker.schedule_unit import Schedule
-from tests.operations.conftest import NOW, Order
+from tests.operations.conftest import NOW, O, Order
 
 ORDER, GATE, ALERT = "order:acme/1", "shop/acme", "dead_letters/order"
 
@@ -174,3 +176,25 @@ def test_what_was_pruned_is_said_even_where_nothing_is_left(told):
         == f"events before {newest} were pruned: some may be missing; no events yet"
     )
     assert told.read("events list", at=told.clock.now()).note is None
+
+
+def test_why_says_of_what_was_pruned_what_show_says(told):
+    told.do("dead retry", units=(ORDER,))
+    sent, _ = told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (8, 9)))
+    told.ledger.move(Ref.parse(sent), O.SENT, actor=Actor.WORKER, who="w", reason="taken", due_at=None)
+    moment = told.clock.now()
+    told.later(days=100)
+    Pruner(told.ledger.database, Ages({"units": timedelta(days=90)}), who="test", rng=Rng(1)).prune()
+
+    def refused(unit, moment):
+        for name in ("units show", "units why"):
+            with pytest.raises((UnknownUnit, UsageError)) as found:
+                told.read(name, unit=unit, at=moment)
+            yield f"{type(found.value).__name__}: {found.value}"
+
+    begins = "the history of order:acme/1 before 2026-11-15T12:08:00.000Z was pruned; ask for a later moment"
+    assert [*refused(ORDER, at(6))] == [f"UsageError: {begins}"] * 2
+    born = "UnknownUnit: order:acme/9 was not born at 2026-11-15T12:06:30.000Z"
+    assert [*refused("order:acme/9", at(6))] == [born] * 2
+    with pytest.raises(UnknownUnit, match=f"{sent} was sent at .*, and is gone since: 'units show' says what"):
+        told.read("units why", unit=sent, at=moment)

@@ -10,12 +10,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from penstock.model.clock import instant, instant_text
-from penstock.model.errors import UsageError
+from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.machine import Machine
+from penstock.model.unit import Ref
 from penstock.operations.declare import Ask
 from penstock.operations.fields import Parameters, option
 
 if TYPE_CHECKING:
+    from penstock.ledger.history import AsOf
     from penstock.ledger.store.database import Cursor
 
 At: TypeAlias = Annotated[datetime | None, option("As it stood at this instant.", example="2026-11-15T19:31:00Z")]
@@ -82,3 +84,17 @@ def lacking_events(ask: Ask[Any], at: datetime | None, what: str = "some may be 
             return f"events were pruned: {what}"
         return f"events before {instant_text(first)} were pruned: {what}" if first > at else None
     return None
+
+
+def unit_then(ask: Ask[Any], ref: Ref, at: datetime) -> AsOf:
+    """How a unit stood, by its history. Raises UnknownUnit where it was not there, UsageError where that was pruned.
+
+    `ask` is the question before `then`.
+    """
+    from penstock.ledger.history import as_of
+
+    found = as_of(ask.reader.database, ref, at)
+    if found.status is None:
+        what = "was not born" if found.since is None else "was gone"
+        raise UnknownUnit(said(f"{ref} {what} at {instant_text(at)}", found.note))
+    return found

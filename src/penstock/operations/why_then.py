@@ -12,6 +12,7 @@ from penstock.model.errors import UnknownUnit
 from penstock.model.unit import NO_GATE, Ref, Unit, parse_key
 from penstock.operations.declare import Ask
 from penstock.operations.gates import GateList, list_gates
+from penstock.operations.past import unit_then
 from penstock.operations.why import Deciding, Link, Why, decision_of, family_of, job_of, state_of, verdict_of
 
 if TYPE_CHECKING:
@@ -22,13 +23,19 @@ _CHANGED_SINCE = "not known any more: it has changed since"
 
 
 def explain_then(ask: Ask[Any], flow: AnyFlow | Deciding | str, ref: Ref, at: datetime) -> Why:
-    """Follow the chain of one unit as it stood. Raises BadReference or UnknownUnit, also for one that is gone since."""
+    """Follow the chain of one unit as it stood.
+
+    Raises BadReference; UnknownUnit where it was not there, or is gone since; UsageError where its history was pruned.
+    """
     machine, then = ask.reader.machine(ref.machine), ask.then(at)
     parse_key(machine.unit, ref.unit_id)
     kept = ask.reader.keeps(machine)
     for unit in then.reader.get_many(machine, [ref.unit_id]) if kept else ():
         return _Then(ask, machine, unit, at).explained(flow)
-    raise UnknownUnit(f"no unit {ref} was there at {instant_text(at)}, or it is gone since")
+    stood = unit_then(ask, ref, at)
+    raise UnknownUnit(
+        f"{ref} was {stood.status} at {instant_text(at)}, and is gone since: 'units show' says what is known"
+    )
 
 
 class _Then:
