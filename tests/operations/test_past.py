@@ -178,6 +178,13 @@ def test_what_was_pruned_is_said_even_where_nothing_is_left(told):
     assert told.read("events list", at=told.clock.now()).note is None
 
 
+def test_an_alert_that_was_not_there_is_said_to_have_been_absent(told):
+    absent = f"there was no alert '{ALERT}' at 2026-11-15T12:05:30.000Z; 'penstock alerts list --resolved --at"
+    with pytest.raises(UnknownUnit, match=absent):
+        told.read("alerts show", alert=ALERT, at=at(5))
+    assert told.read("alerts show", alert=ALERT, at=at(6)).status == "firing"
+
+
 def test_why_says_of_what_was_pruned_what_show_says(told):
     told.do("dead retry", units=(ORDER,))
     sent, _ = told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (8, 9)))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,9 +24,9 @@ from penstock.lifecycles.harvest.queries import OPEN_SQL, find_run, partitions_o
 from penstock.lifecycles.harvest.run.machine import OPEN, Phase, R, Run, RunType, harvest_run
 from penstock.lifecycles.harvest.settings import HarvestSettings, schedule_of
 from penstock.model.clock import instant, instant_text
-from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.named import excused
 from penstock.operations.past import At, Then, lacking, lacking_events, refuse_to_watch, said
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
     require_harvest(ask.reader)
     lacks, ask = lacking(ask, [harvest_run], wanted.at), ask.then(wanted.at)
     if wanted.feed is not None:
-        with _excused(lacks):
+        with excused(lacks):
             require_feed(ask.reader, wanted.feed, wanted.at)
     found = _runs(ask.reader, wanted.feed, wanted.limit)
     rows = [RunRow(**_run(run, _progress(ask, run, wanted.at))) for run in found]
@@ -318,20 +317,9 @@ def _no_runs(at: datetime | None) -> str:
     return "there were no runs yet"
 
 
-@contextlib.contextmanager
-def _excused(lacks: str | None) -> Iterator[None]:
-    """What is not found may have been there, where some of that time was pruned."""
-    try:
-        yield
-    except (UnknownUnit, UsageError) as error:
-        if lacks is None:
-            raise
-        raise type(error)(f"{error}; {lacks}") from None
-
-
 def _named(ask: Ask[HarvestSettings], text: str, at: datetime | None) -> Run:
     """The run that a person names, as it stood. `ask` is the question before `then`."""
-    with _excused(lacking(ask, [harvest_run], at)):
+    with excused(lacking(ask, [harvest_run], at)):
         return find_run(ask.then(at).reader, text, at)
 
 

@@ -21,6 +21,7 @@ from penstock.operations.alerts.runbook import entry
 from penstock.operations.alerts.sinks import EVERYONE, sinks_of
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.named import excused, not_there
 from penstock.operations.past import At, lacking, said
 from penstock.operations.plan import Follow, Together
 from penstock.settings.kernel import KernelSettings
@@ -348,6 +349,9 @@ def _named(ask: Ask[Any], name: str, at: datetime | None = None) -> Alert:
         found = ask.reader.get_many(machine, list(ids))
     for one in found:
         return one
+    if at is not None:
+        with excused(lacking(ask, [machine], at)):
+            raise not_there(f"alert {name!r}", at, "alerts list --resolved")
     raise UnknownUnit(f"no alert is called {name!r}; 'penstock alerts list --resolved' shows those that there are")
 
 
