@@ -11,6 +11,7 @@ from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.machine import Actor
 from penstock.model.unit import Ref
+from penstock.operations import dead_then
 from penstock.operations.alerts.book import resolve
 from penstock.operations.alerts.watch import watch
 from penstock.worker.schedule import keep_schedules
@@ -183,6 +184,16 @@ def test_an_alert_that_was_not_there_is_said_to_have_been_absent(told):
     with pytest.raises(UnknownUnit, match=absent):
         told.read("alerts show", alert=ALERT, at=at(5))
     assert told.read("alerts show", alert=ALERT, at=at(6)).status == "firing"
+
+
+def test_where_there_are_too_many_parked_units_a_list_says_so(told, monkeypatch):
+    born = told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (2, 3, 4)))
+    told.ledger.park([Ref.parse(ref) for ref in born], who="jo", reason="step 3 broke")
+    told.later(minutes=1)
+    for most, note in ((3, None), (2, "order has many units: only the first were looked at")):
+        monkeypatch.setattr(dead_then, "_MOST", most)
+        page = told.read("dead list", at=told.clock.now())
+        assert (sum(row.count for row in page.rows if row.status == "parked"), page.note) == (most, note)
 
 
 def test_why_says_of_what_was_pruned_what_show_says(told):

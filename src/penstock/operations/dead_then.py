@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST = 10_000
 """Units of a machine that are looked at: so many that are parked, and so many in states of dead letters."""
+_ONLY_FIRST = "{} has many units: only the first were looked at"
 
 
 class Dead(NamedTuple):
@@ -39,8 +40,9 @@ def dead_of(
     """The dead letters of machines, those that were dismissed by then or those that were not; and a note."""
     found, notes = list[Dead](), list[str | None]()
     for machine in machines:
-        parked = _parked(ask, machine, at)
+        parked, note = _parked(ask, machine, at)
         found += parked.values()
+        notes.append(note)
         if machine.dead:
             died, note = _stood(ask, machine, at, machine.dead)
             notes.append(note)
@@ -71,22 +73,26 @@ def _stood(ask: Ask[Any], machine: Machine, at: datetime, states: Collection[str
     if not any(counts.get(state) for state in states):
         return [], None
     found = units_as_of(database, machine.name, at, states=states, most=_MOST)
-    note = None if found.next is None else f"{machine.name} has many units: only the first were looked at"
-    return found.units, note
+    return found.units, None if found.next is None else _ONLY_FIRST.format(machine.name)
 
 
-def _parked(ask: Ask[Any], machine: Machine, at: datetime) -> dict[str, Dead]:
-    """The units that were parked then and are so still: who took one up need not say that it was."""
+def _parked(ask: Ask[Any], machine: Machine, at: datetime) -> tuple[dict[str, Dead], str | None]:
+    """The units that were parked then and are so still, and a note where there are more.
+
+    Who took one up need not say that it was.
+    """
     if not ask.reader.keeps(machine):
-        return {}
+        return {}, None
     before = ask.reader.database.sql.instant("before")
-    sql = f"SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL AND parked_at <= {before} LIMIT :most"
-    rows = ask.reader.read(lambda cursor: cursor.rows(sql, before=instant_text(at), most=_MOST))
-    return {
+    sql = f"SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL AND parked_at <= {before}"
+    sql += " ORDER BY unit_id LIMIT :most"
+    rows = ask.reader.read(lambda cursor: cursor.rows(sql, before=instant_text(at), most=_MOST + 1))
+    found = {
         one.unit_id: Dead(machine, PARKED, one.unit_id, one.parked_reason, one.parked_at, None)
-        for one in ask.then(at).reader.get_many(machine, [str(row[0]) for row in rows])
+        for one in ask.then(at).reader.get_many(machine, [str(row[0]) for row in rows[:_MOST]])
         if one.parked_at is not None
     }
+    return found, _ONLY_FIRST.format(machine.name) if len(rows) > _MOST else None
 
 
 def _dismissed(ask: Ask[Any], at: datetime) -> dict[tuple[str, str], tuple[datetime, int, str, str]]:
