@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.model.unit import Ref
 from penstock.operations import dead_then
 from penstock.operations.alerts.book import resolve
 from penstock.operations.alerts.watch import watch
+from penstock.operations.reader import Reader
 from penstock.worker.schedule import keep_schedules
 from penstock.worker.schedule_unit import Schedule
 from tests.operations.conftest import NOW, O, Order
@@ -216,3 +218,64 @@ def test_why_says_of_what_was_pruned_what_show_says(told):
     assert [*refused("order:acme/9", at(6))] == [born] * 2
     with pytest.raises(UnknownUnit, match=f"{sent} was sent at .*, and is gone since: 'units show' says what"):
         told.read("units why", unit=sent, at=moment)
+
+
+class Recorded:
+    """A database that keeps the statements that it was asked."""
+
+    def __init__(self, database):
+        self.asked = []
+        self._database = database
+
+    def __getattr__(self, name):
+        return getattr(self._database, name)
+
+    def read(self, work, **more):
+        return self._database.read(lambda cursor: work(RecordedCursor(cursor, self.asked)), **more)
+
+
+class RecordedCursor:
+    def __init__(self, cursor, asked):
+        self._cursor = cursor
+        self._asked = asked
+
+    def __getattr__(self, name):
+        return getattr(self._cursor, name)
+
+    def rows(self, sql, **values):
+        self._asked.append(sql)
+        return self._cursor.rows(sql, **values)
+
+
+def asked_for(desk, name, **wanted):
+    """What a reading answers, and the statements over orders of then that it took."""
+    database, declared = Recorded(desk.ledger.database), desk.declared[name]
+    ask = replace(desk.ask(), reader=Reader(database, desk.app.machines, desk.app.past))
+    answer = declared(ask, declared.parameters(**wanted))
+    return answer, [sql for sql in database.asked if sql.startswith("WITH") and "shop_order AS" in sql]
+
+
+def test_stuck_units_of_then_take_one_statement_for_each_state_that_was_not_empty(told):
+    told.do("dead retry", units=(ORDER,))
+    waits, due = told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (2, 3)))
+    told.ledger.move(Ref.parse(waits), O.HELD, actor=Actor.OPERATOR, who="jo", reason="x", due_at=None)
+    told.later(days=5)
+    moment = told.clock.now()
+    live = told.read("stuck", machine="order")
+    assert [row.unit for row in live.rows] == [ORDER, due, waits]
+    answer, asked = asked_for(told, "stuck", machine="order", at=moment)
+    assert (answer, len(asked)) == (live, 2), "there were none that were sent, or had failed"
+    told.later(minutes=1)
+    told.fail(due, "no")
+    answer, asked = asked_for(told, "stuck", machine="order", at=moment)
+    assert ([row.unit for row in answer.rows], len(asked)) == ([ORDER, waits], 2)
+    assert answer.note == (
+        "1 more may have stayed as long; whether they waited for a moment, or for a person, is not known"
+    )
+    assert len(told.read("stuck", machine="order", at=moment, limit=1).rows) == 1
+
+
+def test_whether_a_machine_is_large_is_asked_of_now(told):
+    answer, asked = asked_for(told, "find", text="order:acme", at=at(2))
+    assert [(row.name, row.status) for row in answer.rows] == [(ORDER, "new")]
+    assert len(asked) == 1
