@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.lifecycles.harvest.chunk.machine import harvest_chunk
-from penstock.lifecycles.harvest.events import ADVANCED
 from penstock.lifecycles.harvest.partition.machine import harvest_partition
 from penstock.lifecycles.harvest.run.machine import harvest_run
 
@@ -41,8 +40,6 @@ def _of_runs() -> Mapping[str, str]:
         **{name: f"CASE WHEN {ended} THEN m.{name} WHEN {_never(begun)} THEN 0 END" for name in counted},
         **{name: f"CASE WHEN {ended} OR {_UNTOUCHED} THEN m.{name} WHEN {_never(begun)} THEN 0 END" for name in alone},
         "consolidation_started_at": f"CASE WHEN NOT EXISTS ({_SINCE} AND {begun}) THEN m.consolidation_started_at END",
-        # A row that was pruned to a baseline says nothing.
-        "change_reason": f"CASE WHEN {_UNTOUCHED} THEN m.change_reason ELSE l.reason END",
         # As it says of itself in the step that ended it.
         "error": (
             f"CASE WHEN {_UNTOUCHED} THEN m.error WHEN l.trigger IN ('alerted', 'consolidation_failed') THEN l.reason"
@@ -90,9 +87,4 @@ PAST: Mapping[str, str] = {
         f"CASE WHEN {_UNTOUCHED} THEN m.error WHEN l.trigger = 'gave_up' THEN l.reason END"
     ),
     "harvest_reprice": _repricings(),
-    # Which feeds had one, and nothing else: it is overwritten where it is. `marks_then` tells the rest.
-    "watermark": (
-        "SELECT DISTINCT payload ->> 'feed' AS feed FROM {schema}.event_log"
-        f" WHERE event_type = '{ADVANCED}' AND created_at <= {{at}}"
-    ),
 }

@@ -48,12 +48,17 @@ def require_feed(reader: Reader, feed: str, at: datetime | None = None) -> None:
 
     `at`: the moment that the reader is of.
     """
+    from penstock.lifecycles.harvest.marks import marks_then
+
     require_harvest(reader)
     prefix = schedule_of("")
-    sql = "SELECT feed FROM run_metadata UNION SELECT feed FROM watermark UNION SELECT substr(unit_id, :after)"
-    sql += " FROM schedule WHERE substr(unit_id, 1, :size) = :prefix"
+    sql = "SELECT feed FROM run_metadata UNION SELECT substr(unit_id, :after) FROM schedule"
+    sql += " WHERE substr(unit_id, 1, :size) = :prefix"
+    sql += "" if at is not None else " UNION SELECT feed FROM watermark"
     given = {"after": len(prefix) + 1, "size": len(prefix), "prefix": prefix}
     known = reader.read(lambda cursor: sorted(str(row[0]) for row in cursor.rows(sql, **given)))
+    if feed not in known and at is not None:
+        known = sorted({*known, *(mark.feed for mark in marks_then(reader))})
     if feed not in known:
         if at is not None:
             had = f"it had {', '.join(known) or 'none'}"

@@ -126,5 +126,4 @@ PAST: Mapping[str, str] = {
     ),
     "reconciliation_report": f"{_REPORT} FROM {{table}} r WHERE r.started_at <= {{at}}",
     "reconciliation_mismatch": since("at"),
-    "dismissal": since("changed_at"),
 }
