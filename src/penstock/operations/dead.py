@@ -53,7 +53,8 @@ class DeadFilter(Parameters, frozen=True):
     at: Annotated[
         datetime | None,
         option(
-            "As they stood at this instant; by machine alone, and of parked units those that are parked still.",
+            "As they stood at this instant; of the filters only the machine, and of parked units only those parked"
+            " still.",
             example="2026-11-15T19:31:00Z",
         ),
     ] = None

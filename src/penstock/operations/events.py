@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from penstock.ledger.delivery import D, machine
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
+from penstock.model.spoken import counted
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.past import At, lacking, lacking_events, said
@@ -78,7 +79,7 @@ def redeliver(ask: Ask[KernelSettings], wanted: Redeliver) -> Each:
     moves = Moves(machine)
     for unit in units_of(ask, machine, dead):
         moves.add(unit, D.PENDING, attempts=0, due_at=NOW)
-    return moves.plan(f"deliver {len(moves):,} dead letter{'s' if len(moves) != 1 else ''} again")
+    return moves.plan(f"deliver {counted(len(moves), 'dead letter')} again")
 
 
 READINGS = [list_events]

@@ -32,7 +32,7 @@ class FoundRow(Row, frozen=True):
     kind: Annotated[str, column("The machine of a unit; else machine, gate or lifecycle.")]
     name: Annotated[str, column("What it is called.", show="reference")]
     status: Annotated[str | None, column("The state of a unit.", show="state")]
-    says: Annotated[str | None, column("Why it is so, of the past by its history; or what it is.", show="text")]
+    says: Annotated[str | None, column("Why it is so (of the past, as its history says), or what it is.", show="text")]
 
 
 @reading("find", "Units, runs, gates and machines, by a piece of their name.")

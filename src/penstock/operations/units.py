@@ -263,6 +263,7 @@ def _stood_whole(ask: Ask[Any], ref: Ref, at: datetime) -> UnitDetail:
     from penstock.ledger.history import history
 
     machine, stood = ask.reader.machine(ref.machine), unit_then(ask, ref, at)
+    assert stood.status is not None  # noqa: S101 - it was there
     told = [row for row in history(ask.reader.database, ref) if row.at <= at]
     state = _state(machine, stood.status)
     unit: Any = next(iter(ask.then(at).reader.get_many(machine, [ref.unit_id])), None)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.past import DUE_KNOWN, UNTOUCHED
+from penstock.model import spoken
 from penstock.model.clock import instant_text
 from penstock.model.errors import UnknownUnit
 from penstock.model.unit import NO_GATE, Ref, Unit, parse_key
@@ -91,8 +92,9 @@ class _Then:
         workers = database.read(lambda cursor: workers_of(database, cursor, self._at))
         able = sum(name in one.machines for one in workers)
         if able:
-            count = f"{able:,} running worker{'s' if able != 1 else ''}"
-            yield Link("claim", f"{count} could take it; whether one had it is not known")
+            yield Link(
+                "claim", f"{spoken.counted(able, 'running worker')} could take it; whether one had it is not known"
+            )
         else:
             unserved = self._due_known and self._unit.due_at is not None
             yield Link("claim", f"no running worker that is known served {name}", holds=True, blocks=unserved)

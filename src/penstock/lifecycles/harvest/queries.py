@@ -48,8 +48,6 @@ def require_feed(reader: Reader, feed: str, at: datetime | None = None) -> None:
 
     `at`: the moment that the reader is of.
     """
-    from penstock.lifecycles.harvest.marks import marks_then
-
     require_harvest(reader)
     prefix = schedule_of("")
     sql = "SELECT feed FROM run_metadata UNION SELECT substr(unit_id, :after) FROM schedule"
@@ -58,6 +56,8 @@ def require_feed(reader: Reader, feed: str, at: datetime | None = None) -> None:
     given = {"after": len(prefix) + 1, "size": len(prefix), "prefix": prefix}
     known = reader.read(lambda cursor: sorted(str(row[0]) for row in cursor.rows(sql, **given)))
     if feed not in known and at is not None:
+        from penstock.lifecycles.harvest.marks import marks_then
+
         known = sorted({*known, *(mark.feed for mark in marks_then(reader))})
     if feed not in known:
         if at is not None:

@@ -96,10 +96,13 @@ class ProgressDetail(Row, frozen=True):
     in_doubt: Annotated[
         int | None,
         column(
-            "Targets whose call may have left; a look at the live price settles them. Empty of a run under way then."
+            "Targets whose call may have left; a look at the live price settles them. Of the past, empty while the run"
+            " was under way."
         ),
     ]
-    parked: Annotated[int | None, column("Targets that wait for a person; empty of a run that was under way then.")]
+    parked: Annotated[
+        int | None, column("Targets that wait for a person. Of the past, empty while the run was under way.")
+    ]
     rolled_back: Annotated[int, column("Prices that were put back.")]
     rolled_back_by: Annotated[str | None, column("The run that rolls it back.", show="reference")]
     retry_round: Annotated[int | None, column("How often failed targets were tried again by hand.")]

@@ -13,6 +13,7 @@ from penstock.ledger.delivery import machine as deliveries
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Event, Move
+from penstock.model.spoken import counted
 from penstock.model.unit import Ref, replace, unit_id_of
 from penstock.operations.alerts.defaults import TEST
 from penstock.operations.alerts.machine import A, Alert, audible, machine, silenced
@@ -117,7 +118,7 @@ class SinksTried(Page[SinkTried], frozen=True, kw_only=True):
 
 @reading("alerts list", "Alerts that are not over, the worst first.")
 def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
-    """Of the past, what nobody knows any more of a silenced alert is empty."""
+    """Of the past, a silenced alert shows only what is still known."""
     every = _stood(ask, wanted.at)
     none = "no alerts: all is well, as far as anybody knows" if wanted.at is None else "no alerts then"
     found = [one for one in every if _fits(one, wanted) and (wanted.resolved or one.status is not A.RESOLVED)]
@@ -318,7 +319,7 @@ def _moved(
         after, told = book.tell(replace(change(one), by_whom=ask.who), by=ask.who, reason=ask.reason)
         moves.append(Move(one, after, ask.reason, actor=Actor.OPERATOR))
         events += told
-    many = f"{len(chosen):,} alert{'s' if len(chosen) != 1 else ''}"
+    many = counted(len(chosen), "alert")
     first, _, rest = verb.partition(" ")
     return Together(f"{first} {many}{f' {rest}' if rest else ''}", moves=moves, events=events)
 
