@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.schema.columns import document
-from penstock.ledger.store.data import begins_sql
 from penstock.ledger.store.database import Cursor
 from penstock.lifecycles.harvest.events import (
     ADOPTED,
@@ -171,6 +170,8 @@ def _told(reader: Reader, cursor: Cursor) -> Iterator[_Told]:
 
 
 def _events(reader: Reader, cursor: Cursor) -> Iterator[_Told]:
+    from penstock.ledger.store.data import begins_sql
+
     own = begins_sql(reader.database, "event_key", OF_WATERMARKS)
     sql = f"SELECT event_type, event_key, payload, created_at FROM event_log WHERE tenant_id = 'default' AND {own}"
     for kind, key, text, at in cursor.rows(sql):
