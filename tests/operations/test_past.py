@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from penstock.ledger.care.prune import Ages, Pruner
+from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import UnknownUnit, UsageError
+from penstock.model.machine import Actor
+from penstock.model.unit import Ref
+from penstock.operations import dead_then
+from penstock.operations.alerts.book import resolve
 from penstock.operations.alerts.watch import watch
-from tests.operations.conftest import NOW, Order
+from penstock.operations.reader import Reader
+from penstock.worker.schedule import keep_schedules
+from penstock.worker.schedule_unit import Schedule
+from tests.operations.conftest import NOW, O, Order
 
 ORDER, GATE, ALERT = "order:acme/1", "shop/acme", "dead_letters/order"
 
@@ -146,3 +156,136 @@ def test_dead_letters_are_those_of_then(told):
     assert told.read("dead list", at=at(8), machine="order").rows
     with pytest.raises(UsageError, match="of the past only the machine"):
         told.read("dead list", at=at(8), because="no")
+
+
+def test_what_was_pruned_is_said_even_where_nothing_is_left(told):
+    asked = ["alerts list", "needs", "dead list", "events list", "schedules list"]
+    keep_schedules(told.ledger, [Schedule(name="often", job="prune", every="5m")], "test")
+    told.do("schedules pause", name="often")
+    told.do("dead retry", units=(ORDER,))
+    told.later(minutes=1)
+    assert resolve(told.ledger, "dead_letters", "order", "gone", "test")
+
+    def notes():
+        return {name: told.read(name, at=at(6)).note for name in asked}
+
+    assert not [note for note in notes().values() if "pruned" in (note or "")]
+    told.later(days=100)
+    Pruner(told.ledger.database, Ages(), who="test", rng=Rng(1)).prune()
+    lacks = "history before 2026-11-15T13:00:00.000Z was pruned: some may be missing"
+    events = "events were pruned: some may be missing"
+    assert notes() == {
+        "alerts list": f"{lacks}; no alerts then",
+        "needs": f"{lacks}; nothing needed anybody then",
+        "dead list": f"{lacks}; no dead letters",
+        "events list": f"{events}; no events yet",
+        "schedules list": f"{lacks}; no schedules yet",
+    }
+    assert told.read("status", at=at(6)).notes == [f"alerts: {lacks}", events]
+    told.do("gates pause", gate=GATE)
+    newest = instant_text(told.clock.now())
+    assert (
+        told.read("events list", at=at(6)).note
+        == f"events before {newest} were pruned: some may be missing; no events yet"
+    )
+    assert told.read("events list", at=told.clock.now()).note is None
+
+
+def test_an_alert_that_was_not_there_is_said_to_have_been_absent(told):
+    absent = f"there was no alert '{ALERT}' at 2026-11-15T12:05:30.000Z; 'penstock alerts list --resolved --at"
+    with pytest.raises(UnknownUnit, match=absent):
+        told.read("alerts show", alert=ALERT, at=at(5))
+    assert told.read("alerts show", alert=ALERT, at=at(6)).status == "firing"
+
+
+def test_where_there_are_too_many_parked_units_a_list_says_so(told, monkeypatch):
+    born = told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (2, 3, 4)))
+    told.ledger.park([Ref.parse(ref) for ref in born], who="jo", reason="step 3 broke")
+    told.later(minutes=1)
+    for most, note in ((3, None), (2, "order has many units: only the first were looked at")):
+        monkeypatch.setattr(dead_then, "_MOST", most)
+        page = told.read("dead list", at=told.clock.now())
+        assert (sum(row.count for row in page.rows if row.status == "parked"), page.note) == (most, note)
+
+
+def test_why_says_of_what_was_pruned_what_show_says(told):
+    told.do("dead retry", units=(ORDER,))
+    sent, _ = told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (8, 9)))
+    told.ledger.move(Ref.parse(sent), O.SENT, actor=Actor.WORKER, who="w", reason="taken", due_at=None)
+    moment = told.clock.now()
+    told.later(days=100)
+    Pruner(told.ledger.database, Ages({"units": timedelta(days=90)}), who="test", rng=Rng(1)).prune()
+
+    def refused(unit, moment):
+        for name in ("units show", "units why"):
+            with pytest.raises((UnknownUnit, UsageError)) as found:
+                told.read(name, unit=unit, at=moment)
+            yield f"{type(found.value).__name__}: {found.value}"
+
+    begins = "the history of order:acme/1 before 2026-11-15T12:08:00.000Z was pruned; ask for a later moment"
+    assert [*refused(ORDER, at(6))] == [f"UsageError: {begins}"] * 2
+    born = "UnknownUnit: order:acme/9 was not born at 2026-11-15T12:06:30.000Z"
+    assert [*refused("order:acme/9", at(6))] == [born] * 2
+    with pytest.raises(UnknownUnit, match=f"{sent} was sent at .*, and is gone since: 'units show' says what"):
+        told.read("units why", unit=sent, at=moment)
+
+
+class Recorded:
+    """A database that keeps the statements that it was asked."""
+
+    def __init__(self, database):
+        self.asked = []
+        self._database = database
+
+    def __getattr__(self, name):
+        return getattr(self._database, name)
+
+    def read(self, work, **more):
+        return self._database.read(lambda cursor: work(RecordedCursor(cursor, self.asked)), **more)
+
+
+class RecordedCursor:
+    def __init__(self, cursor, asked):
+        self._cursor = cursor
+        self._asked = asked
+
+    def __getattr__(self, name):
+        return getattr(self._cursor, name)
+
+    def rows(self, sql, **values):
+        self._asked.append(sql)
+        return self._cursor.rows(sql, **values)
+
+
+def asked_for(desk, name, **wanted):
+    """What a reading answers, and the statements over orders of then that it took."""
+    database, declared = Recorded(desk.ledger.database), desk.declared[name]
+    ask = replace(desk.ask(), reader=Reader(database, desk.app.machines, desk.app.past))
+    answer = declared(ask, declared.parameters(**wanted))
+    return answer, [sql for sql in database.asked if sql.startswith("WITH") and "shop_order AS" in sql]
+
+
+def test_stuck_units_of_then_take_one_statement_for_each_state_that_was_not_empty(told):
+    told.do("dead retry", units=(ORDER,))
+    waits, due = told.born(*(Order(shop="acme", number=n, due_at=NOW) for n in (2, 3)))
+    told.ledger.move(Ref.parse(waits), O.HELD, actor=Actor.OPERATOR, who="jo", reason="x", due_at=None)
+    told.later(days=5)
+    moment = told.clock.now()
+    live = told.read("stuck", machine="order")
+    assert [row.unit for row in live.rows] == [ORDER, due, waits]
+    answer, asked = asked_for(told, "stuck", machine="order", at=moment)
+    assert (answer, len(asked)) == (live, 2), "there were none that were sent, or had failed"
+    told.later(minutes=1)
+    told.fail(due, "no")
+    answer, asked = asked_for(told, "stuck", machine="order", at=moment)
+    assert ([row.unit for row in answer.rows], len(asked)) == ([ORDER, waits], 2)
+    assert answer.note == (
+        "1 more may have stayed as long; whether they waited for a moment, or for a person, is not known"
+    )
+    assert len(told.read("stuck", machine="order", at=moment, limit=1).rows) == 1
+
+
+def test_whether_a_machine_is_large_is_asked_of_now(told):
+    answer, asked = asked_for(told, "find", text="order:acme", at=at(2))
+    assert [(row.name, row.status) for row in answer.rows] == [(ORDER, "new")]
+    assert len(asked) == 1

@@ -44,7 +44,7 @@ class App:
 
     @cached_property
     def past(self) -> dict[str, str]:
-        """How the tables of all stood at a moment."""
+        """How the tables of all lifecycles stood at a moment."""
         return {table: sql for lifecycle in self.lifecycles for table, sql in lifecycle.past.items()}
 
     @cached_property

@@ -12,7 +12,7 @@ from penstock.operations.bulk.machine import B, BulkAction, bulk_action
 from penstock.operations.change import edge_to, pull
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, lacking
+from penstock.operations.past import At, lacking, said
 from penstock.operations.plan import Each, Moves
 from penstock.settings.kernel import KernelSettings
 
@@ -74,7 +74,7 @@ def list_actions(ask: Ask[KernelSettings], wanted: ActionList) -> Page[ActionRow
     ids = [str(row[0]) for row in ask.reader.read(lambda cursor: cursor.rows(sql, most=wanted.limit, **values))]
     found = sorted(ask.reader.get_many(bulk_action, ids), key=lambda one: ids.index(one.unit_id))
     return Page(
-        rows=[ActionRow(**_facts(one)) for one in found], note=lacks or (None if found else "no bulk actions yet")
+        rows=[ActionRow(**_facts(one)) for one in found], note=said(lacks, None if found else "no bulk actions yet")
     )
 
 

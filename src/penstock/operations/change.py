@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
 
+from penstock.model import spoken
 from penstock.model.errors import UsageError
 from penstock.model.machine import Actor, Edge, Machine
 from penstock.model.unit import NOW, GuardedUnit, Ref, field_types
@@ -146,8 +147,8 @@ def instead(ask: Ask[Any], machine: Machine, trigger: str) -> str:
 
 def counted(count: int, machine: Machine) -> str:
     """So many units of a machine, in words."""
-    return f"{count:,} {machine.name} unit{'s' if count != 1 else ''}"
+    return spoken.counted(count, f"{machine.name} unit")
 
 
 def _units(refs: list[Ref]) -> str:
-    return f"{len(refs):,} unit{'s' if len(refs) != 1 else ''}"
+    return spoken.counted(len(refs), "unit")

@@ -12,6 +12,7 @@ import msgspec
 from penstock.model.errors import IllegalMove, PenstockError, UsageError
 from penstock.model.machine import Actor, Machine
 from penstock.model.near import near
+from penstock.model.spoken import counted
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, field_types, replace, unit_id_of
 from penstock.operations.declare import Ask, operation
 from penstock.operations.fields import Parameters, argument, option, standard_input
@@ -52,7 +53,7 @@ def create(ask: Ask[KernelSettings], wanted: NewUnits) -> Births:
             raise UsageError(f"{where}repeats {machine.name}:{unit.unit_id}")
         made[unit.unit_id] = unit
     _refuse_present(ask, machine, list(made))
-    says = f"create {len(made):,} {machine.name} unit{'s' if len(made) != 1 else ''}"
+    says = f"create {counted(len(made), f'{machine.name} unit')}"
     return Births(machine, says, units=list(made.values()))
 
 

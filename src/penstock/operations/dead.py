@@ -16,6 +16,7 @@ from penstock.operations.change import by_hand, counted, instead, pull, refuse_e
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
 from penstock.operations.fingerprint import cause_of, fingerprint
+from penstock.operations.past import lacking, said
 from penstock.operations.plan import Each, Moves, Together, Unpark
 from penstock.operations.selection import (
     Condition,
@@ -52,7 +53,8 @@ class DeadFilter(Parameters, frozen=True):
     at: Annotated[
         datetime | None,
         option(
-            "As they stood at this instant; by machine alone, and of parked units those that are parked still.",
+            "As they stood at this instant; of the filters only the machine, and of parked units only those parked"
+            " still.",
             example="2026-11-15T19:31:00Z",
         ),
     ] = None
@@ -137,7 +139,7 @@ def list_dead(ask: Ask[KernelSettings], wanted: DeadFilter) -> Page[CauseRow]:
         for name, group in groups.items()
     ]
     rows.sort(key=lambda row: (-row.count, row.cause))
-    return Page(rows=rows, note=note or (None if rows else "no dead letters"))
+    return Page(rows=rows, note=said(note, None if rows else "no dead letters"))
 
 
 @reading("dead show", "The units of one cause.")
@@ -226,7 +228,8 @@ def _dead_of(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> tuple[list[Dead
     if filters_of(_filter(wanted)):
         raise UsageError("of the past only the machine is known; leave the other filters out")
     machines = [machine for machine in machines_of(ask, _filter(wanted)) if machine.driven]
-    return dead_of(ask, machines, at, dismissed=wanted.dismissed)
+    found, note = dead_of(ask, machines, at, dismissed=wanted.dismissed)
+    return found, said(lacking(ask, machines, at), note)
 
 
 def _groups_then(ask: Ask[Any], wanted: DeadFilter, at: datetime) -> tuple[dict[str, _Group], str | None]:
@@ -262,7 +265,7 @@ def _dead_then(ask: Ask[Any], wanted: DeadShow, at: datetime) -> Page[DeadRow]:
     return Page(
         rows=past[: wanted.limit],
         next=past[wanted.limit - 1].unit if more else None,
-        note=note or (None if rows else "no dead letters of this cause"),
+        note=said(note, None if rows else "no dead letters of this cause"),
     )
 
 
@@ -314,11 +317,11 @@ def _groups(ask: Ask[Any], wanted: Filter, *, dismissed: bool) -> dict[str, _Gro
             machine=machine.name,
             **where.values,
         )
-        for said, count, oldest, newest, example in rows:
-            cause = cause_of(said)
+        for why, count, oldest, newest, example in rows:
+            cause = cause_of(why)
             name = fingerprint(machine.name, state, cause)
             group = found.setdefault(name, _Group(machine, state, cause))
-            group.add(said, int(count), instant(oldest), instant(newest), example)
+            group.add(why, int(count), instant(oldest), instant(newest), example)
 
     ask.reader.database.read(work, patient=True)
     return found

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.model.clock import instant, instant_text
 from penstock.operations.dead import PARKED
-from penstock.operations.past import stood
+from penstock.operations.past import said
 
 if TYPE_CHECKING:
+    from penstock.ledger.history import AsOf
     from penstock.model.machine import Machine
     from penstock.operations.declare import Ask
 
-_MOST_PARKED = 10_000
+_MOST = 10_000
+"""Units of a machine that are looked at: so many that are parked, and so many in states of dead letters."""
+_ONLY_FIRST = "{} has many units: only the first were looked at"
 
 
 class Dead(NamedTuple):
@@ -35,13 +38,14 @@ def dead_of(
     ask: Ask[Any], machines: Sequence[Machine], at: datetime, *, dismissed: bool
 ) -> tuple[list[Dead], str | None]:
     """The dead letters of machines, those that were dismissed by then or those that were not; and a note."""
-    found, notes = list[Dead](), dict[str, None]()
+    found, notes = list[Dead](), list[str | None]()
     for machine in machines:
-        parked = _parked(ask, machine, at)
+        parked, note = _parked(ask, machine, at)
         found += parked.values()
+        notes.append(note)
         if machine.dead:
-            died, note = stood(ask, machine, at, machine.dead)
-            notes |= {} if note is None else {note: None}
+            died, note = _stood(ask, machine, at, machine.dead)
+            notes.append(note)
             named = ((one, one.unit.partition(":")[2]) for one in died)
             found += [
                 Dead(machine, str(one.status), key, one.reason, one.since, one.version)
@@ -56,21 +60,39 @@ def dead_of(
             by, why = None, None
         if (by is not None) == dismissed:
             shown.append(one._replace(dismissed_by=by, dismissed_for=why))
-    return sorted(shown, key=lambda one: (one.machine.name, one.unit_id)), "; ".join(notes) or None
+    return sorted(shown, key=lambda one: (one.machine.name, one.unit_id)), said(*notes)
 
 
-def _parked(ask: Ask[Any], machine: Machine, at: datetime) -> dict[str, Dead]:
-    """The units that were parked then and are so still: who took one up need not say that it was."""
+def _stood(ask: Ask[Any], machine: Machine, at: datetime, states: Collection[str]) -> tuple[list[AsOf], str | None]:
+    """The units that were in one of the states, and a note where there may have been more."""
+    from penstock.ledger import flow
+    from penstock.ledger.history import units_as_of
+
+    database = ask.reader.database
+    counts = database.read(lambda cursor: flow.counts_at(database, cursor, at, machine.name)).get(machine.name, {})
+    if not any(counts.get(state) for state in states):
+        return [], None
+    found = units_as_of(database, machine.name, at, states=states, most=_MOST)
+    return found.units, None if found.next is None else _ONLY_FIRST.format(machine.name)
+
+
+def _parked(ask: Ask[Any], machine: Machine, at: datetime) -> tuple[dict[str, Dead], str | None]:
+    """The units that were parked then and are so still, and a note where there are more.
+
+    Who took one up need not say that it was.
+    """
     if not ask.reader.keeps(machine):
-        return {}
+        return {}, None
     before = ask.reader.database.sql.instant("before")
-    sql = f"SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL AND parked_at <= {before} LIMIT :most"
-    rows = ask.reader.read(lambda cursor: cursor.rows(sql, before=instant_text(at), most=_MOST_PARKED))
-    return {
+    sql = f"SELECT unit_id FROM {machine.table} WHERE parked_at IS NOT NULL AND parked_at <= {before}"
+    sql += " ORDER BY unit_id LIMIT :most"
+    rows = ask.reader.read(lambda cursor: cursor.rows(sql, before=instant_text(at), most=_MOST + 1))
+    found = {
         one.unit_id: Dead(machine, PARKED, one.unit_id, one.parked_reason, one.parked_at, None)
-        for one in ask.then(at).reader.get_many(machine, [str(row[0]) for row in rows])
+        for one in ask.then(at).reader.get_many(machine, [str(row[0]) for row in rows[:_MOST]])
         if one.parked_at is not None
     }
+    return found, _ONLY_FIRST.format(machine.name) if len(rows) > _MOST else None
 
 
 def _dismissed(ask: Ask[Any], at: datetime) -> dict[tuple[str, str], tuple[datetime, int, str, str]]:

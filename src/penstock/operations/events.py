@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from penstock.ledger.delivery import D, machine
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
+from penstock.model.spoken import counted
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, lacking
+from penstock.operations.past import At, lacking, lacking_events, said
 from penstock.operations.plan import NOW, Each, Moves
 from penstock.operations.selection import read_instant, units_of
 from penstock.settings.kernel import KernelSettings
@@ -48,7 +49,8 @@ def list_events(ask: Ask[KernelSettings], wanted: EventList) -> Page[EventRow]:
     from penstock.ledger import outbox
 
     kept = [machine] if ask.reader.keeps(machine) else []
-    lacks, ask, after = lacking(ask, kept, wanted.at), ask.then(wanted.at), None
+    lacks = said(lacking_events(ask, wanted.at), lacking(ask, kept, wanted.at))
+    ask, after = ask.then(wanted.at), None
     if wanted.after is not None:
         at, space, key = wanted.after.partition(" ")
         if not space:
@@ -60,7 +62,7 @@ def list_events(ask: Ask[KernelSettings], wanted: EventList) -> Page[EventRow]:
     return Page(
         rows=rows,
         next=f"{instant_text(rows[-1].at)} {rows[-1].key}" if more else None,
-        note=lacks if rows else "no events yet",
+        note=said(lacks, None if rows else "no events yet"),
     )
 
 
@@ -77,7 +79,7 @@ def redeliver(ask: Ask[KernelSettings], wanted: Redeliver) -> Each:
     moves = Moves(machine)
     for unit in units_of(ask, machine, dead):
         moves.add(unit, D.PENDING, attempts=0, due_at=NOW)
-    return moves.plan(f"deliver {len(moves):,} dead letter{'s' if len(moves) != 1 else ''} again")
+    return moves.plan(f"deliver {counted(len(moves), 'dead letter')} again")
 
 
 READINGS = [list_events]

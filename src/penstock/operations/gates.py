@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from penstock.model import spoken
 from penstock.model.clock import instant_text
 from penstock.model.errors import UsageError
 from penstock.model.limits import GateLimits
@@ -262,4 +263,4 @@ def _unknown(gate: str, known: Sequence[str]) -> UsageError:
 
 
 def _counted(gates: Sequence[str]) -> str:
-    return f"{len(gates):,} gate{'s' if len(gates) != 1 else ''}"
+    return spoken.counted(len(gates), "gate")

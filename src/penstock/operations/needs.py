@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.model.clock import instant
 from penstock.model.machine import Machine
+from penstock.model.spoken import counted
 from penstock.model.state import Meaning
 from penstock.operations.alerts.commands import AlertList, list_alerts
 from penstock.operations.alerts.machine import A
@@ -15,7 +16,7 @@ from penstock.operations.dead import PARKED, CauseRow, DeadFilter, list_dead
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, column
 from penstock.operations.gates import GateList, GateRow, list_gates
-from penstock.operations.past import At
+from penstock.operations.past import At, lacking, said
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def needs(ask: Ask[KernelSettings], wanted: NeedsWanted) -> Page[Need]:
     return Page(
         rows=found,
         counts={"need a person": people, "wait by themselves": len(found) - people} if found else None,
-        note=note,
+        note=said(lacking(ask, ask.reader.kept(), wanted.at), note),
     )
 
 
@@ -101,7 +102,7 @@ def _letters(one: CauseRow) -> Need:
     given = {"cause": one.cause}
     return Need(
         who=YOU,
-        what=f"{one.count:,} {kind}{'s' if one.count != 1 else ''} of {one.machine}",
+        what=f"{counted(one.count, kind)} of {one.machine}",
         since=one.oldest,
         why=one.said if one.said == one.reason else f"{one.said} (the others are alike)",
         command=f"penstock dead show {one.cause}",
@@ -153,7 +154,7 @@ def _holds(ask: Ask[Any], at: datetime | None) -> Iterator[Need]:
         if count:
             yield Need(
                 who=ITSELF,
-                what=f"{count:,} {machine.name} unit{'s are' if count != 1 else ' is'} {state}",
+                what=f"{counted(count, f'{machine.name} unit is', f'{machine.name} units are')} {state}",
                 until=due,
                 why=state.says,
                 command=f"penstock units list --machine {machine.name} --status {state}",
@@ -174,7 +175,7 @@ def _waiting(cursor: Cursor, holds: Sequence[tuple[Machine, Any]]) -> list[tuple
 def _waited(
     ask: Ask[Any], cursor: Cursor, holds: Sequence[tuple[Machine, Any]], at: datetime
 ) -> list[tuple[int, datetime | None]]:
-    """The same of then, of which the flow knows how many, parked ones among them, and nobody when they were due."""
+    """The same at that moment: how many, parked ones included; when they were due is not known."""
     from penstock.ledger import flow
 
     counts = flow.counts_at(ask.reader.database, cursor, at)

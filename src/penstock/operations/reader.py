@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Reader:
     """Reads a ledger. It works on one of another version too, as far as the tables that are asked for are there.
 
-    `past`: how tables beside the machines' stood at a moment.
+    `past`: how tables, and columns of machines, stood at a moment (see `ledger.past.Past`).
     """
 
     def __init__(self, database: Database, machines: Iterable[Machine], past: Mapping[str, str] | None = None) -> None:

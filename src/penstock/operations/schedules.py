@@ -12,7 +12,7 @@ from penstock.model.unit import Ref, replace
 from penstock.operations.change import edge_to, pull
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column
-from penstock.operations.past import Then
+from penstock.operations.past import Then, lacking, said
 from penstock.operations.plan import Each, Moves, Wake
 from penstock.operations.reader import Reader
 from penstock.settings.kernel import KernelSettings
@@ -45,7 +45,8 @@ def list_schedules(ask: Ask[KernelSettings], wanted: Then) -> Page[ScheduleRow]:
         rows = [_row(one) for one in _all(ask.reader)]
         return Page(rows=rows, note=None if rows else "no schedules: 'penstock up' keeps those of the configuration")
     found = schedules_then(ask.reader, wanted.at)
-    return Page(rows=[_row_then(one, known=known) for one, known in found], note=None if found else "no schedules yet")
+    note = said(lacking(ask, [machine], wanted.at), None if found else "no schedules yet")
+    return Page(rows=[_row_then(one, known=known) for one, known in found], note=note)
 
 
 @operation("schedules pause", "Stop a schedule until it is resumed.")

@@ -105,7 +105,9 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
     """How everything stood at an instant: units, gates, alerts and the events until then."""
     from penstock.ledger import flow, outbox
     from penstock.operations.alerts.commands import AlertList, list_alerts
+    from penstock.operations.alerts.machine import machine as alert
     from penstock.operations.gates import GateList, list_gates
+    from penstock.operations.past import lacking, lacking_events
 
     database = ask.reader.database
     counts = database.read(lambda cursor: flow.counts_at(database, cursor, at))
@@ -114,6 +116,12 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
     most = max(1, wanted.alerts)
     firing = list_alerts(ask, AlertList(at=at, limit=most)).rows[: wanted.alerts]
     events = outbox.list_events(ask.then(at).reader.database, most=most, alerts=True)[: wanted.alerts]
+    lacks = lacking(ask, [alert], at)
+    notes = [
+        gates.note if gates.rows else None,
+        None if lacks is None else f"alerts: {lacks}",
+        lacking_events(ask, at),
+    ]
     return StatusAnswer(
         ledger=database.url,
         now=at,
@@ -129,7 +137,7 @@ def _past(ask: Ask[Any], wanted: StatusWanted, at: datetime) -> StatusAnswer:
             for one in firing
         ],
         alerts=[_event(one.event) for one in events],
-        notes=[gates.note] if gates.note and gates.rows else [],
+        notes=[note for note in notes if note is not None],
     )
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 from penstock.model.clock import instant, instant_text
-from penstock.model.errors import UnknownUnit, UsageError
+from penstock.model.errors import UsageError
 from penstock.model.machine import Actor, Machine
 from penstock.model.unit import DRIVEN_COLUMNS, GuardedUnit, Ref, Unit, field_types, key_part
 from penstock.operations.declare import Ask, Page, Reading, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At
+from penstock.operations.past import At, unit_then
 from penstock.operations.selection import (
     Condition,
     Filter,
@@ -260,12 +260,10 @@ def _driven(unit: GuardedUnit | None) -> dict[str, Any]:
 
 def _stood_whole(ask: Ask[Any], ref: Ref, at: datetime) -> UnitDetail:
     """A unit as its history knows it at an instant. Raises UnknownUnit where there was none."""
-    from penstock.ledger.history import as_of, history
+    from penstock.ledger.history import history
 
-    machine, stood = ask.reader.machine(ref.machine), as_of(ask.reader.database, ref, at)
-    if stood.status is None:
-        what = "was not born" if stood.since is None else "was gone"
-        raise UnknownUnit(f"{ref} {what} at {instant_text(at)}{f'; {stood.note}' if stood.note else ''}")
+    machine, stood = ask.reader.machine(ref.machine), unit_then(ask, ref, at)
+    assert stood.status is not None  # noqa: S101 - it was there
     told = [row for row in history(ask.reader.database, ref) if row.at <= at]
     state = _state(machine, stood.status)
     unit: Any = next(iter(ask.then(at).reader.get_many(machine, [ref.unit_id])), None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.ledger.past import DUE_KNOWN
@@ -12,12 +11,11 @@ from penstock.model.clock import instant, instant_text
 from penstock.operations.alerts.conditions import allowed
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, lacking
+from penstock.operations.past import At, lacking, said
 from penstock.operations.selection import named_machine
 from penstock.settings.kernel import KernelSettings
 
 if TYPE_CHECKING:
-    from penstock.ledger.store.database import Cursor
     from penstock.model.machine import Machine
 
 
@@ -52,64 +50,55 @@ def stuck_units(ask: Ask[KernelSettings], wanted: StuckWanted) -> Page[StuckRow]
     """
     chosen = [named_machine(ask, wanted.machine)] if wanted.machine is not None else list(ask.reader.machines.values())
     kept = [machine for machine in chosen if machine.driven and ask.reader.keeps(machine)]
-    lacks, ask = lacking(ask, kept, wanted.at), ask.then(wanted.at)
-    rows, unknown = list[StuckRow](), 0
+    lacks, there = lacking(ask, kept, wanted.at), _there(ask, wanted.at)
+    ask, rows, unknown = ask.then(wanted.at), list[StuckRow](), 0
     for machine in kept:
         for state in (one for one in machine.status if str(one) not in machine.dead):
-            if (longest := allowed(state, ask.settings)) is None:
+            longest = allowed(state, ask.settings)
+            if longest is None or (there is not None and str(state) not in there.get(machine.name, {})):
                 continue
-            found = _Stuck(ask, machine, state, longest, past=wanted.at is not None)
-            rows += found.rows(wanted.limit)
-            unknown += found.unknown()
+            found, more = _stuck(ask, machine, state, longest, wanted)
+            rows += found
+            unknown += more
     rows.sort(key=lambda row: row.since)
     notes = ["no unit is stuck"] if not rows and not unknown else []
     if unknown:
         notes.append(
-            f"{unknown:,} more had stayed as long; whether they waited for a moment, or for a person, is not known"
+            f"{unknown:,} more may have stayed as long; whether they waited for a moment, or for a person, is not known"
         )
-    return Page(rows=rows[: wanted.limit], note="; ".join(filter(None, [*notes, lacks])) or None)
+    return Page(rows=rows[: wanted.limit], note=said(*notes, lacks))
 
 
-class _Stuck:
-    """Units of a machine that are too long in a state, now or at a moment of the past."""
+def _there(ask: Ask[Any], at: datetime | None) -> Mapping[str, Mapping[str, int]] | None:
+    """The states that units were in at a moment, by machine; None: the question is of now. `ask` is that of now."""
+    from penstock.ledger import flow
 
-    def __init__(self, ask: Ask[Any], machine: Machine, state: Any, longest: timedelta, *, past: bool) -> None:
-        self._ask, self._machine, self._state, self._past = ask, machine, state, past
-        self._allowed = longest
-        before, due = ask.reader.database.sql.instant("before"), machine.due
-        self._stays = f"FROM {machine.table} WHERE status = :state AND changed_at < {before}"
-        self._free = f"parked_at IS NULL AND ({due} IS NULL OR {due} < {before})"
-        self._given: dict[str, Any] = {"state": str(state), "before": instant_text(ask.now - self._allowed)}
-
-    def rows(self, most: int) -> list[StuckRow]:
-        known = f" AND {DUE_KNOWN} = 1" if self._past else ""
-        sql = (
-            f"SELECT unit_id, changed_at, change_reason {self._stays} AND {self._free}{known}"
-            " ORDER BY changed_at LIMIT :most"
-        )
-        found = self._ask.reader.read(partial(_rows, sql=sql, most=most, **self._given))
-        return [
-            StuckRow(
-                unit=f"{self._machine.name}:{key}",
-                status=str(self._state),
-                since=instant(at),
-                allowed=self._allowed,
-                reason=why,
-            )
-            for key, at, why in found
-        ]
-
-    def unknown(self) -> int:
-        """Of the past, those of which nobody knows whether they waited."""
-        if not self._past:
-            return 0
-        sql = f"SELECT count(*) {self._stays} AND {DUE_KNOWN} = 0"
-        ((count,),) = self._ask.reader.read(partial(_rows, sql=sql, **self._given))
-        return int(count)
+    database = ask.reader.database
+    return None if at is None else database.read(lambda cursor: flow.counts_at(database, cursor, at))
 
 
-def _rows(cursor: Cursor, sql: str, **given: Any) -> Sequence[Any]:
-    return cursor.rows(sql, **given)
+def _stuck(
+    ask: Ask[Any], machine: Machine, state: Any, longest: timedelta, wanted: StuckWanted
+) -> tuple[list[StuckRow], int]:
+    """Units that are too long in a state; and of the past, how many there may be of which nobody knows it."""
+    before, due = ask.reader.database.sql.instant("before"), machine.due
+    stays = f"FROM {machine.table} WHERE status = :state AND changed_at < {before}"
+    free = f"parked_at IS NULL AND ({due} IS NULL OR {due} < {before})"
+    sql = f"SELECT unit_id, changed_at, change_reason, 1, 0 {stays} AND {free} ORDER BY changed_at LIMIT :most"
+    if wanted.at is not None:
+        # No index helps: the states of then are in the history. So all is asked at once.
+        known = f"CASE WHEN {DUE_KNOWN} = 1 AND {free} THEN 1 ELSE 0 END AS known"
+        counted = f"sum(1 - {DUE_KNOWN}) OVER () AS unknown"
+        every = f"SELECT unit_id, changed_at, change_reason, {known}, {counted} {stays}"
+        sql = f"SELECT * FROM ({every}) AS s ORDER BY known DESC, changed_at LIMIT :most"
+    given = {"state": str(state), "before": instant_text(ask.now - longest), "most": wanted.limit}
+    found = ask.reader.read(lambda cursor: cursor.rows(sql, **given))
+    rows = [
+        StuckRow(unit=f"{machine.name}:{key}", status=str(state), since=instant(at), allowed=longest, reason=why)
+        for key, at, why, known, _ in found
+        if known
+    ]
+    return rows, max((int(unknown) for *_, unknown in found), default=0)
 
 
 @reading(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
+from penstock.model import spoken
 from penstock.model.cadence import Cadence
 from penstock.model.machine import Actor, Machine
 from penstock.model.outcome import Act, Look, Wait
@@ -135,7 +136,7 @@ def _driven(machine: Machine, unit: Unit, now: datetime, workers: list[WorkerSta
         yield Link("claim", said)
     else:
         able = [w for w in workers if machine.name in w.machines]
-        said = f"free; {len(able):,} running worker{'s' if len(able) != 1 else ''} can take it"
+        said = f"free; {spoken.counted(len(able), 'running worker')} can take it"
         if not able:
             said = f"no running worker serves {machine.name}"
         unserved = not able and unit.due_at is not None

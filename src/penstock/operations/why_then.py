@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.past import DUE_KNOWN, UNTOUCHED
+from penstock.model import spoken
 from penstock.model.clock import instant_text
 from penstock.model.errors import UnknownUnit
 from penstock.model.unit import NO_GATE, Ref, Unit, parse_key
 from penstock.operations.declare import Ask
 from penstock.operations.gates import GateList, list_gates
+from penstock.operations.past import unit_then
 from penstock.operations.why import Deciding, Link, Why, decision_of, family_of, job_of, state_of, verdict_of
 
 if TYPE_CHECKING:
@@ -22,13 +24,19 @@ _CHANGED_SINCE = "not known any more: it has changed since"
 
 
 def explain_then(ask: Ask[Any], flow: AnyFlow | Deciding | str, ref: Ref, at: datetime) -> Why:
-    """Follow the chain of one unit as it stood. Raises BadReference or UnknownUnit, also for one that is gone since."""
+    """Follow the chain of one unit as it stood.
+
+    Raises BadReference; UnknownUnit where it was not there, or is gone since; UsageError where its history was pruned.
+    """
     machine, then = ask.reader.machine(ref.machine), ask.then(at)
     parse_key(machine.unit, ref.unit_id)
     kept = ask.reader.keeps(machine)
     for unit in then.reader.get_many(machine, [ref.unit_id]) if kept else ():
         return _Then(ask, machine, unit, at).explained(flow)
-    raise UnknownUnit(f"no unit {ref} was there at {instant_text(at)}, or it is gone since")
+    stood = unit_then(ask, ref, at)
+    raise UnknownUnit(
+        f"{ref} was {stood.status} at {instant_text(at)}, and is gone since: 'units show' says what is known"
+    )
 
 
 class _Then:
@@ -84,8 +92,9 @@ class _Then:
         workers = database.read(lambda cursor: workers_of(database, cursor, self._at))
         able = sum(name in one.machines for one in workers)
         if able:
-            count = f"{able:,} running worker{'s' if able != 1 else ''}"
-            yield Link("claim", f"{count} could take it; whether one had it is not known")
+            yield Link(
+                "claim", f"{spoken.counted(able, 'running worker')} could take it; whether one had it is not known"
+            )
         else:
             unserved = self._due_known and self._unit.due_at is not None
             yield Link("claim", f"no running worker that is known served {name}", holds=True, blocks=unserved)

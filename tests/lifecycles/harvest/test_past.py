@@ -18,15 +18,17 @@ from penstock.lifecycles.harvest.chunk.flow import Chunks
 from penstock.lifecycles.harvest.events import CONFLICT, PUBLISHED, UNPUBLISHED
 from penstock.lifecycles.harvest.feed import Span
 from penstock.lifecycles.harvest.partition.machine import P
+from penstock.lifecycles.harvest.past import PAST
 from penstock.lifecycles.harvest.run.consolidate import Consolidator
 from penstock.lifecycles.harvest.run.machine import R, RunType
 from penstock.lifecycles.harvest.tables import harvest_reprice
-from penstock.lifecycles.harvest.watermark import adopt, publish
+from penstock.lifecycles.harvest.watermark import adopt, advanced, publish
 from penstock.model.clock import Rng, instant_text
 from penstock.model.errors import Transient, UnknownUnit, UsageError
 from penstock.model.machine import Actor
-from penstock.model.outcome import Write
+from penstock.model.outcome import Birth, Write
 from penstock.operations.declare import Page
+from penstock.worker.schedule_unit import Schedule
 from tests.support.consolidation import FEEDS, map_stone
 from tests.support.harvest import FEED, START, Bench, Catalogue, Stone, on_bench, small, stones
 
@@ -325,6 +327,10 @@ def test_what_was_not_there_then_is_refused(ledger_url):
         assert bench.read(readings.runs, feed=FEED, at=START).rows == []
         with pytest.raises(UsageError, match=f"no feed 'pearls'; it had {FEED}"):
             bench.read(readings.runs, feed="pearls", at=START)
+        other = Birth(Schedule(name="often", job="prune", every="5m"), "with it", actor=Actor.SCHEDULER)
+        bench.ledger.together([other], who="test", events=[advanced("pearls", "", START)])
+        assert bench.read(readings.runs, feed="pearls", at=bench.clock.now()).rows == []
+        assert "watermark" not in PAST, "which feeds had one is not sought in all events"
         with pytest.raises(UsageError, match="the past does not go on"):
             bench.read(readings.show, run=str(run.run_id), watch=True, at=START)
         assert readings.prices.no_past

@@ -245,6 +245,14 @@ def test_what_was_pruned_is_said_and_not_counted(ledger_url, tmp_path):
         assert world.read("runs").note is None
 
 
+def test_one_that_was_configured_later_was_not_there_yet(ledger_url, tmp_path):
+    with desk(ledger_url, tmp_path) as world:
+        before = world.time.now() - SECOND
+        world.work()
+        assert {row.waits for row in world.read("list", at=before).rows} == {"it was not there yet"}
+        assert world.read("show", query="python", at=before).waits == "it was not there yet"
+
+
 def test_gates_are_those_of_then(ledger_url, tmp_path):
     with desk(ledger_url, tmp_path) as world:
         world.work()

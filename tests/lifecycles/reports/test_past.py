@@ -16,7 +16,7 @@ from penstock.lifecycles.reports.past import PAST
 from penstock.lifecycles.reports.settings import ReportSettings
 from penstock.lifecycles.reports.tables import DATA_TABLES, VIEWS, report_load
 from penstock.model.clock import Rng, VirtualClock
-from penstock.model.errors import UsageError
+from penstock.model.errors import UnknownUnit
 from penstock.model.machine import Actor
 from penstock.model.outcome import Write
 from penstock.operations.declare import Ask
@@ -84,7 +84,7 @@ def test_one_dataset_is_shown_with_the_loads_of_then(told):
         START + timedelta(minutes=20),
         ["r1"],
     )
-    with pytest.raises(UsageError, match="no dataset"):
+    with pytest.raises(UnknownUnit, match=r"there was no dataset .*; .penstock reports datasets --at 2"):
         read(told, operations.show, -1, dataset=name)
 
 

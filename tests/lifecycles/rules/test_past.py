@@ -18,6 +18,7 @@ import pytest
 from penstock.lifecycles.rules import readings
 from penstock.lifecycles.rules.run.machine import R, Run
 from penstock.lifecycles.rules.tables import reconciliation_mismatch, reconciliation_report
+from penstock.model.clock import instant_text
 from penstock.model.errors import InDoubt, PenstockError, Rejected, Transient, UnknownUnit, UsageError
 from penstock.model.outcome import Write
 from penstock.operations import dead
@@ -225,8 +226,14 @@ def test_a_run_is_shown_as_far_as_it_had_come(ledger_url):
         at.bench.work(60)
         ended = at.bench.time.now()
         named = {"run": str(run.id)}
-        with pytest.raises(UnknownUnit, match="no run"):
-            at.read("show", **named, at=before)
+        absent = (
+            f"there was no run '{run.id}' at {instant_text(before)}; 'penstock rules runs --at {instant_text(before)}'"
+        )
+        for name in ("show", "targets", "reports", "dead", "drain"):
+            with pytest.raises(UnknownUnit, match=absent):
+                at.read(name, **named, at=before)
+        with pytest.raises(UnknownUnit, match=r"there was no report '0' at .*; 'penstock rules reports --at"):
+            at.read("report", report="0", at=before)
         with pytest.raises(UsageError, match="the past does not go on"):
             at.read("show", **named, at=queued, watch=True)
         shown = [at.read("show", **named, at=moment) for moment in (queued, under_way, ended)]

@@ -81,7 +81,7 @@ class Sql(Protocol):
         """The value of a column of a table as a document has it."""
 
     def with_last(self, rows: str, log: str, last: str) -> str:
-        """Rows, each beside the row `l` of the log that is looked up for it; without one it is left out.
+        """Each row with the row `l` of the log that `last` finds for it; rows without one are left out.
 
         `last`: what finds it, as row `h`, from its WHERE to its LIMIT 1. Planners would rather join all rows.
         """

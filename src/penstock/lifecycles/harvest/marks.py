@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.schema.columns import document
 from penstock.ledger.store.database import Cursor
-from penstock.ledger.store.statements import begins_sql
 from penstock.lifecycles.harvest.events import (
     ADOPTED,
     ADVANCED,
@@ -23,7 +22,7 @@ from penstock.lifecycles.harvest.events import (
     PUBLISHED_EVENT,
     UNPUBLISHED,
 )
-from penstock.model.clock import instant, instant_text
+from penstock.model.clock import instant
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -69,15 +68,6 @@ def marks_then(reader: Reader) -> list[Mark]:
     for one in sorted(reader.read(lambda cursor: [*_told(reader, cursor)]), key=lambda told: (told.at, told.place)):
         feeds.setdefault(one.feed, _Feed(one.feed)).take(one)
     return [feed.mark for _, feed in sorted(feeds.items()) if feed.mark is not None]
-
-
-def unsure(reader: Reader, at: datetime) -> str | None:
-    """A sentence where events of that time may have been pruned; the question is of now."""
-    pruned = "EXISTS (SELECT 1 FROM prune_permit WHERE machine = 'event_log')"
-    ((first,),) = reader.read(lambda cursor: cursor.rows(f"SELECT min(created_at) FROM event_log WHERE {pruned}"))
-    if first is None or instant(first) <= at:
-        return None
-    return f"events before {instant_text(instant(first))} were pruned: where a watermark was set by hand is not told"
 
 
 _STARTED, _COMPLETED = "started", "completed"
@@ -180,6 +170,8 @@ def _told(reader: Reader, cursor: Cursor) -> Iterator[_Told]:
 
 
 def _events(reader: Reader, cursor: Cursor) -> Iterator[_Told]:
+    from penstock.ledger.store.data import begins_sql
+
     own = begins_sql(reader.database, "event_key", OF_WATERMARKS)
     sql = f"SELECT event_type, event_key, payload, created_at FROM event_log WHERE tenant_id = 'default' AND {own}"
     for kind, key, text, at in cursor.rows(sql):

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from penstock.ledger.past import BASELINE, ROWS
 from penstock.lifecycles.harvest.chunk.machine import harvest_chunk
-from penstock.lifecycles.harvest.events import ADVANCED
 from penstock.lifecycles.harvest.partition.machine import harvest_partition
 from penstock.lifecycles.harvest.run.machine import harvest_run
 
@@ -83,9 +82,4 @@ PAST: Mapping[str, str] = {
     **{f"{harvest_partition.table}.{name}": sql for name, sql in _of_partitions().items()},
     f"{harvest_chunk.table}.error": _GAVE_UP,
     "harvest_reprice": _repricings(),
-    # Which feeds had one, and nothing else: it is overwritten where it is. `marks_then` tells the rest.
-    "watermark": (
-        "SELECT DISTINCT payload ->> 'feed' AS feed FROM {schema}.event_log"
-        f" WHERE event_type = '{ADVANCED}' AND created_at <= {{at}}"
-    ),
 }

@@ -17,7 +17,8 @@ from penstock.lifecycles.harvest.run.machine import OPEN, Run, RunType, harvest_
 from penstock.lifecycles.harvest.run.scan import Counted
 from penstock.lifecycles.harvest.settings import schedule_of
 from penstock.model.clock import instant, instant_text
-from penstock.model.errors import UnknownUnit, UsageError
+from penstock.model.errors import UsageError
+from penstock.operations import named
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
@@ -49,10 +50,15 @@ def require_feed(reader: Reader, feed: str, at: datetime | None = None) -> None:
     """
     require_harvest(reader)
     prefix = schedule_of("")
-    sql = "SELECT feed FROM run_metadata UNION SELECT feed FROM watermark UNION SELECT substr(unit_id, :after)"
-    sql += " FROM schedule WHERE substr(unit_id, 1, :size) = :prefix"
+    sql = "SELECT feed FROM run_metadata UNION SELECT substr(unit_id, :after) FROM schedule"
+    sql += " WHERE substr(unit_id, 1, :size) = :prefix"
+    sql += "" if at is not None else " UNION SELECT feed FROM watermark"
     given = {"after": len(prefix) + 1, "size": len(prefix), "prefix": prefix}
     known = reader.read(lambda cursor: sorted(str(row[0]) for row in cursor.rows(sql, **given)))
+    if feed not in known and at is not None:
+        from penstock.lifecycles.harvest.marks import marks_then
+
+        known = sorted({*known, *(mark.feed for mark in marks_then(reader))})
     if feed not in known:
         if at is not None:
             had = f"it had {', '.join(known) or 'none'}"
@@ -67,18 +73,8 @@ def find_run(reader: Reader, text: str, at: datetime | None = None) -> Run:
     `at`: the moment that the reader is of.
     """
     require_harvest(reader)
-    wanted = text.removeprefix(f"{harvest_run.name}:").lower()
-    sql = "SELECT unit_id FROM run_metadata WHERE substr(unit_id, 1, :size) = :wanted ORDER BY unit_id LIMIT 2"
-    found = reader.read(lambda cursor: cursor.rows(sql, size=len(wanted), wanted=wanted)) if wanted else []
-    if len(found) > 1:
-        raise UsageError(f"more than one run begins with {text!r}; give more of its id")
-    if not found and at is not None:
-        then = instant_text(at)
-        raise UnknownUnit(f"there was no run {text!r} at {then}; 'penstock harvest runs --at {then}' lists what was")
-    if not found:
-        raise UnknownUnit(f"no run {text!r} in the ledger; 'penstock harvest runs' lists them")
-    run: Run = reader.get_many(harvest_run, [str(found[0][0])])[0]
-    return run
+    found: Run = named.find_run(reader, harvest_run, text, "harvest runs", at)
+    return found
 
 
 def partitions_of(reader: Ledger | Reader, run_id: UUID) -> list[Partition]:

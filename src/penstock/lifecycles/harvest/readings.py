@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,10 +24,10 @@ from penstock.lifecycles.harvest.queries import OPEN_SQL, find_run, partitions_o
 from penstock.lifecycles.harvest.run.machine import OPEN, Phase, R, Run, RunType, harvest_run
 from penstock.lifecycles.harvest.settings import HarvestSettings, schedule_of
 from penstock.model.clock import instant, instant_text
-from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, Then, lacking, refuse_to_watch
+from penstock.operations.named import excused
+from penstock.operations.past import At, Then, lacking, lacking_events, refuse_to_watch, said
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -175,11 +174,11 @@ def runs(ask: Ask[HarvestSettings], wanted: RunsFilter) -> Page[RunRow]:
     require_harvest(ask.reader)
     lacks, ask = lacking(ask, [harvest_run], wanted.at), ask.then(wanted.at)
     if wanted.feed is not None:
-        with _excused(lacks):
+        with excused(lacks):
             require_feed(ask.reader, wanted.feed, wanted.at)
     found = _runs(ask.reader, wanted.feed, wanted.limit)
     rows = [RunRow(**_run(run, _progress(ask, run, wanted.at))) for run in found]
-    return Page(rows=rows, note=lacks or (None if rows else _no_runs(wanted.at)))
+    return Page(rows=rows, note=said(lacks, None if rows else _no_runs(wanted.at)))
 
 
 @reading("show", "One run: its window, its counts, its rate and when it ends.")
@@ -204,16 +203,16 @@ def partitions(ask: Ask[HarvestSettings], wanted: PartitionsFilter) -> Page[Part
     reader, lacks = ask.then(wanted.at).reader, lacking(ask, [harvest_partition], wanted.at)
     chosen = _runs(reader, None, 1) if wanted.run is None else [_named(ask, wanted.run, wanted.at)]
     if not chosen:
-        return Page(rows=[], note=lacking(ask, [harvest_run], wanted.at) or _no_runs(wanted.at))
+        return Page(rows=[], note=said(lacking(ask, [harvest_run], wanted.at), _no_runs(wanted.at)))
     listed = [p for p in partitions_of(reader, chosen[0].run_id) if not wanted.failed or p.status is P.FAILED]
     nothing = "no partition has failed" if wanted.failed else "the run has no partitions: there was nothing to fetch"
-    return Page(rows=[_partition(p) for p in listed], note=lacks or (None if listed else nothing))
+    return Page(rows=[_partition(p) for p in listed], note=said(lacks, None if listed else nothing))
 
 
 @reading("watermark show", "How far each feed has been read, and whether that is published.")
 def watermark_show(ask: Ask[HarvestSettings], wanted: Then) -> Page[WatermarkRow]:
     """Of the past, a publication is shown as far as events tell of it."""
-    from penstock.lifecycles.harvest.marks import marks, marks_then, unsure
+    from penstock.lifecycles.harvest.marks import marks, marks_then
 
     require_harvest(ask.reader)
     found = marks(ask.reader) if wanted.at is None else marks_then(ask.then(wanted.at).reader)
@@ -235,8 +234,9 @@ def watermark_show(ask: Ask[HarvestSettings], wanted: Then) -> Page[WatermarkRow
         return Page(
             rows=rows, note=None if rows else "no feed has a watermark yet; the first run that completes sets one"
         )
-    lacks = "; ".join(filter(None, (unsure(ask.reader, wanted.at), lacking(ask, [harvest_run], wanted.at))))
-    return Page(rows=rows, note=lacks or (None if rows else "no feed had a watermark yet"))
+    events = lacking_events(ask, wanted.at, "where a watermark was set by hand is not told")
+    lacks = said(events, lacking(ask, [harvest_run], wanted.at))
+    return Page(rows=rows, note=said(lacks, None if rows else "no feed had a watermark yet"))
 
 
 @reading("feeds", "How each feed stands under this configuration.")
@@ -261,7 +261,7 @@ def feeds(ask: Ask[HarvestSettings], wanted: Then) -> Page[FeedRow]:
     paused = {name: own.paused for name, own in ask.settings.feeds.items()}
     rows = [_feed(name, paused, there.get(name, (0, None, None)), prices.get(name)) for name in names]
     nothing = "no feed is configured; add [harvest.feeds.NAME] to penstock.toml"
-    return Page(rows=rows, note=lacks or (None if rows else nothing))
+    return Page(rows=rows, note=said(lacks, None if rows else nothing))
 
 
 @reading(
@@ -317,20 +317,9 @@ def _no_runs(at: datetime | None) -> str:
     return "there were no runs yet"
 
 
-@contextlib.contextmanager
-def _excused(lacks: str | None) -> Iterator[None]:
-    """What is not found may have been there, where some of that time was pruned."""
-    try:
-        yield
-    except (UnknownUnit, UsageError) as error:
-        if lacks is None:
-            raise
-        raise type(error)(f"{error}; {lacks}") from None
-
-
 def _named(ask: Ask[HarvestSettings], text: str, at: datetime | None) -> Run:
     """The run that a person names, as it stood. `ask` is the question before `then`."""
-    with _excused(lacking(ask, [harvest_run], at)):
+    with excused(lacking(ask, [harvest_run], at)):
         return find_run(ask.then(at).reader, text, at)
 
 
@@ -405,14 +394,14 @@ def _partition(partition: Partition) -> PartitionRow:
 def _repricings(cursor: Cursor) -> dict[str, str]:
     """What the latest repricing of each feed has come to."""
     sql = "SELECT feed, status, expected, records, changed, finished_at FROM harvest_reprice ORDER BY begun_at"
-    said = {}
+    told = {}
     for feed, status, expected, records, changed, finished in cursor.rows(sql):
         counts = f"{expected:,} records"
         if records is not None:
             counts = f"{records:,} of {counts}, {changed:,} prices changed"
         ended = "" if finished is None else f" at {instant_text(instant(finished))}"
-        said[str(feed)] = f"repricing: {counts}" if status == "running" else f"repriced{ended}: {counts}"
-    return said
+        told[str(feed)] = f"repricing: {counts}" if status == "running" else f"repriced{ended}: {counts}"
+    return told
 
 
 def _feed(name: str, paused: Mapping[str, bool], there: tuple[int, Any, str | None], prices: str | None) -> FeedRow:

@@ -161,6 +161,8 @@ def _closed(shut: GateStatus | GateRow | None) -> Keeps | None:
 def keeps(ask: Ask[QueriesSettings], one: Known, all_of_them: Pipeline, known: Sequence[Known]) -> Keeps:
     """What keeps a query from running now, by the decision that workers make; of the past, as far as it is known."""
     unit, own, then = one.unit, one.own, all_of_them.shut
+    if unit is None and then is not None:
+        return Keeps("it was not there yet")
     if unit is None:
         paused = own is not None and own.paused
         why = f"paused by the configuration: [queries.queries.{one.name}]" if paused else "a worker will create it soon"

@@ -16,6 +16,7 @@ from penstock.model.spoken import counted
 from penstock.model.unit import Ref
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
+from penstock.operations.named import excused, not_there
 from penstock.operations.past import At, Then, lacking
 from penstock.operations.plan import NOW, Births, Moves, Plan
 
@@ -196,6 +197,9 @@ def show(ask: ReportAsk, wanted: OneDataset) -> DatasetShown:
     _require(ask)
     unit_id = _dataset_id(wanted.dataset)
     found = listing.shown(ask.then(wanted.at).reader, unit_id)
+    if found is None and wanted.at is not None:
+        with excused(lacking(ask, [machine], wanted.at)):
+            raise not_there(f"dataset {unit_id!r}", wanted.at, "reports datasets")
     if found is None:
         raise UsageError(_no_dataset(unit_id))
     return found

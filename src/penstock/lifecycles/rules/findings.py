@@ -13,7 +13,7 @@ from penstock.ledger.schema.columns import document
 from penstock.lifecycles.rules.describe import money
 from penstock.lifecycles.rules.metrics import METRICS, POLICIES, Values, dead_sql, values_of
 from penstock.lifecycles.rules.money import Price
-from penstock.lifecycles.rules.queries import SHORT, catalogue_lacks, find_run, require_account, require_rules, said
+from penstock.lifecycles.rules.queries import SHORT, catalogue_lacks, find_run_then, require_account, require_rules
 from penstock.lifecycles.rules.run.machine import Kind, rule_run
 from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.target.machine import Cause, rule_target
@@ -21,7 +21,8 @@ from penstock.model.clock import instant
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At, Then, lacking
+from penstock.operations.named import excused, not_there
+from penstock.operations.past import At, Then, lacking, said
 
 if TYPE_CHECKING:
     from penstock.operations.reader import Reader
@@ -174,8 +175,8 @@ class AlertRow(Row, frozen=True):
 @reading("reports", "Comparisons of runs with the live prices, the newest first.")
 def reports(ask: Ask[RulesSettings], wanted: ReportsFilter) -> Page[ReportRow]:
     require_rules(ask.reader)
+    run = None if wanted.run is None else find_run_then(ask, wanted.run, wanted.at)
     ask = ask.then(wanted.at)
-    run = None if wanted.run is None else find_run(ask.reader, wanted.run)
     where = "1 = 1" if run is None else f"rule_run_id = {ask.reader.database.sql.identifier('run')}"
     given = {} if run is None else {"run": str(run.id)}
     rows = _reports(ask.reader, f"{where} ORDER BY started_at DESC, id LIMIT {wanted.limit}", given)
@@ -187,12 +188,15 @@ def reports(ask: Ask[RulesSettings], wanted: ReportsFilter) -> Page[ReportRow]:
 @reading("report", "One comparison, with every price that differs.")
 def report(ask: Ask[RulesSettings], wanted: ReportParameters) -> ReportDetail:
     require_rules(ask.reader)
-    ask = ask.then(wanted.at)
+    lacks, ask = lacking(ask, [rule_run], wanted.at), ask.then(wanted.at)
     given = {"size": len(wanted.report), "wanted": wanted.report.lower()}
     condition = "substr(CAST(id AS text), 1, :size) = :wanted LIMIT 2"
     rows = _reports(ask.reader, condition, given) if wanted.report else []
     if len(rows) > 1:
         raise UsageError(f"more than one report begins with {wanted.report!r}; give more of its id")
+    if not rows and wanted.at is not None:
+        with excused(lacks):
+            raise not_there(f"report {wanted.report!r}", wanted.at, "rules reports")
     if not rows:
         raise UnknownUnit(f"no report {wanted.report!r} in the ledger; 'penstock rules reports' lists them")
     mine = f"report_id = {ask.reader.database.sql.identifier('report')}"
@@ -233,8 +237,8 @@ def history(ask: Ask[RulesSettings], wanted: HistoryParameters) -> Page[HistoryR
 @reading("dead", "Failed targets by cause, and what to do about each.")
 def dead(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[CauseRow]:
     """Those that were dismissed, and those of runs that were rolled back, are left out."""
-    lacks, ask = lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
     where, given = _dead(ask, wanted)
+    lacks, ask = lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
     sql = (
         f"SELECT t.cause, count(*), min(t.unit_id), min(t.error) FROM rule_target t WHERE {where}"
         " GROUP BY t.cause ORDER BY 2 DESC, 1"
@@ -256,8 +260,8 @@ def dead(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[CauseRow]:
 @reading("drain", "A report of all failed targets, as a table, CSV or JSON.")
 def drain(ask: Ask[RulesSettings], wanted: DeadFilter) -> Page[DeadRow]:
     """Nothing is taken away: 'rules retry' and 'dead dismiss' do that."""
-    lacks, ask = lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
     where, given = _dead(ask, wanted)
+    lacks, ask = lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
     sql = (
         "SELECT r.unit_id, r.rule_name, t.sku, t.cause, t.before_json, t.after_json, t.live_json, t.changed_at,"
         " t.error, t.account, t.unit_id FROM rule_target t JOIN rule_run r ON r.id = t.rule_run_id"
@@ -388,12 +392,13 @@ def _money(kept: Any) -> str | None:
 
 
 def _dead(ask: Ask[RulesSettings], wanted: DeadFilter) -> tuple[str, dict[str, str]]:
+    """The condition of what is asked for. `ask` is the question before `then`."""
     require_rules(ask.reader)
     sql = ask.reader.database.sql
     dead = dead_sql(None if wanted.at is None else ask.reader.read(sql.schema))
     if wanted.run is None:
         return dead, {}
-    run = find_run(ask.reader, wanted.run)
+    run = find_run_then(ask, wanted.run, wanted.at)
     return f"{dead} AND t.rule_run_id = {sql.identifier('run')}", {"run": str(run.id)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.lifecycles.rules.registry import Kept, kept_rules
@@ -11,6 +12,9 @@ from penstock.lifecycles.rules.settings import RulesSettings
 from penstock.lifecycles.rules.target.machine import Target, rule_target
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.near import near
+from penstock.operations import named
+from penstock.operations.declare import Ask
+from penstock.operations.past import lacking
 
 if TYPE_CHECKING:
     from penstock.ledger.ledger import Ledger
@@ -39,25 +43,21 @@ def require_account(settings: RulesSettings, name: str) -> None:
 def find_run(reader: Reader, text: str) -> Run:
     """The run that a person names: by its id, the beginning of it, or a reference. Raises UsageError, UnknownUnit."""
     require_rules(reader)
-    wanted = text.removeprefix(f"{rule_run.name}:").lower()
-    sql = "SELECT unit_id FROM rule_run WHERE substr(unit_id, 1, :size) = :wanted ORDER BY unit_id LIMIT 2"
-    found = reader.read(lambda cursor: cursor.rows(sql, size=len(wanted), wanted=wanted)) if wanted else []
-    if len(found) > 1:
-        raise UsageError(f"more than one run begins with {text!r}; give more of its id")
-    if not found:
-        raise UnknownUnit(f"no run {text!r} in the ledger; 'penstock rules runs' lists them")
-    run: Run = reader.get_many(rule_run, [str(found[0][0])])[0]
-    return run
+    found: Run = named.find_run(reader, rule_run, text, "rules runs")
+    return found
+
+
+def find_run_then(ask: Ask[Any], text: str, at: datetime | None) -> Run:
+    """The same as it stood at a moment, if there is one. `ask` is the question before `then`."""
+    require_rules(ask.reader)
+    with named.excused(lacking(ask, [rule_run], at)):
+        found: Run = named.find_run(ask.then(at).reader, rule_run, text, "rules runs", at)
+    return found
 
 
 def short(run: Run) -> str:
     """The beginning of a run's id, which is enough to name it."""
     return str(run.id)[:SHORT]
-
-
-def said(*notes: str | None) -> str | None:
-    """Sentences below a list, as one."""
-    return "; ".join(filter(None, notes)) or None
 
 
 def current_rules(reader: Reader, settings: RulesSettings) -> dict[str, Kept]:

@@ -14,10 +14,9 @@ from penstock.lifecycles.rules.money import Price
 from penstock.lifecycles.rules.queries import (
     SHORT,
     current_rules,
-    find_run,
+    find_run_then,
     require_account,
     require_rules,
-    said,
     short,
     unknown_rule,
 )
@@ -31,7 +30,7 @@ from penstock.model.clock import instant
 from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, Page, reading
 from penstock.operations.fields import Parameters, Row, column, option
-from penstock.operations.past import At, Then, lacking
+from penstock.operations.past import At, Then, lacking, said
 
 _NONE_THEN = "there was no {} then"
 
@@ -204,8 +203,8 @@ def runs(ask: Ask[RulesSettings], wanted: RunsFilter) -> Page[RunRow]:
 
 @reading("targets", "The prices of a run, before and after.")
 def targets(ask: Ask[RulesSettings], wanted: TargetsFilter) -> Page[TargetRow]:
-    lacks, ask = lacking(ask, [rule_target], wanted.at), ask.then(wanted.at)
-    run = find_run(ask.reader, wanted.run)
+    run, lacks = find_run_then(ask, wanted.run, wanted.at), lacking(ask, [rule_target], wanted.at)
+    ask = ask.then(wanted.at)
     parts = [f"rule_run_id = {ask.reader.database.sql.identifier('run')}"]
     given: dict[str, Any] = {"run": str(run.id)}
     if wanted.excluded:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from penstock.lifecycles.rules.describe import change
 from penstock.lifecycles.rules.money import text
 from penstock.lifecycles.rules.outcomes import MEANINGS, Reason
-from penstock.lifecycles.rules.queries import find_run, runs_of, short
+from penstock.lifecycles.rules.queries import find_run, find_run_then, runs_of, short
 from penstock.lifecycles.rules.run.decide import Seen, decide
 from penstock.lifecycles.rules.run.machine import OPEN, Kind, Mode, R, Run
 from penstock.lifecycles.rules.settings import RulesSettings
@@ -96,10 +96,13 @@ class ProgressDetail(Row, frozen=True):
     in_doubt: Annotated[
         int | None,
         column(
-            "Targets whose call may have left; a look at the live price settles them. Empty of a run under way then."
+            "Targets whose call may have left; a look at the live price settles them. Of the past, empty while the run"
+            " was under way."
         ),
     ]
-    parked: Annotated[int | None, column("Targets that wait for a person; empty of a run that was under way then.")]
+    parked: Annotated[
+        int | None, column("Targets that wait for a person. Of the past, empty while the run was under way.")
+    ]
     rolled_back: Annotated[int, column("Prices that were put back.")]
     rolled_back_by: Annotated[str | None, column("The run that rolls it back.", show="reference")]
     retry_round: Annotated[int | None, column("How often failed targets were tried again by hand.")]
@@ -126,8 +129,7 @@ class RunDetail(RunRow, frozen=True):
 @reading("show", "One run: what it changes, how far it has come, what to do.")
 def show(ask: Ask[RulesSettings], wanted: ShowParameters) -> RunDetail:
     refuse_to_watch(wanted.at, watch=wanted.watch)
-    ask = ask.then(wanted.at)
-    run = find_run(ask.reader, wanted.run)
+    run, ask = find_run_then(ask, wanted.run, wanted.at), ask.then(wanted.at)
     now = ask.now
     nobody = threading.Event()
     while wanted.watch and (run.status in OPEN or (run.status is R.PREVIEW and run.previewed_at is None)):

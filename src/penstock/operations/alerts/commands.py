@@ -13,6 +13,7 @@ from penstock.ledger.delivery import machine as deliveries
 from penstock.model.errors import UnknownUnit, UsageError
 from penstock.model.machine import Actor
 from penstock.model.outcome import Birth, Event, Move
+from penstock.model.spoken import counted
 from penstock.model.unit import Ref, replace, unit_id_of
 from penstock.operations.alerts.defaults import TEST
 from penstock.operations.alerts.machine import A, Alert, audible, machine, silenced
@@ -21,7 +22,8 @@ from penstock.operations.alerts.runbook import entry
 from penstock.operations.alerts.sinks import EVERYONE, sinks_of
 from penstock.operations.declare import Ask, Page, operation, reading
 from penstock.operations.fields import Parameters, Row, argument, column, option
-from penstock.operations.past import At
+from penstock.operations.named import excused, not_there
+from penstock.operations.past import At, lacking, said
 from penstock.operations.plan import Follow, Together
 from penstock.settings.kernel import KernelSettings
 from penstock.settings.scalars import span_text
@@ -116,8 +118,9 @@ class SinksTried(Page[SinkTried], frozen=True, kw_only=True):
 
 @reading("alerts list", "Alerts that are not over, the worst first.")
 def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
-    """Of the past, what nobody knows any more of a silenced alert is empty."""
+    """Of the past, a silenced alert shows only what is still known."""
     every = _stood(ask, wanted.at)
+    none = "no alerts: all is well, as far as anybody knows" if wanted.at is None else "no alerts then"
     found = [one for one in every if _fits(one, wanted) and (wanted.resolved or one.status is not A.RESOLVED)]
     found.sort(key=_order)
     names = [one.unit_id for one in found]
@@ -131,7 +134,7 @@ def list_alerts(ask: Ask[KernelSettings], wanted: AlertList) -> Page[AlertRow]:
         rows=[_row(AlertRow, one) for one in page],
         next=page[-1].unit_id if more else None,
         counts={str(state): sum(one.status is state for one in every) for state in A},
-        note=None if found else "no alerts: all is well, as far as anybody knows",
+        note=said(lacking(ask, [machine], wanted.at), None if found else none),
     )
 
 
@@ -316,7 +319,7 @@ def _moved(
         after, told = book.tell(replace(change(one), by_whom=ask.who), by=ask.who, reason=ask.reason)
         moves.append(Move(one, after, ask.reason, actor=Actor.OPERATOR))
         events += told
-    many = f"{len(chosen):,} alert{'s' if len(chosen) != 1 else ''}"
+    many = counted(len(chosen), "alert")
     first, _, rest = verb.partition(" ")
     return Together(f"{first} {many}{f' {rest}' if rest else ''}", moves=moves, events=events)
 
@@ -347,6 +350,9 @@ def _named(ask: Ask[Any], name: str, at: datetime | None = None) -> Alert:
         found = ask.reader.get_many(machine, list(ids))
     for one in found:
         return one
+    if at is not None:
+        with excused(lacking(ask, [machine], at)):
+            raise not_there(f"alert {name!r}", at, "alerts list --resolved")
     raise UnknownUnit(f"no alert is called {name!r}; 'penstock alerts list --resolved' shows those that there are")
 
 

@@ -92,7 +92,7 @@ def erase(ask: Ask[QueriesSettings], wanted: EraseParameters) -> Together:
 
 @reading("erasures", "What was erased, when and by whom, the newest first.")
 def erasures(ask: Ask[QueriesSettings], wanted: ErasuresFilter) -> Page[ErasureRow]:
-    """Of the past, one that was under way then has no counts, and one that was asked for again since no moment."""
+    """Of the past, counts are empty while it was under way, and moments where it was asked for again since."""
     _require(ask)
     lacks, ask = lacking(ask, [erasure], wanted.at), ask.then(wanted.at)
     which = "" if wanted.status is None else "WHERE status = :status "
