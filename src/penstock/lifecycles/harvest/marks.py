@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.ledger.schema.columns import document
 from penstock.ledger.store.database import Cursor
+from penstock.ledger.store.statements import begins_sql
 from penstock.lifecycles.harvest.events import (
     ADOPTED,
     ADVANCED,
@@ -170,8 +171,6 @@ def _told(reader: Reader, cursor: Cursor) -> Iterator[_Told]:
 
 
 def _events(reader: Reader, cursor: Cursor) -> Iterator[_Told]:
-    from penstock.ledger.store.data import begins_sql
-
     own = begins_sql(reader.database, "event_key", OF_WATERMARKS)
     sql = f"SELECT event_type, event_key, payload, created_at FROM event_log WHERE tenant_id = 'default' AND {own}"
     for kind, key, text, at in cursor.rows(sql):
