@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MOST = 1_000
 _TRIED = timedelta(seconds=30)
+_EVERY = "alerts list --resolved"
+"""The command that lists those that are over, too."""
 
 
 class AlertFilter(Parameters, frozen=True):
@@ -352,8 +354,8 @@ def _named(ask: Ask[Any], name: str, at: datetime | None = None) -> Alert:
         return one
     if at is not None:
         with excused(lacking(ask, [machine], at)):
-            raise not_there(f"alert {name!r}", at, "alerts list --resolved")
-    raise UnknownUnit(f"no alert is called {name!r}; 'penstock alerts list --resolved' shows those that there are")
+            raise not_there(f"alert {name!r}", at, _EVERY)
+    raise UnknownUnit(f"no alert is called {name!r}; 'penstock {_EVERY}' shows those that there are")
 
 
 def _fits(one: Alert, wanted: AlertFilter) -> bool:
