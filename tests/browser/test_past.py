@@ -119,7 +119,7 @@ def test_counts_are_those_of_the_history(past: Mapping[tuple[datetime, str], str
         if link.startswith("/machines/") and "?" not in link:
             machine = link.removeprefix("/machines/")
             states = list(told.states(at).get(machine, {}).values())
-            assert f"<b>{len(states):,}</b> units" in text, (link, at)
+            assert f"<b>{len(states):,}</b> unit{'s' if len(states) != 1 else ''}<" in text, (link, at)
             tabs = text.partition('<nav class="tabs"')[2].partition("</nav>")[0]
             shown = dict(re.findall(r"</span>(\S+) ([\d,]+)</a>", tabs))
             assert shown == {state: f"{states.count(state):,}" for state in {*states}}, (link, at)
