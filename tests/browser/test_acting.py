@@ -145,8 +145,9 @@ def test_what_changes_before_a_page_listens_is_shown(acting_folder: Path, person
         held.append(route)
 
     person.context.route("**/live?*", hold)
-    with person.page.expect_request("**/live?*"):
-        page = person.go("/machines/invoice")
+    page = person.go("/machines/invoice")
+    while not held:  # Playwright tells of it while it waits
+        page.wait_for_timeout(20)
     tab = page.locator(".tabs a", has_text="QUEUED")
     before = int(re.sub(r"\D", "", tab.inner_text()))
     fill(acting_folder, 2, "early")
