@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.connectors.watermark import Blob, ForeignBlob, Watermark
@@ -172,17 +172,6 @@ def _replace(ledger: Ledger, feed: str, blob: Blob, event: EventRow) -> Row | No
     if row.published_at is not None and row.published_at > event.created_at:
         return row
     return adopt(ledger, feed, blob, who=str(event.payload["by"]), reason=str(event.payload["reason"]))
-
-
-def repairer(blobs: Callable[[str], Blob | None]) -> Callable[[str, Io], Any]:
-    """What a feed's next start does first."""
-
-    async def repair(feed: str, io: Io) -> None:
-        blob = blobs(feed)
-        if blob is not None:
-            await io.ledger(lambda ledger: publish_pending(ledger, {feed: blob}))
-
-    return repair
 
 
 def _same(database: Database) -> str:
