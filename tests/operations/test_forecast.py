@@ -171,6 +171,7 @@ def test_many_are_counted_by_the_hour(desk, monkeypatch):
     assert found.notes == ["of order more than 5 units are due: their states are an estimate"]
 
 
-def test_an_instant_at_the_beginning_of_the_calendar_is_refused(desk):
+@pytest.mark.parametrize("name", ["forecast", "flow", "status"])
+def test_an_instant_at_the_beginning_of_the_calendar_is_refused(desk, name):
     with pytest.raises(UsageError, match="the instant is too near to the beginning of the calendar"):
-        desk.read("forecast", at=datetime(1, 1, 1, tzinfo=UTC))
+        desk.read(name, at=datetime(1, 1, 1, tzinfo=UTC))

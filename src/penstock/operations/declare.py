@@ -133,6 +133,10 @@ class Declared(Generic[S]):
         return f"{self.says}\n\n{rest}" if rest else self.says
 
 
+_FIRST_YEAR = 1_000
+"""Spans are taken from a moment, and no calendar goes before the year 1."""
+
+
 @dataclass(frozen=True, eq=False)
 class Reading(Declared[S]):
     """A question with its answer. Asking it changes nothing."""
@@ -141,12 +145,17 @@ class Reading(Declared[S]):
     no_past: str = field(default="", kw_only=True)
 
     def __call__(self, ask: Ask[S], parameters: Parameters | None = None) -> Any:
-        """Ask it directly, as Python does. Raises UsageError for a moment that is yet to come, or has no time zone."""
+        """Ask it directly, as Python does.
+
+        Raises UsageError for a moment that is yet to come, that has no time zone, or before which no span can go.
+        """
         at: datetime | None = getattr(parameters, "at", None)
         if at is not None and at.tzinfo is None:
             raise UsageError(f"{at} has no time zone; give an instant with its offset from UTC")
         if at is not None and at > ask.now:
             raise UsageError(f"{instant_text(at)} is yet to come: nobody knows how things will stand")
+        if at is not None and at.year < _FIRST_YEAR:
+            raise UsageError("the instant is too near to the beginning of the calendar; give one of this ledger's time")
         return super().__call__(ask, parameters)
 
     @property

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-from penstock.model.errors import UsageError
 from penstock.operations.declare import Ask, reading
 from penstock.operations.fields import Parameters, Row, column, option
 from penstock.operations.selection import named_machine
@@ -73,17 +72,12 @@ def forecast(ask: Ask[KernelSettings], wanted: ForecastWanted) -> ForecastAnswer
     What people will do is not in it, nor what has never happened yet. With --at it is made of what the history knew at
     that instant. A call is a step that a worker makes; polls that change nothing are not counted.
     """
-    from penstock.operations.outlook import LEARNED, prospect_of
+    from penstock.operations.outlook import prospect_of
 
     if wanted.machine is not None:
         named_machine(ask, wanted.machine)
     start = ask.now if wanted.at is None else wanted.at
-    try:
-        end, _ = start + wanted.hours * _HOUR, start - LEARNED
-    except OverflowError:
-        raise UsageError(
-            "the instant is too near to the beginning of the calendar; give one of this ledger's time"
-        ) from None
+    end = start + wanted.hours * _HOUR
     found = prospect_of(ask.program, ask.reader, start, end, past=wanted.at is not None)
     coming = [
         ComingRow(
